@@ -1,0 +1,28 @@
+# make run     set up .venv, run the smoke matrix on what is here, write its page
+# make test    set up .venv, run every test that this machine can
+# make lint    set up .venv, ruff and mypy
+#
+# PYTHON is the interpreter to start from.  Where it already imports a torch that sees an accelerator, that torch (and
+# its triton) is used and nothing is installed over it.
+
+PYTHON ?= python3
+BIN    := .venv/bin
+
+.PHONY: run test lint clean
+
+run: .venv/run.ok
+	$(BIN)/python -m farm run matrices/smoke.yaml
+
+test: .venv/test.ok
+	$(BIN)/python -m pytest -q
+
+lint: .venv/test.ok
+	$(BIN)/ruff check farm kernels dashboards tests benchmarks
+	$(BIN)/ruff format --check farm kernels dashboards tests benchmarks
+	$(BIN)/mypy
+
+.venv/%.ok: pyproject.toml farm/bootstrap.py
+	$(PYTHON) farm/bootstrap.py $*
+
+clean:
+	rm -rf .venv

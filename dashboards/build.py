@@ -1,0 +1,103 @@
+"""Writes pages as files: `<store>/pages/index.html` and one self-contained file per run."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from dashboards.pages import Links, run_page, runs_page
+from dashboards.queries import RunLike, RunLine, log_path, run_line
+from farm.errors import FarmError, StoreError
+
+#: What a damaged run directory may raise; pyarrow's errors are ValueError or OSError.
+UNREADABLE = (FarmError, OSError, ValueError, KeyError)
+
+
+class StoreLike(Protocol):
+    """The part of the store that pages need."""
+
+    path: Path
+
+    def runs(self) -> Any: ...
+    def run(self, run_id: str) -> Any: ...
+
+
+def build(store: StoreLike, run_id: str | None = None, out_dir: Path | None = None) -> Path:
+    """Writes the list of runs, and the page of `run_id` (None: of every run that can be read).
+
+    Returns the path of the run's page, or of the list.  A file appears whole or not at all.
+    """
+    out = Path(out_dir) if out_dir else Path(store.path) / "pages"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if run_id:
+            page = _build_run(store.run(run_id), out)  # `last`, or the beginning of an id, is what the store says
+        else:
+            page = out / "index.html"
+            for name in [found.id for found in store.runs()]:
+                with suppress(*UNREADABLE):  # the list tells which runs cannot be read
+                    _build_run(store.run(name), out)
+        write(out / "index.html", runs_page(run_lines(store), _index_links(out)))
+    except OSError as e:
+        raise StoreError(f"{out}: pages cannot be written: {e.strerror or e}; choose a folder that can") from e
+    return page
+
+
+def _build_run(run: RunLike, out: Path) -> Path:
+    path = out / page_name(run.id)
+    write(path, run_page(run, run_links(run, out)))
+    return path
+
+
+def run_lines(store: StoreLike) -> list[RunLine]:
+    """A line per run; one that cannot be read stands there as `unreadable`."""
+    lines = []
+    for found in store.runs():
+        try:
+            lines.append(run_line(found.head, found.id, _loader(store, found.id)))
+        except UNREADABLE as e:
+            lines.append(RunLine(found.id, "", "", "", {}, 0, 0, None, "unreadable", False, str(e)))
+    return lines
+
+
+def _loader(store: StoreLike, run_id: str) -> Callable[[], RunLike]:
+    return lambda: store.run(run_id)
+
+
+def page_name(run_id: str) -> str:
+    return f"run-{run_id}.html"
+
+
+def run_links(run: RunLike, out: Path) -> Links:
+    """Relative addresses, so that a copied store still works; a run kept elsewhere is linked where it lies."""
+
+    def inside(name: str) -> str | None:
+        path = run.dir / name
+        return quote(os.path.relpath(path, out)) if path.is_file() else None
+
+    return Links("index.html", page_name, lambda name: inside(name) if log_path(run, name) else None, inside)
+
+
+def _index_links(out: Path) -> Links:
+    def page(run_id: str) -> str | None:
+        return quote(page_name(run_id)) if (out / page_name(run_id)).is_file() else None
+
+    return Links(None, page, lambda name: None)
+
+
+def write(path: Path, text: str) -> None:
+    """A reader sees the old file or the new one, never a part."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

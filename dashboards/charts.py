@@ -1,0 +1,226 @@
+"""Values to HTML and SVG strings.  Knows nothing of the store; everything that is text is escaped here.
+
+Colours: viridis for speed, one warm hue for errors below their gate, blue to red for time ratios, Okabe-Ito for
+backends (farm.css); a failure always has a glyph, never a colour alone.  Scales are CSS classes, so that 4,000 cells
+stay small on the wire.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from markupsafe import Markup, escape
+
+from dashboards.heat import Heat, Line, Pace, Spot
+from dashboards.queries import Strip
+from dashboards.words import count, glyph, label, ratio, short_dtype
+
+STEPS = 20
+# viridis at 0, 0.1 .. 1 (van der Walt and Smith, CC0)
+VIRIDIS = ("440154", "482475", "414487", "355f8d", "2a788e", "21918c", "22a884", "44bf70", "7ad151", "bddf26", "fde725")
+NAMES = {"impossible": "impossible timing"}
+GLYPHS = {"impossible": "⊘"}
+
+
+def esc(text: object) -> str:
+    return str(escape(text))
+
+
+def viridis(level: float) -> tuple[int, int, int]:
+    """`level` in [0, 1] as red, green, blue in 0 .. 255."""
+    at = min(max(level, 0.0), 1.0) * (len(VIRIDIS) - 1)
+    low = min(int(at), len(VIRIDIS) - 2)
+    a, b = (tuple(int(VIRIDIS[i][k : k + 2], 16) for k in (0, 2, 4)) for i in (low, low + 1))
+    r, g, b_ = (round(x + (y - x) * (at - low)) for x, y in zip(a, b, strict=True))
+    return r, g, b_
+
+
+def scale_css() -> str:
+    """The classes v0 .. v20 (speed), e0 .. e10 (error below its gate), d0 .. d10 (time ratio, 0.5 to 2)."""
+    out = []
+    for i in range(STEPS + 1):
+        r, g, b = viridis(i / STEPS)
+        dark = 0.2126 * r + 0.7152 * g + 0.0722 * b < 125  # white on dark, black on bright: 4.5:1 at least
+        out.append(f".v{i}{{background:#{r:02x}{g:02x}{b:02x};color:#{'fff' if dark else '000'}}}")
+    out += [f".e{i}{{background:rgb(230 159 0/{0.03 + 0.055 * i:.2f})}}" for i in range(11)]
+    for i in range(11):
+        hue, depth = ("0 114 178", 5 - i) if i < 5 else ("213 94 0", i - 5)
+        out.append(f".d{i}{{background:rgb({hue}/{0.13 * depth:.2f})}}")
+    return "".join(out)
+
+
+def status_bar(counts: Mapping[str, int]) -> Markup:
+    """A bar whose parts are as long as their counts; even one cell of a kind stays visible."""
+    total = sum(counts.values()) or 1
+    parts = "".join(
+        f'<i class="s-{esc(s)}" style="flex-grow:{n / total:.4f}" title="{count(n)} {esc(label(s))}"></i>'
+        for s, n in counts.items()
+        if n
+    )
+    words = ", ".join(f"{count(n)} {label(s)}" for s, n in counts.items() if n)
+    return Markup(f'<span class="bar" role="img" aria-label="{esc(words)}">{parts}</span>')
+
+
+def status_list(counts: Mapping[str, int]) -> Markup:
+    """`■ ✓ 3,710 passed` and so on: the bar's direct labels."""
+    parts = (
+        f'<span class="key"><i class="s-{esc(s)}"></i><b>{count(n)}</b> {esc(label(s))}'
+        + (f" <em>{esc(glyph(s))}</em>" if s not in ("passed", "built") else "")
+        + "</span>"
+        for s, n in counts.items()
+        if n
+    )
+    return Markup(" ".join(parts))
+
+
+# ---- heat maps ----
+
+
+def legend(heat: Heat) -> Markup:
+    """What numbers, colours and glyphs of this table mean; only what is in it."""
+    if heat.basis == "gate":
+        text, ramp = "number and colour: worst error over its gate; the gate is 1", "".join(_swatch("e", 10))
+    else:
+        of = {"roof": "share of the roof", "row": "speed relative to the best of its row"}[heat.basis]
+        text, ramp = f"number: {heat.unit}; colour: {of}, 0 to 1", "".join(_swatch("v", STEPS))
+    marks = {s.mark for b in heat.bodies for line in b.lines for s in line.spots if s and s.mark}
+    words = {"ʟ": "launch-bound", "~": "noisy", "↓": "throttled"}
+    parts = [f'<span class="ramp">{ramp}</span> {esc(text)}']
+    parts += [f"<span><em>{esc(m)}</em> {esc(words.get(m, m))}</span>" for m in sorted(marks)]
+    for status, n in heat.legend:
+        sign, name = GLYPHS.get(status) or glyph(status), NAMES.get(status) or label(status)
+        parts.append(f'<span><em class="s-{esc(status)}">{esc(sign)}</em> {esc(name)} {count(n)}</span>')
+    return Markup(f'<p class="legend">{" ".join(parts)}</p>')
+
+
+def _swatch(letter: str, last: int) -> Iterable[str]:
+    return (f'<i class="{letter}{i}"></i>' for i in range(last + 1))
+
+
+def heat_table(heat: Heat) -> Markup:
+    """Every cell of one backend, op and dtype; rows are shapes, columns providers and their modes."""
+    return Markup(_table(heat, "heat", _heat_td))
+
+
+def time_table(heat: Heat) -> Markup:
+    """Median time with p20 to p80, in microseconds, in the places of the heat map."""
+    return Markup(_table(heat, "times", _time_td))
+
+
+def _table(heat: Heat, name: str, td: Callable[[Spot | None], str]) -> str:
+    top = "".join(f'<th colspan="{n}" scope="colgroup">{_breakable(p)}</th>' for p, n in heat.providers)
+    sub = "".join(f"<th scope=col>{_breakable(m)}</th>" for _, m in heat.columns)
+    starts = {i for i, c in enumerate(heat.columns) if i and c[0] != heat.columns[i - 1][0]}
+    groups = "".join(f"<col{' class=first' if i in starts else ''}>" for i in range(len(heat.columns)))
+    out = [f"<table class={name}><colgroup><col>{groups}</colgroup><thead><tr><th rowspan=2>shape</th>{top}</tr>"]
+    out.append(f"<tr>{sub}</tr></thead>")
+    for body in heat.bodies:
+        lines = [line for line in body.lines if name == "heat" or any(s and s.time for s in line.spots)]
+        if lines:
+            out.append(f"<tbody><tr><th class=body colspan={len(heat.columns) + 1}>{esc(body.label)}</th></tr>")
+            out += [_line(line, td) for line in lines]
+            out.append("</tbody>")
+    return "\n".join([*out, "</table>"])
+
+
+def _line(line: Line, td: Callable[[Spot | None], str]) -> str:
+    tag = f" <small>{esc(line.tag)}</small>" if line.tag else ""
+    return f"<tr><th scope=row>{esc(line.shape)}{tag}</th>{''.join(map(td, line.spots))}</tr>"
+
+
+def _heat_td(spot: Spot | None) -> str:
+    if spot is None:
+        return "<td>"
+    if spot.kind == "status":
+        text = f"<a href=#{esc(spot.anchor)}>{esc(spot.text)}</a>" if spot.anchor else esc(spot.text)
+        name = f"s-{esc(spot.status)}"
+    else:
+        text = esc(spot.text) + (f"<sup>{esc(spot.mark)}</sup>" if spot.mark else "")
+        steps = STEPS if spot.kind == "speed" else 10
+        name = f"{spot.kind[0].replace('s', 'v')}{round(min(max(spot.level, 0), 1) * steps)}"
+    return f'<td class={name} data-cell={spot.index} data-t="{esc(spot.tip)}">{text}'
+
+
+def _time_td(spot: Spot | None) -> str:
+    if spot is None or not spot.time:
+        return "<td>"
+    mark = f"<sup>{esc(spot.mark)}</sup>" if spot.mark else ""
+    return f"<td>{spot.time}{mark}<small>{spot.spread}</small>"
+
+
+def _breakable(name: str) -> str:
+    """A mode's name that may wrap behind its underscores, so that a column is as wide as its numbers."""
+    return esc(name).replace("_", "_<wbr>")
+
+
+def pace_table(columns: Sequence[str], bodies: Mapping[str, Sequence[tuple[str, Sequence[Pace | None]]]]) -> Markup:
+    """Subject's time over the peer's: blue is faster, red slower, grey where the two spreads overlap."""
+    heads = "".join(f"<th scope=col>{_breakable(c)}</th>" for c in columns)
+    out = [f"<table class=heat><thead><tr><th>shape</th>{heads}</tr></thead>"]
+    for body, lines in bodies.items():
+        out.append(f"<tbody><tr><th class=body colspan={len(columns) + 1}>{esc(body)}</th></tr>")
+        out += [f"<tr><th scope=row>{esc(shape)}</th>{''.join(map(_pace_td, paces))}</tr>" for shape, paces in lines]
+        out.append("</tbody>")
+    return Markup("\n".join([*out, "</table>"]))
+
+
+def _pace_td(pace: Pace | None) -> str:
+    if pace is None:
+        return "<td>"
+    level = (math.log2(pace.ratio) + 1) / 2 if pace.ratio > 0 else 0.0
+    name = f"d{round(min(max(level, 0), 1) * 10)}" if pace.sure else "unsure"
+    return f'<td class={name} data-t="{esc(pace.tip)}">{pace.ratio:.2f}'
+
+
+# ---- error over its gate ----
+
+WIDTH, LABEL, ROW, BINS = 430, 146, 20, 56  # three beside one another on a wide page
+
+
+def strip_chart(strips: Sequence[Strip], dtype: str) -> Markup:
+    """A histogram of error over gate per provider and mode on one log axis; what lies beyond the gate is dots."""
+    values = [v for s in strips for v in s.values if math.isfinite(v)]
+    high = max(1, math.ceil(math.log10(max([1e-9, *values]) * 1.01)))
+    low = min(-1, max(-4, math.floor(math.log10(max(min([v for v in values if v > 0], default=0.1), 1e-9)))))
+    plot, height = WIDTH - LABEL - 60, ROW * len(strips) + 34
+
+    def x(value: float) -> float:
+        at = math.log10(value) if value > 0 else low
+        return LABEL + plot * (min(max(at, low), high) - low) / (high - low)
+
+    out = [
+        f'<svg viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" class="strips" '
+        f'aria-label="error over gate, {esc(dtype)}"><text x="0" y="11" class="cap">{esc(short_dtype(dtype))}</text>'
+    ]
+    for power in range(low, high + 1):
+        at = x(10.0**power)
+        name = "gate" if power == 0 else "tick"
+        out.append(f'<path class="{name}" d="M{at:.1f} 18V{height - 14}"/>')
+        said = "gate" if power == 0 else f"{10.0**power:g}×"
+        out.append(f'<text class="{name}" x="{at:.1f}" y="{height - 3}" text-anchor="middle">{said}</text>')
+    for i, strip in enumerate(strips):
+        base = 18 + ROW * (i + 1) - 3
+        out.append(f'<text x="{LABEL - 8}" y="{base - 3}" text-anchor="end">{esc(strip.name)}</text>')
+        out.append(f'<path class="hist" d="{_histogram(strip.values, x, base)}"/>')
+        worst = max(strip.values)
+        out.append(f'<text class="{"over" if worst > 1 else "max"}" x="{WIDTH - 4}" y="{base - 3}" ')
+        out.append(f'text-anchor="end">max {ratio(worst)}</text>')
+        for value, tip in strip.outliers:
+            out.append(f'<circle cx="{x(value):.1f}" cy="{base - 5}" r="3"><title>{esc(tip)}</title></circle>')
+    return Markup("".join([*out, "</svg>"]))
+
+
+def _histogram(values: Sequence[float], x: Callable[[float], float], base: float) -> str:
+    """Bars of the values within the gate, the tallest of the strip at full height."""
+    bins: dict[int, int] = {}
+    step = (WIDTH - LABEL - 60) / BINS
+    for v in values:
+        if v <= 1:
+            at = int((x(v) - LABEL) / step)
+            bins[at] = bins.get(at, 0) + 1
+    top = max(bins.values(), default=1)
+    bars = (
+        f"M{LABEL + (b + 0.5) * step:.1f} {base}v{-max(1.5, (ROW - 5) * n / top):.1f}" for b, n in sorted(bins.items())
+    )
+    return "".join(bars)

@@ -1,0 +1,151 @@
+"""Failed cells in groups that failed alike: what a reviewer reads first.  Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dashboards.queries import PLACE, Row, RunLike, by, is_finding, parse, said_worst, worst_row
+from dashboards.words import FARM_FAULTS, HARM, SET_ASIDE, number, short_dtype
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells that failed alike: one entry of a list of findings."""
+
+    anchor: str
+    kind: str
+    backend: str
+    op: str
+    provider: str
+    mode: str
+    role: str
+    rows: tuple[Row, ...]
+    of: int  # cells of the same backend, op, provider and mode in the plan
+    where: tuple[str, ...]  # what sets the failing cells apart: `dtype fp16`, `hidden 16384, 32768`
+    worst: str  # `dw.rel_l2 is 5.3 times its gate`
+    reasons: tuple[tuple[str, int], ...]
+    command: str
+
+    @property
+    def subject(self) -> str:
+        return " ".join(p for p in (self.op, f"{self.provider}/{self.mode}" if self.mode else self.provider) if p)
+
+    @property
+    def logs(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(r["log"] for r in self.rows if r.get("log")))
+
+
+def where(failing: Sequence[Row], alike: Sequence[Row]) -> tuple[str, ...]:
+    """Axes on which the failing cells take only some of the values that the group has: the pattern of a failure."""
+    out, failed = [], _axes(failing)
+    for name, values in _axes(alike).items():
+        bad = set(failed.get(name, ()))
+        if bad and len(bad) <= 3 and bad < set(values):
+            out.append(f"{name} {', '.join(v for v in values if v in bad)}")
+    return tuple(out)
+
+
+def _axes(rows: Sequence[Row]) -> dict[str, dict[str, None]]:
+    """Axis -> its values, sorted as numbers where they are."""
+    found: dict[str, set[Any]] = defaultdict(set)
+    for r in rows:
+        found["dtype"].add(short_dtype(r.get("dtype") or ""))
+        for name in ("operation", "family"):
+            found[name].add(r.get(name) or "")
+        for name, value in {**parse(r.get("dims")), **parse(r.get("params"))}.items():
+            found[name].add(value if isinstance(value, int | float) else str(value))
+    return {n: {str(v): None for v in sorted(vs, key=lambda v: (isinstance(v, str), v))} for n, vs in found.items()}
+
+
+def repeat(run: RunLike, rows: Sequence[Row]) -> str:
+    """A command that runs at least these cells again: every axis on which they agree is selected."""
+    first = rows[0]
+    paths = {m.get("name"): m.get("path") for m in run.head.get("matrices") or []}
+    names = list(dict.fromkeys(r.get("matrix") or "" for r in rows))
+    chosen = {
+        name: str(first[name])
+        for name in ("op", "provider", "mode", "operation", "dtype")
+        if first.get(name) and len({r.get(name) for r in rows}) == 1
+    }
+    dims = [parse(r.get("dims")) for r in rows]
+    chosen |= {n: str(v) for n, v in dims[0].items() if all(d.get(n) == v for d in dims)}
+    words = ["farm", "run", *[str(paths.get(n) or n) for n in names]]
+    if len({r["backend"] for r in rows}) == 1:
+        words += ["--backend", str(first["backend"])]
+    words += ["--select", ",".join(f"{k}={v}" for k, v in chosen.items())]
+    return " ".join(shlex.quote(w) for w in words)
+
+
+def _groups(run: RunLike, chosen: Iterable[Row], prefix: str, kinds: Sequence[str], *names: str) -> list[Group]:
+    """Groups of `chosen` by kind and `names`, worst harm first: by kind, by how far over the gate, by count."""
+    alike = by(run.rows, *names)
+    found = sorted(
+        by(chosen, "status", *names).items(),
+        key=lambda kv: (
+            kinds.index(kv[0][0]),
+            -(number((worst_row(kv[1]) or {}).get("worst_ratio")) or 0.0),
+            -len(kv[1]),
+            kv[0],
+        ),
+    )
+    out = []
+    for i, (key, rows) in enumerate(found):
+        place = dict(zip(names, key[1:], strict=True))
+        reasons = Counter(str(r.get("reason") or "no reason was recorded") for r in rows).most_common(3)
+        out.append(
+            Group(
+                anchor=f"{prefix}{i + 1}",
+                kind=key[0],
+                backend=place.get("backend", ""),
+                op=place.get("op", ""),
+                provider=place.get("provider", ""),
+                mode=place.get("mode", ""),
+                role=str(rows[0].get("role") or "subject"),
+                rows=tuple(rows),
+                of=len(alike[key[1:]]),
+                where=where(rows, alike[key[1:]]),
+                worst=said_worst(worst_row(rows)) if key[0] == "inaccurate" else "",
+                reasons=tuple(reasons),
+                command=repeat(run, rows),
+            )
+        )
+    return out
+
+
+def findings(run: RunLike) -> list[Group]:
+    """Failures of subjects, by backend, op, provider and mode, and kind; worst harm first."""
+    return _groups(run, (r for r in run.rows if is_finding(run, r)), "f", HARM, *PLACE)
+
+
+def peer_failures(run: RunLike) -> list[Group]:
+    return _groups(run, (r for r in run.rows if r.get("status") in HARM and not is_finding(run, r)), "p", HARM, *PLACE)
+
+
+def farm_faults(run: RunLike) -> list[Group]:
+    """What the farm itself failed to do; it accuses no kernel, so it is grouped by backend and op only."""
+    return _groups(run, (r for r in run.rows if r.get("status") in FARM_FAULTS), "x", FARM_FAULTS, "backend", "op")
+
+
+def impossible(run: RunLike) -> list[Row]:
+    """Cells whose timing cannot be true; their outputs are judged as usual, their speed is not shown."""
+    return [r for r in run.rows if r.get("timing_quality") == "impossible"]
+
+
+def set_aside(run: RunLike) -> list[tuple[str, str, str, str, int]]:
+    """(status, reason, backend, providers and modes, cells) of what was not asked to run, or could not be."""
+    rows = [r for r in run.rows if r.get("status") in SET_ASIDE]
+    out = []
+    for (status, reason, backend), members in by(rows, "status", "reason", "backend").items():
+        who = dict.fromkeys(f"{r.get('provider')}/{r.get('mode')}" for r in members)
+        out.append((status, reason or "no reason was recorded", backend, ", ".join(who), len(members)))
+    return sorted(out, key=lambda x: (SET_ASIDE.index(x[0]), -x[4], x[1]))
+
+
+def reproaches(run: RunLike) -> dict[int, str]:
+    """id() of a failed row -> anchor of the group that tells about it."""
+    groups = [*findings(run), *peer_failures(run), *farm_faults(run)]
+    return {id(r): g.anchor for g in groups for r in g.rows}

@@ -1,0 +1,146 @@
+"""One function per page: a run (or a list of them) and where links lead -> HTML; served live and written alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from dashboards import charts, findings, heat, queries, words
+from dashboards.findings import Group
+from dashboards.queries import RunLike, RunLine
+
+HERE = Path(__file__).resolve().parent
+SHOWN = 12  # groups of findings that are told in full; the others fold away
+
+
+@dataclass(frozen=True)
+class Links:
+    """Where things are, seen from a page; None: there is nothing to link to."""
+
+    runs: str | None
+    run: Callable[[str], str | None]
+    log: Callable[[str], str | None]
+    file: Callable[[str], str | None] = lambda name: None
+
+
+@lru_cache(maxsize=1)
+def _templates() -> Environment:
+    env = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    env.filters |= {
+        "count": words.count, "cells": words.cells, "ratio": words.ratio, "percent": words.percent, "size": words.size,
+        "duration": words.duration, "when": words.when, "label": words.label, "glyph": words.glyph,
+        "clip": words.clip, "short": words.short_dtype, "sig": words.sig, "bar": charts.status_bar,
+        "keys": charts.status_list,
+    }  # fmt: skip
+    env.globals |= {
+        "css": Markup((HERE / "farm.css").read_text() + charts.scale_css()),
+        "js": Markup((HERE / "farm.js").read_text()),
+    }
+    return env
+
+
+def _render(name: str, **values: Any) -> str:
+    return _templates().get_template(name).render(values)
+
+
+def runs_page(heads: Iterable[RunLine], links: Links) -> str:
+    """The list of runs, newest first."""
+    lines = sorted(heads, key=lambda h: h.created, reverse=True)
+    backends = list(dict.fromkeys(b for h in lines for b in h.backends))
+    return _render("runs.html", title="runs", runs=lines, backends=backends, links=links)
+
+
+def run_page(run: RunLike, links: Links) -> str:
+    """Everything about one run, in one file that stands alone."""
+    found = findings.findings(run)
+    counts = queries.counts(run.rows)
+    return _render(
+        "run.html",
+        title=f"run {run.id}",
+        links=links,
+        run=run,
+        head=run.head,
+        commit=queries.commit(run.head),
+        verdict=queries.verdict(run),
+        warnings=queries.warnings(run),
+        counts=counts,
+        planned=queries.planned(run),
+        total=sum(counts.values()),
+        cards=queries.cards(run),
+        findings=[_told(run, g, links) for g in found[:SHOWN]],
+        more=[_told(run, g, links) for g in found[SHOWN:]],
+        faults=[_told(run, g, links) for g in findings.farm_faults(run)],
+        peers=[_told(run, g, links) for g in findings.peer_failures(run)],
+        impossible=findings.impossible(run),
+        set_aside=findings.set_aside(run),
+        heats=_heats(run),
+        paces=_paces(run),
+        strips=_strips(run),
+        environment=queries.environment(run),
+        environments=queries.flat(run.head.get("environments") or {}),
+        files=queries.files(run),
+    )
+
+
+def _told(run: RunLike, group: Group, links: Links) -> dict[str, Any]:
+    """A group with its first log's tail and the addresses of its logs."""
+    logs = [(name, links.log(name)) for name in group.logs[:3]]
+    tail = next((t for t in (queries.log_tail(run, name) for name in group.logs[:3]) if t), "")
+    return {"group": group, "logs": logs, "tail": tail, "examples": [r["cell_id"] for r in group.rows[:3]]}
+
+
+def _heats(run: RunLike) -> list[dict[str, Any]]:
+    """Per backend and op, a pane per dtype with its heat map and its times."""
+    return [
+        {
+            "backend": backend,
+            "op": op,
+            "panes": [
+                {
+                    "name": words.short_dtype(h.dtype),
+                    "legend": charts.legend(h),
+                    "table": charts.heat_table(h),
+                    "times": charts.time_table(h) if h.timed else "",
+                }
+                for h in panes
+            ],
+        }
+        for (backend, op), panes in heat.heats(run.rows, findings.reproaches(run)).items()
+    ]
+
+
+def _paces(run: RunLike) -> list[dict[str, Any]]:
+    return [
+        {
+            "backend": backend,
+            "op": op,
+            "panes": [
+                {"name": words.short_dtype(dtype), "table": charts.pace_table(race.columns, bodies)}
+                for dtype, bodies in race.panes.items()
+            ],
+        }
+        for (backend, op), race in heat.paces(run.rows).items()
+    ]
+
+
+def _strips(run: RunLike) -> list[dict[str, Any]]:
+    return [
+        {
+            "backend": backend,
+            "op": op,
+            "charts": [charts.strip_chart(s, dtype) for dtype, s in sorted(by_dtype.items(), key=heat.by_width)],
+        }
+        for (backend, op), by_dtype in queries.strips(run).items()
+    ]

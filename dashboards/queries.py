@@ -1,0 +1,383 @@
+"""From the rows of a run to what a page says.  Pure, except `log_tail` and `files`, which read the run's folder.
+
+A *row* is one planned cell with the columns of `cells.parquet`; nothing here knows HTML.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from statistics import median
+from typing import Any, Protocol
+
+from dashboards.words import FARM_FAULTS, HARM, STATUSES, cells, count, number, ratio
+
+Row = Mapping[str, Any]
+#: Operations per byte above which cells are told in TFLOP/s: norms do about 1, matrix products hundreds.
+FLOP_BOUND = 50.0
+PLACE = ("backend", "op", "provider", "mode")
+SCHEMA = 1  # the newest run.json that these pages understand
+
+
+class RunLike(Protocol):
+    """A run as the store gives it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def head(self) -> dict[str, Any]: ...
+    @property
+    def complete(self) -> bool: ...
+    @property
+    def rows(self) -> list[dict[str, Any]]: ...
+    @property
+    def dir(self) -> Path: ...
+
+
+@dataclass(frozen=True)
+class Verdict:
+    kind: str  # passed, nothing, findings, farm_fault, interrupted
+    text: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """One line of a card: one provider's cells of one op."""
+
+    op: str
+    provider: str
+    role: str
+    cells: int
+    passed: int
+    worst_ratio: float | None
+    speed: float | None  # median over the timed cells of mode `auto`
+    unit: str  # of `speed`: GB/s, or TFLOP/s where operations bind
+    share: float | None  # of the roof, median over the same cells
+
+
+@dataclass(frozen=True)
+class Card:
+    """One backend, one target, one kind of evidence; counts are never summed over cards."""
+
+    backend: str
+    target: str
+    evidence: str
+    counts: dict[str, int]
+    not_run: dict[str, int]  # cells of this backend without evidence, told on its first card only
+    devices: tuple[str, ...]
+    parts: tuple[Part, ...]
+
+    @property
+    def timed(self) -> bool:
+        return any(p.speed is not None for p in self.parts)
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Errors over their gates of one provider and mode at one dtype."""
+
+    name: str
+    values: tuple[float, ...]
+    outliers: tuple[tuple[float, str], ...]  # (ratio, which cell)
+
+
+@lru_cache(maxsize=65536)
+def parse(text: str | None) -> Any:
+    """JSON text of a column, or {} where it is empty or broken (a log of a sick run must not take the page down)."""
+    try:
+        return json.loads(text) if text else {}
+    except ValueError:
+        return {}
+
+
+def counts(rows: Iterable[Row]) -> dict[str, int]:
+    """Status -> cells, in the order of `STATUSES`; a status outside the closed set comes last, under its own name."""
+    return in_order(Counter(str(r.get("status") or "") for r in rows))
+
+
+def in_order(found: Mapping[str, int]) -> dict[str, int]:
+    known = {s: found[s] for s in STATUSES if found.get(s)}
+    return known | {s: n for s, n in sorted(found.items()) if s not in STATUSES and n}
+
+
+def planned(run: RunLike) -> int:
+    return int(run.head.get("planned") or len(run.rows))
+
+
+def is_subject(row: Row) -> bool:
+    return row.get("role") != "peer"
+
+
+def strict_peers(run: RunLike) -> bool:
+    return "--strict-peers" in f"{run.head.get('command')} {run.head.get('argv')}"
+
+
+def is_finding(run: RunLike, row: Row) -> bool:
+    """Whether this cell accuses code that the run was meant to judge."""
+    return row.get("status") in HARM and (is_subject(row) or strict_peers(run))
+
+
+def verdict(run: RunLike) -> Verdict:
+    """What the rows say, whatever run.json says; `warnings` tells where the two differ."""
+    have, strict = counts(run.rows), strict_peers(run)
+    bad = [r for r in run.rows if r.get("status") in HARM and (strict or is_subject(r))]
+    groups = len({tuple(r.get(n) for n in ("status", *PLACE)) for r in bad})
+    whose = "" if strict else " of subjects"
+    findings = f"{cells(len(bad))}{whose} failed, in {groups} group{'' if groups == 1 else 's'}."
+    besides = f"; besides, {findings}" if bad else "."
+    if not run.complete:
+        lost = have.get("lost", 0) + max(0, planned(run) - len(run.rows))
+        return Verdict("interrupted", f"Interrupted: {cells(lost)} of {count(planned(run))} lost{besides}")
+    if faults := sum(have.get(s, 0) for s in FARM_FAULTS):
+        return Verdict("farm_fault", f"The farm failed on {cells(faults)}{besides}")
+    if bad:
+        return Verdict("findings", f"Findings: {findings}")
+    done = [r for r in run.rows if r.get("status") in ("passed", "built")]
+    ours = [r for r in done if is_subject(r)]
+    if not done or (not ours and any(is_subject(r) for r in run.rows)):
+        return Verdict("nothing", "Nothing is proven: no cell of a subject ran.")
+    idle = sorted({r["backend"] for r in run.rows} - {r["backend"] for r in done})
+    but = f"; nothing ran on {', '.join(idle)}" if idle else ""
+    lies = sum(r.get("timing_quality") == "impossible" for r in run.rows)
+    but += f"; {count(lies)} timing{'s are' if lies > 1 else ' is'} impossible" if lies else ""
+    return Verdict(
+        "passed", f"No findings: {cells(len(ours or done))} of {'subjects' if ours else 'peers'} passed{but}."
+    )
+
+
+def warnings(run: RunLike) -> list[str]:
+    """Sentences about a run whose parts do not fit together; each is shown loudly."""
+    out, have = [], counts(run.rows)
+    total = sum(have.values())
+    if total != planned(run):
+        out.append(f"The statuses add up to {count(total)}, but {count(planned(run))} cells were planned.")
+    ids = Counter((r.get("cell_id"), r.get("cell_key")) for r in run.rows)
+    if twice := [str(i[0]) for i, n in ids.items() if n > 1]:
+        out.append(f"{cells(len(twice))} stand twice in the run, the first is {twice[0]}.")
+    if unknown := [s for s in have if s not in STATUSES]:
+        out.append(f"{cells(sum(have[s] for s in unknown))} have a status that is not in the closed set: {unknown}.")
+    if run.complete:
+        said = {s: n for s, n in (run.head.get("counts") or {}).items() if n}
+        if said and said != have:
+            out.append("run.json counts other statuses than cells.parquet holds; this page counts the cells.")
+        kind, told = verdict(run).kind.replace("nothing", "passed"), run.head.get("verdict")
+        if told and told != kind:
+            out.append(f"run.json says `{told}`; the cells say `{kind}`.")
+        if int(run.head.get("schema") or SCHEMA) > SCHEMA:
+            out.append(f"The run was written with schema {run.head['schema']}; this page understands {SCHEMA}.")
+    return out
+
+
+# ---- small helpers ----
+
+
+def worst_row(rows: Iterable[Row]) -> Row | None:
+    judged = [r for r in rows if number(r.get("worst_ratio")) is not None]
+    return max(judged, key=lambda r: float(r["worst_ratio"]), default=None)
+
+
+def said_worst(row: Row | None) -> str:
+    if row is None:
+        return ""
+    what = ".".join(p for p in (row.get("worst_output"), row.get("worst_metric")) if p) or "error"
+    return f"{what} {ratio(number(row['worst_ratio']))} × its gate"
+
+
+def by(rows: Iterable[Row], *names: str) -> dict[tuple[str, ...], list[Row]]:
+    out: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    for r in rows:
+        out[tuple(str(r.get(n) or "") for n in names)].append(r)
+    return out
+
+
+# ---- cards ----
+
+
+def cards(run: RunLike) -> list[Card]:
+    """One per backend, target and evidence."""
+    out = []
+    for (backend,), rows in by(run.rows, "backend").items():
+        bare = counts(r for r in rows if not r.get("evidence"))
+        proven = by((r for r in rows if r.get("evidence")), "target", "evidence")
+        for (target, evidence), members in proven.items() or {("", ""): []}.items():
+            out.append(
+                Card(backend, target, evidence, counts(members), bare, _devices(run, members), tuple(_parts(members)))
+            )
+            bare = {}
+    return out
+
+
+def _devices(run: RunLike, rows: Sequence[Row]) -> tuple[str, ...]:
+    """`2 × NVIDIA H200 on node-a`; from the cells themselves, so it says what really ran."""
+    names = {str(d.get("target")): str(d.get("name")) for _, d in devices(run)}
+    seen = {(str(r.get("node") or ""), str(r.get("device") or ""), str(r.get("target") or "")) for r in rows}
+    found = Counter((names.get(target, target), node) for node, _, target in seen)
+    return tuple(f"{n} × {name} on {node or 'an unnamed node'}" for (name, node), n in sorted(found.items()))
+
+
+def _parts(rows: Sequence[Row]) -> Iterable[Part]:
+    for (op, provider), members in by(rows, "op", "provider").items():
+        timed = [r for r in members if r.get("mode") in ("auto", "", None) and speed_counts(r)]
+        flops = flop_bound(members)
+        yield Part(
+            op=op,
+            provider=provider,
+            role=str(members[0].get("role") or "subject"),
+            cells=len(members),
+            passed=sum(r.get("status") in ("passed", "built") for r in members),
+            worst_ratio=number((worst_row(members) or {}).get("worst_ratio")),
+            speed=_median(r.get("tflops" if flops else "bandwidth_gbps") for r in timed),
+            unit="TFLOP/s" if flops else "GB/s",
+            share=_median(r.get("share_of_roof") for r in timed),
+        )
+
+
+def _median(values: Iterable[Any]) -> float | None:
+    known = [v for v in map(number, values) if v is not None]
+    return median(known) if known else None
+
+
+def flop_bound(rows: Iterable[Row]) -> bool:
+    """Whether operations, not bytes, say how fast these cells are."""
+    pairs = [(number(r.get("operations")), number(r.get("bytes_moved"))) for r in rows]
+    known = [o / b for o, b in pairs if o is not None and b]
+    return bool(known) and median(known) > FLOP_BOUND
+
+
+def speed_counts(row: Row) -> bool:
+    """Whether a time of this row may be shown as a speed."""
+    shown = row.get("timing_quality") not in ("impossible", "none", "", None)
+    return shown and row.get("status") == "passed" and number(row.get("time_us_p50")) is not None
+
+
+# ---- accuracy ----
+
+
+def strips(run: RunLike) -> dict[tuple[str, str], dict[str, list[Strip]]]:
+    """(backend, op) -> dtype -> one strip per provider and mode that was judged."""
+    out: dict[tuple[str, str], dict[str, list[Strip]]] = defaultdict(lambda: defaultdict(list))
+    judged = [r for r in run.rows if number(r.get("worst_ratio")) is not None]
+    for (backend, op, dtype, provider, mode), rows in by(judged, "backend", "op", "dtype", "provider", "mode").items():
+        over = sorted((r for r in rows if float(r["worst_ratio"]) > 1), key=lambda r: -float(r["worst_ratio"]))
+        told = tuple((float(r["worst_ratio"]), f"{r['cell_id']}: {said_worst(r)}") for r in over[:30])
+        strip = Strip(f"{provider}/{mode}", tuple(float(r["worst_ratio"]) for r in rows), told)
+        out[backend, op][dtype].append(strip)
+    return out
+
+
+# ---- a run among runs ----
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """One line of the list of runs."""
+
+    id: str
+    created: str
+    matrices: str
+    commit: str
+    backends: dict[str, dict[str, int]]
+    planned: int
+    findings: int
+    seconds: float | None
+    verdict: str
+    complete: bool
+    command: str
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def run_line(head: Mapping[str, Any], run_id: str, load: Callable[[], RunLike]) -> RunLine:
+    """From run.json alone where it is there; an unfinished run is folded from its journal by `load`."""
+    complete = bool(head.get("complete", "verdict" in head)) and "backends" in head
+    if complete:
+        backends = {b: in_order(d.get("counts") or {}) for b, d in head["backends"].items()}
+        kind = str(head.get("verdict"))
+    else:
+        run = load()
+        backends = {b: counts(rows) for (b,), rows in by(run.rows, "backend").items()}
+        kind = "interrupted"
+    return RunLine(
+        run_id, str(head.get("created") or ""), ", ".join(str(m.get("name")) for m in head.get("matrices") or []),
+        commit(head), backends, int(head.get("planned") or sum(sum(c.values()) for c in backends.values())),
+        sum(c.get(s, 0) for c in backends.values() for s in HARM), number(head.get("seconds")), kind, complete,
+        str(head.get("command") or ""),
+    )  # fmt: skip
+
+
+def commit(head: Mapping[str, Any]) -> str:
+    revision = head.get("revision") or {}
+    known = str(revision.get("commit") or "")[:10] or str(revision.get("version") or "")
+    return f"{known} + changes" if revision.get("dirty") else known
+
+
+# ---- where it ran ----
+
+
+def devices(run: RunLike) -> list[tuple[str, dict[str, Any]]]:
+    """(backend, device) from run.json, else from the cells."""
+    if told := [(b, d) for b, x in (run.head.get("backends") or {}).items() for d in x.get("devices") or []]:
+        return told
+    found = {}
+    for r in run.rows:
+        if r.get("evidence"):
+            device = {n: r.get(n) or "" for n in ("node", "target")} | {"name": r.get("device") or ""}
+            key = (r["backend"], *device.values())
+            found[key] = (r["backend"], device | {"fingerprint": parse(r["fingerprint"])})
+    return list(found.values())
+
+
+def environment(run: RunLike) -> list[tuple[str, list[str], list[tuple[str, str]]]]:
+    """(backend, devices, fingerprint as sorted pairs); devices with one fingerprint are told together."""
+    found: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = defaultdict(list)
+    for backend, d in devices(run):
+        pairs = tuple(sorted(flat(d.get("fingerprint") or {}).items()))
+        found[backend, pairs].append(f"{d.get('name')} on {d.get('node')} ({d.get('target')})")
+    return [(backend, names, list(pairs)) for (backend, pairs), names in found.items()]
+
+
+def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested mappings as dotted names."""
+    out: dict[str, str] = {}
+    for name, v in value.items():
+        if isinstance(v, Mapping):
+            out |= flat(v, f"{prefix}{name}.")
+        else:
+            out[prefix + str(name)] = v if isinstance(v, str) else json.dumps(v)
+    return out
+
+
+# ---- what lies in the run's folder ----
+
+
+def log_path(run: RunLike, name: str) -> Path | None:
+    """The file of a log, if it is one and lies inside the run's folder of logs; anything else is None."""
+    folder = (run.dir / "logs").resolve()
+    try:
+        path = (folder / name.removeprefix("logs/")).resolve()
+        return path if path.is_relative_to(folder) and path.is_file() else None
+    except (OSError, ValueError):  # a name with a NUL, or one that is too long
+        return None
+
+
+def log_tail(run: RunLike, name: str, lines: int = 12, limit: int = 1500) -> str:
+    """The last lines of a log, so that a page taken away from its store still tells why; "" if it is gone."""
+    path = log_path(run, name)
+    if path is None:
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - limit))
+        text = file.read(limit).decode("utf-8", "replace")
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def files(run: RunLike) -> list[tuple[str, int]]:
+    """(name, bytes) of the run's own files, logs summed."""
+    if not run.dir.is_dir():
+        return []
+    out = [(p.name, p.stat().st_size) for p in sorted(run.dir.iterdir()) if p.is_file()]
+    logs = [p.stat().st_size for p in (run.dir / "logs").glob("*") if p.is_file()]
+    return [*out, (f"logs/ ({len(logs)})", sum(logs))] if logs else out

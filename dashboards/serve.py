@@ -1,0 +1,98 @@
+"""Serves the pages live, from the same functions that write them.  Needs the extra `serve`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import quote
+
+from dashboards.build import StoreLike, run_lines
+from dashboards.pages import Links, run_page, runs_page
+from dashboards.queries import RunLike, log_path
+from farm.errors import FarmError, UsageError
+
+RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+def _need() -> None:
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as e:
+        message = "serving pages needs starlette and uvicorn: pip install 'kernel-farm[serve]', or use `build`"
+        raise UsageError(message) from e
+
+
+def app(store: StoreLike) -> Any:
+    """A Starlette application: `/`, `/run/<id>`, `/run/<id>/log/<name>`."""
+    _need()
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.middleware.gzip import GZipMiddleware
+    from starlette.requests import Request
+    from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
+    from starlette.routing import Route
+
+    def missing(what: str) -> Response:
+        return PlainTextResponse(f"{what}\n", 404, HEADERS)
+
+    def runs(_: Request) -> Response:
+        links = Links(None, lambda run_id: f"/run/{quote(run_id)}", lambda name: None)
+        return HTMLResponse(runs_page(run_lines(store), links), headers=HEADERS)
+
+    def one(request: Request) -> Response:
+        run = find(store, request.path_params["run_id"])
+        if run is None:
+            return missing("There is no such run; the list of runs is at /")
+        return HTMLResponse(run_page(run, live_links(run)), headers=HEADERS)
+
+    def log(request: Request) -> Response:
+        run = find(store, request.path_params["run_id"])
+        path = log_path(run, request.path_params["name"]) if run else None
+        if path is None:
+            return missing("There is no such log")
+        return FileResponse(path, headers=HEADERS, media_type="text/plain; charset=utf-8")
+
+    routes = [Route("/", runs), Route("/run/{run_id}", one), Route("/run/{run_id}/log/{name:path}", log)]
+    return Starlette(routes=routes, middleware=[Middleware(GZipMiddleware, minimum_size=1000)])
+
+
+def find(store: StoreLike, run_id: str) -> RunLike | None:
+    """The run of that id; None also for an id that no run can have, before the store makes a path of it."""
+    if not RUN_ID.fullmatch(run_id):
+        return None
+    try:
+        found: RunLike = store.run(run_id)
+    except FarmError:
+        return None
+    return found
+
+
+def live_links(run: RunLike) -> Links:
+    base = f"/run/{quote(run.id)}"
+
+    def log(name: str) -> str | None:
+        return f"{base}/log/{quote(name.removeprefix('logs/'))}" if log_path(run, name) else None
+
+    return Links("/", lambda run_id: f"/run/{quote(run_id)}", log)
+
+
+def serve(store: StoreLike, host: str = "127.0.0.1", port: int = 8000) -> None:
+    """Serves until interrupted.  Pages hold logs and commands: on another host than this one, mind who can read."""
+    _need()
+    import uvicorn
+
+    try:
+        uvicorn.run(app(store), host=host, port=port, log_level="warning")
+    except SystemExit as e:  # uvicorn's way to say that it could not bind
+        raise UsageError(f"{host}:{port} cannot be served: is the port taken? choose another with --port") from e
+
+
+__all__ = ["app", "serve"]

@@ -1,0 +1,125 @@
+"""Storage dtypes: how each dtype lies in memory, its rounding, and the size of its last place.
+
+`bfloat16` has no NumPy dtype; it is stored as its 16 bits in `uint16`.  Everything here is exact or rounds to nearest,
+ties to even, with integer or correctly rounded arithmetic, so it gives the same bits on every host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = Any  # numpy.ndarray
+
+_STORAGE = {
+    "float64": np.float64, "float32": np.float32, "float16": np.float16, "bfloat16": np.uint16,
+    "int64": np.int64, "int32": np.int32, "int16": np.int16, "int8": np.int8, "uint8": np.uint8, "bool": np.bool_,
+}  # fmt: skip
+#: Bits of the significand, the hidden one included.
+PRECISION = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+#: The smallest normal number, as a power of two.
+_SMALLEST_NORMAL = {"float64": -1022, "float32": -126, "float16": -14, "bfloat16": -126}
+#: The largest finite number.
+LARGEST = {
+    "float64": float(np.finfo(np.float64).max),
+    "float32": float(np.finfo(np.float32).max),
+    "float16": 65504.0,
+    "bfloat16": float.fromhex("0x1.fep127"),
+}
+_CHUNK = 1 << 15  # elements rounded at a time, in cache
+_EXPONENT_BITS = np.uint64(0x7FF0000000000000)  # of a float64
+
+
+def is_float(dtype: str) -> bool:
+    """Whether the dtype rounds."""
+    return dtype in PRECISION
+
+
+def storage_dtype(dtype: str) -> np.dtype[Any]:
+    """The NumPy dtype in which values of `dtype` lie in memory and in files, little-endian."""
+    if dtype not in _STORAGE:
+        raise ValueError(f"unknown dtype {dtype!r}; known are {', '.join(_STORAGE)}")
+    return np.dtype(_STORAGE[dtype]).newbyteorder("<")
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes per element."""
+    return storage_dtype(dtype).itemsize
+
+
+def encode(values: Array, dtype: str) -> Array:
+    """`values` rounded to `dtype`, in its storage dtype: ties to even, beyond the largest finite infinity, NaN kept."""
+    values = np.asarray(values)
+    if dtype != "bfloat16":
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            return values.astype(storage_dtype(dtype))
+    flat = np.ascontiguousarray(values).reshape(-1)
+    out = np.empty(flat.shape, dtype=storage_dtype(dtype))
+    for at in range(0, flat.shape[0], _CHUNK):
+        out[at : at + _CHUNK] = _bfloat16_bits(flat[at : at + _CHUNK])
+    return out.reshape(values.shape)
+
+
+def decode(stored: Array, dtype: str) -> Array:
+    """The values of a storage array: float64 for floats, the integers themselves otherwise."""
+    stored = np.asarray(stored)
+    if dtype == "bfloat16":
+        return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+    return stored.astype(np.float64) if is_float(dtype) else stored
+
+
+def round_to(values: Array, dtype: str) -> Array:
+    """float32 `values` rounded to a float dtype of at most 32 bits, as float32."""
+    values = np.asarray(values, dtype=np.float32)
+    if dtype == "float32":
+        return values
+    stored = encode(values, dtype)
+    if dtype == "bfloat16":
+        return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return stored.astype(np.float32)
+
+
+def _bfloat16_bits(values: Array) -> Array:
+    if values.dtype == np.float64:
+        values = _narrow_to_odd(values)
+    values = values.astype(np.float32, copy=False)
+    bits = values.view(np.uint32)
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    rounded = ((bits + (odd + np.uint32(0x7FFF))) >> np.uint32(16)).astype(np.uint16)
+    nan = np.isnan(values)
+    if nan.any():  # the carry above would turn some NaN into infinity or zero
+        quiet = ((bits >> np.uint32(16)) | np.uint32(0x40)).astype(np.uint16)
+        rounded = np.where(nan, quiet, rounded)
+    return rounded
+
+
+def _narrow_to_odd(values: Array) -> Array:
+    """float64 to float32 rounded to odd, so that a second rounding to 16 bits sees no false tie."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        near = values.astype(np.float32)
+        inexact = np.isfinite(near) & (near.astype(np.float64) != values)
+        away = inexact & (np.abs(near.astype(np.float64)) > np.abs(values))
+    bits = near.view(np.uint32) - away.astype(np.uint32)  # towards zero first, then the odd neighbour
+    return (bits | inexact.astype(np.uint32)).view(np.float32)
+
+
+def ulp(values: Array, dtype: str) -> Array:
+    """The distance between neighbours of `dtype` at |values| (float64), never below that at the smallest normal.
+
+    The floor keeps flush-to-zero from being an infinite error.  Integers: 1.  Non-finite values give a finite size.
+    """
+    if not is_float(dtype):
+        return np.ones(np.shape(values), dtype=np.float64)
+    binade = (np.asarray(values, dtype=np.float64).view(np.uint64) & _EXPONENT_BITS).view(np.float64)
+    low = 2.0 ** _SMALLEST_NORMAL[dtype]
+    binade = np.clip(binade, low, 2.0 ** (1023 if dtype == "float64" else 127), out=binade)
+    binade *= 2.0 ** (1 - PRECISION[dtype])
+    return binade
+
+
+def finite_mask(stored: Array, dtype: str) -> Array:
+    """Which elements of a storage array are finite, without decoding it."""
+    if dtype == "bfloat16":
+        return (stored & np.uint16(0x7F80)) != np.uint16(0x7F80)
+    return np.isfinite(stored) if is_float(dtype) else np.ones(np.shape(stored), dtype=np.bool_)

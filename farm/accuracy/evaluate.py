@@ -1,0 +1,393 @@
+"""The pure core of judging: inputs, references and comparison in row blocks, and the judgement of a cell.
+
+Blocked tensors go through in blocks of rows, so memory is bounded by the block and by the widest row; `map` may be a
+thread pool's, since every step spends its time in NumPy.  Parts are merged in the order of the blocks, whatever the
+order in which they end.  An output of more than SAMPLE_ABOVE elements is compared in a seeded sample of rows; that it
+is finite is still checked everywhere, and reductions still run over all rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from farm.accuracy import gates as gating
+from farm.accuracy.dtypes import decode, encode, finite_mask, is_float, storage_dtype
+from farm.accuracy.families import Family, hashes
+from farm.accuracy.metrics import Partial, compare
+from farm.cell import Cell, canonical_json
+from kernels.contract import Contract, Tensor
+
+Array = Any  # numpy.ndarray
+Arrays = Mapping[str, Array]
+Map = Callable[..., Iterable[Any]]
+Block = tuple[int, int]
+
+SAMPLE_ABOVE = 1 << 26  # elements of one output
+SAMPLE_ROWS = 1024
+BLOCK_ELEMENTS = 1 << 19  # of the widest blocked tensor: 4 MiB an array in float64, some ten arrays a block
+REFERENCE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the judge says of one cell's outputs.  `reason` is one sentence where they are not accurate, else empty."""
+
+    ok: bool
+    reason: str = ""
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    gates: dict[str, dict[str, float]] = field(default_factory=dict)
+    worst_output: str = ""
+    worst_metric: str = ""
+    worst_ratio: float | None = None
+    sampled_rows: int | None = None  # how many rows were compared, where not all were
+
+    @property
+    def headline(self) -> dict[str, float | None]:
+        """max_ulp, rel_l2 and max_abs of the worst output."""
+        found = self.metrics.get(self.worst_output, {})
+        return {name: found.get(name) for name in ("max_ulp", "rel_l2", "max_abs")}
+
+
+def judged_tensors(cell: Cell, contract: Contract) -> list[Tensor]:
+    """The cell's outputs and gradients."""
+    return [t for t in contract.tensors(cell) if t.role in ("output", "gradient", "mutated")]
+
+
+def row_count(cell: Cell) -> int:
+    """The size of the row dimension: the first."""
+    return next(iter(cell.dims.values()))
+
+
+def default_rows(cell: Cell, contract: Contract) -> int:
+    """Rows per block, so that the widest blocked tensor has about BLOCK_ELEMENTS in it."""
+    rows = max(1, row_count(cell))
+    width = max((t.size // rows for t in contract.tensors(cell) if t.blocked), default=1)
+    return max(1, min(rows, BLOCK_ELEMENTS // max(width, 1)))
+
+
+def blocks(total: int, rows_per_block: int) -> list[Block]:
+    """[start, stop) of each block; one empty block for no rows, so that reductions still have their shape."""
+    return [(at, min(at + rows_per_block, total)) for at in range(0, total, rows_per_block)] or [(0, 0)]
+
+
+def row_sample(cell: Cell, total: int) -> Array | None:
+    """The rows to compare (int64, sorted) of an output of `total` elements: None for all of them, else SAMPLE_ROWS
+    drawn by the cell's inputs, plus the first and the last."""
+    rows = row_count(cell)
+    if total <= SAMPLE_ABOVE or rows <= SAMPLE_ROWS + 2:
+        return None
+    drawn: dict[int, None] = {}
+    at = 0
+    while len(drawn) < SAMPLE_ROWS:
+        values = hashes("row sample", cell.seed, np.arange(at, at + SAMPLE_ROWS)) % np.uint64(rows)
+        drawn.update(dict.fromkeys(int(v) for v in values))
+        at += SAMPLE_ROWS
+    chosen = [*list(drawn)[:SAMPLE_ROWS], 0, rows - 1]
+    return np.unique(np.array(chosen, dtype=np.int64))
+
+
+def reference_key(cell: Cell, contract: Contract) -> str:
+    """What a reference is cached by: inputs, and the parameters and operation that change it (never a casting)."""
+    params = {p.name: cell.params[p.name] for p in contract.parameters if p.semantic and p.changes_result}
+    outputs = sorted(t.name for t in judged_tensors(cell, contract))
+    return hashlib.sha256(canonical_json([REFERENCE_VERSION, cell.input_key(), params, outputs]).encode()).hexdigest()[
+        :24
+    ]
+
+
+def make_inputs(cell: Cell, contract: Contract, block: Block) -> dict[str, Array]:
+    """The inputs and upstream gradients as storage arrays: blocked ones for rows [start, stop), the others whole."""
+    made = contract.inputs(cell, Family(cell.family, cell.seed), block)
+    dtypes = {t.name: t.dtype for t in contract.tensors(cell)}
+    return {name: encode(values, dtypes[name]) for name, values in made.items()}
+
+
+def cut(arrays: Arrays, cell: Cell, contract: Contract, rows: slice | Array) -> dict[str, Array]:
+    """Whole storage arrays, the blocked ones cut to `rows`."""
+    tensors = {t.name: t for t in contract.tensors(cell)}
+    return {name: (a[rows] if tensors[name].blocked else a) for name, a in arrays.items()}
+
+
+def make_reference(cell: Cell, contract: Contract, inputs: Arrays, block: Block) -> dict[str, Array]:
+    """The reference of a block from its inputs (storage arrays, blocked ones cut to it), in float64.
+
+    Under each output's name its value, under `NAME.scale2` the squared size of its terms, under `NAME.spread` which
+    rows are spread, and what else the contract's judge needs, as `NAME.something`.
+    """
+    dtypes = {t.name: t.dtype for t in contract.tensors(cell)}
+    values = {name: decode(stored, dtypes[name]) for name, stored in inputs.items()}
+    found = dict(contract.reference(values, cell, block))
+    found |= {f"{name}.scale2": a for name, a in contract.scales(values, cell, block).items()}
+    return found | {f"{name}.spread": a for name, a in contract.spread(values, cell, block).items()}
+
+
+def fill_reference(
+    cell: Cell,
+    contract: Contract,
+    inputs: Arrays,
+    *,
+    rows_per_block: int | None = None,
+    map: Map = map,
+    allocate: Callable[[str, tuple[int, ...], Any], Array] | None = None,
+) -> dict[str, Array]:
+    """The whole reference of a cell, to be kept: blocked arrays over all rows, or over the sample's where one is
+    compared; reductions over all rows.  `allocate(name, shape, dtype)` gives each array its memory or file."""
+    allocate = allocate or _allocate
+    work = _Work(cell, contract, rows_per_block)
+    whole: dict[str, Array] = {}
+
+    def job(rows: _Rows) -> dict[str, Array]:
+        found = work.reference(inputs, rows)
+        for name, part in found.items():
+            if work.is_blocked(name):
+                if name not in whole:  # in the first block, which is alone
+                    whole[name] = allocate(name, (work.compared_rows, *part.shape[1:]), part.dtype)
+                whole[name][rows.place : rows.place + len(part)] = part
+        return work.shares(found)
+
+    first, *others = work.compared
+    totals = job(first)
+    for share in map(job, others):
+        _add_shares(totals, share)
+    if work.has_reductions and work.sample is not None:  # the sample's shares are not the whole
+        totals = _reductions(work, inputs, map)
+    for name, total in totals.items():
+        whole[name] = allocate(name, total.shape, total.dtype)
+        whole[name][...] = total
+    return whole
+
+
+def _allocate(name: str, shape: tuple[int, ...], dtype: Any) -> Array:
+    return np.empty(shape, dtype)
+
+
+def _reductions(work: _Work, inputs: Arrays, map: Map) -> dict[str, Array]:
+    """The reference of the reductions, over all rows."""
+    totals: dict[str, Array] = {}
+    for share in map(lambda rows: work.shares(work.reference(inputs, rows)), work.everything):
+        _add_shares(totals, share)
+    return totals
+
+
+def _add_shares(total: dict[str, Array], share: Arrays) -> None:
+    for name, part in share.items():
+        total[name] = total[name] + part if name in total else part
+
+
+def check_layout(expected: Tensor, dtype: str, shape: Iterable[int]) -> str | None:
+    """Why an output of this dtype and shape is not the one expected, or None."""
+    shape = tuple(shape)
+    if dtype != expected.dtype:
+        return f"output {expected.name} has dtype {dtype}, expected {expected.dtype}"
+    if shape != tuple(expected.dims):
+        return f"output {expected.name} has shape {list(shape)}, expected {list(expected.dims)}"
+    return None
+
+
+def evaluate(
+    cell: Cell,
+    contract: Contract,
+    outputs: Arrays,
+    inputs: Arrays,
+    *,
+    reference: Arrays | None = None,
+    rows_per_block: int | None = None,
+    map: Map = map,
+    tolerances: Iterable[gating.Override | Mapping[str, Any]] = (),
+) -> Judgement:
+    """Judge whole outputs (storage arrays, memory maps too) of a cell whose whole `inputs` these were.
+
+    `reference` is what `fill_reference` gave for the same `reference_key`; without it, it is made on the way.
+    """
+    gates = gating.resolve(cell, contract, tolerances)
+    for tensor in judged_tensors(cell, contract):
+        problem = _stored_wrongly(tensor, outputs)
+        if problem:
+            return Judgement(False, problem, gates=gates, worst_output=tensor.name, worst_ratio=gating.WORST)
+    work = _Work(cell, contract, rows_per_block)
+    metrics = _measure(work, outputs, inputs, reference, map)
+    found = gating.verdict(metrics, gates)
+    return Judgement(
+        found.ok,
+        "" if found.ok else _reason(found, metrics, gates),
+        metrics,
+        gates,
+        found.worst_output,
+        found.worst_metric,
+        found.worst_ratio,
+        None if work.sample is None else len(work.sample),
+    )
+
+
+def _stored_wrongly(tensor: Tensor, outputs: Arrays) -> str | None:
+    if tensor.name not in outputs:
+        return f"output {tensor.name} is missing"
+    stored = outputs[tensor.name]
+    if stored.dtype != storage_dtype(tensor.dtype):
+        return f"output {tensor.name} is stored as {stored.dtype}, expected {storage_dtype(tensor.dtype)}"
+    return check_layout(tensor, tensor.dtype, stored.shape)
+
+
+def _reason(found: gating.Verdict, metrics: gating.Metrics, gates: gating.Gates) -> str:
+    output, metric = found.worst_output, found.worst_metric
+    of = metrics.get(output, {})
+    value, limit = of.get(metric), gates[output][metric]
+    if metric == "nonfinite":
+        return f"{output}: {value:.0f} elements are not finite where the reference is, or the reverse"
+    text = f"{output}: {metric} is {'missing' if value is None else f'{value:.3g}'}, its gate {limit:.3g}"
+    if of.get("worst_row", -1) >= 0:
+        place = f"[{of['worst_row']:.0f}, {of['worst_column']:.0f}]"
+        text += f"; worst element {place}: got {of['worst_got']:.6g}, want {of['worst_want']:.6g}"
+    return text
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows that are worked on together: their place in the tensor or in the sample, and which rows those are."""
+
+    place: int
+    block: Block
+    index: slice | Array
+
+    @property
+    def numbers(self) -> Array:
+        """Each row's number in the whole tensor."""
+        return np.arange(*self.block) if isinstance(self.index, slice) else self.index
+
+
+class _Work:
+    """How one cell is cut into pieces."""
+
+    def __init__(self, cell: Cell, contract: Contract, rows_per_block: int | None) -> None:
+        self.cell, self.contract = cell, contract
+        self.tensors = {t.name: t for t in judged_tensors(cell, contract)}
+        self.total = row_count(cell)
+        self.step = rows_per_block or default_rows(cell, contract)
+        largest = max((t.size for t in self.tensors.values() if t.blocked), default=0)
+        self.sample = row_sample(cell, largest)
+        self.has_reductions = any(not t.blocked for t in self.tensors.values())
+        self.compared_rows = self.total if self.sample is None else len(self.sample)
+
+    @property
+    def everything(self) -> Iterator[_Rows]:
+        """All rows."""
+        for start, stop in blocks(self.total, self.step):
+            yield _Rows(start, (start, stop), slice(start, stop))
+
+    @property
+    def compared(self) -> Iterator[_Rows]:
+        """The rows that are compared element by element."""
+        if self.sample is None:
+            yield from self.everything
+            return
+        for start, stop in blocks(len(self.sample), self.step):
+            yield _Rows(start, (0, stop - start), self.sample[start:stop])
+
+    def is_blocked(self, name: str) -> bool:
+        """Whether a reference array has the row dimension."""
+        return self.tensors[name.split(".")[0]].blocked
+
+    def shares(self, found: Arrays) -> dict[str, Array]:
+        """The reductions among a block's reference arrays."""
+        return {name: a for name, a in found.items() if not self.is_blocked(name)}
+
+    def reference(self, inputs: Arrays, rows: _Rows) -> dict[str, Array]:
+        return make_reference(self.cell, self.contract, cut(inputs, self.cell, self.contract, rows.index), rows.block)
+
+    def kept(self, reference: Arrays, rows: _Rows) -> dict[str, Array]:
+        """The rows of a whole kept reference."""
+        part = slice(rows.place, rows.place + rows.block[1] - rows.block[0])
+        return {name: a[part] for name, a in reference.items() if self.is_blocked(name)}
+
+    def compare(self, outputs: Arrays, reference: Arrays, rows: _Rows) -> tuple[dict[str, Partial], dict[str, Any]]:
+        """The errors of the blocked outputs in these rows: generic ones, and the contract's own."""
+        blocked = {name: t for name, t in self.tensors.items() if t.blocked}
+        stored = {name: np.asarray(outputs[name][rows.index]) for name in blocked}
+        own: dict[str, Any] = {}
+        if type(self.contract).judge is not Contract.judge:
+            values = {name: decode(a, blocked[name].dtype) for name, a in stored.items()}
+            own = self.contract.judge(self.cell, values, reference, rows.block) or {}
+        return {
+            name: compare(
+                stored[name],
+                reference[name],
+                t.dtype,
+                squared_scale=reference.get(f"{name}.scale2"),
+                spread=reference.get(f"{name}.spread"),
+                row_numbers=rows.numbers,
+            )
+            for name, t in blocked.items()
+            if name not in own
+        }, own
+
+
+def _measure(
+    work: _Work, outputs: Arrays, inputs: Arrays, reference: Arrays | None, map: Map
+) -> dict[str, dict[str, float]]:
+    partials = {name: Partial() for name in work.tensors}
+    own: dict[str, dict[str, float]] = {}
+    totals: dict[str, Array] = {}
+    share_now = work.has_reductions and work.sample is None and reference is None
+
+    def job(rows: _Rows) -> tuple[dict[str, Partial], dict[str, Any], dict[str, Array]]:
+        found = work.reference(inputs, rows) if reference is None else work.kept(reference, rows)
+        return *work.compare(outputs, found, rows), work.shares(found) if share_now else {}
+
+    for some, custom, share in map(job, work.compared):
+        for name, partial in some.items():
+            partials[name] = partials[name].merge(partial)
+        for name, values in custom.items():
+            so_far = own.setdefault(name, {})
+            so_far.update({m: _maximum(v, so_far.get(m, 0.0)) for m, v in values.items()})
+        _add_shares(totals, share)
+    if work.sample is not None:
+        _count_nonfinite(work, outputs, partials, map)
+    if reference is not None:
+        totals = work.shares(reference)
+    elif work.has_reductions and not share_now:
+        totals = _reductions(work, inputs, map)
+    for name, tensor in work.tensors.items():
+        if not tensor.blocked:
+            scale = totals.get(f"{name}.scale2")
+            partials[name] = compare(
+                np.asarray(outputs[name]).reshape(1, -1),
+                totals[name].reshape(1, -1),
+                tensor.dtype,
+                squared_scale=None if scale is None else scale.reshape(1, -1),
+            )
+    return {name: own.get(name) or partials[name].finish() for name in work.tensors}
+
+
+def _maximum(a: float, b: float) -> float:
+    """The larger one; NaN if either is: what cannot be measured must not pass."""
+    return float(np.maximum(a, b))
+
+
+def _count_nonfinite(work: _Work, outputs: Arrays, partials: dict[str, Partial], map: Map) -> None:
+    """Beyond the sample, every element must be finite, unless the sample's own reference is not."""
+    sample = work.sample
+    assert sample is not None
+    floats = [n for n, t in work.tensors.items() if t.blocked and is_float(t.dtype) and not partials[n].unbound]
+
+    def job(rows: _Rows) -> dict[str, int]:
+        outside = ~np.isin(rows.numbers, sample, assume_unique=True)
+        found = {}
+        for name in floats:
+            wrong = ~finite_mask(np.asarray(outputs[name][rows.index]), work.tensors[name].dtype)
+            found[name] = int(np.count_nonzero(wrong[outside]))
+        return found
+
+    for counts in map(job, work.everything):
+        for name, count in counts.items():
+            partials[name] = partials[name].merge(Partial(nonfinite=count))
+
+
+__all__ = [
+    "Judgement", "blocks", "check_layout", "cut", "default_rows", "evaluate", "fill_reference", "judged_tensors",
+    "make_inputs", "make_reference", "reference_key", "row_count", "row_sample",
+]  # fmt: skip

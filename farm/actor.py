@@ -1,0 +1,345 @@
+"""The actor of one device: takes leases, supervises the child that runs them, hands outputs to the judge.
+
+It never opens the device itself.  `DeviceActor` is a plain class, so that the same code runs inside a Ray actor and,
+for `--address inline`, in a thread.  One long-lived thread does the work (the child's parent-death signal is bound to
+the thread that starts it); `poll` hands over events as they come.
+"""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import socket
+import tempfile
+import threading
+import time
+import traceback
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from farm import backends, shipping, supervise
+from farm.child import protocol
+from farm.deadline import Deadline
+
+JUDGE_SECONDS = 600.0
+PREPARE_SECONDS = 300.0
+
+
+class Judges(Protocol):
+    """The node's judge pool, as an actor sees it."""
+
+    def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
+        """Files of the cell's inputs, and what a child must be told of its tensors."""
+
+    def prefetch(self, cell: dict[str, Any]) -> None:
+        """Start on a cell's inputs; `prepare` will ask for them soon."""
+
+    def judge(self, request: dict[str, Any], done: Any) -> None:
+        """Start judging; `done(judged dict)` is called from another thread, also when it failed."""
+
+
+class DeviceActor:
+    """`config`: device, backend, device_id, options, environment (dict), revision, deadlines, spool, sim scripts."""
+
+    def __init__(self, config: dict[str, Any], judges: Judges):
+        self._config = config
+        self._judges = judges
+        self._events: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._leases: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._child: supervise.Child | None = None
+        self._ready: protocol.Ready | None = None
+        self._stopping = False
+        self._no_capture: dict[str, str] = {}  # provider/op/operation whose capture failed, with the reason
+        self._environment = supervise.Environment(**_tupled(config["environment"]))
+        Path(config["spool"]).mkdir(parents=True, exist_ok=True, mode=0o700)
+        if config.get("shipped"):
+            folder = shipping.unpack(config["shipped"], config["spool"])
+            self._environment = replace(self._environment, path=(*self._environment.path, folder))
+        self._thread = threading.Thread(target=self._work, name="device", daemon=True)
+        self._thread.start()
+
+    # what the coordinator calls
+
+    def submit(self, lease: dict[str, Any]) -> None:
+        """Queue a lease: {"id", "attempts": [{"cell", "number", "round", "call"}]}."""
+        self._leases.put(lease)
+
+    def poll(self, wait_s: float) -> list[dict[str, Any]]:
+        """Events since the last poll; waits up to `wait_s` for the first."""
+        out: list[dict[str, Any]] = []
+        try:
+            out.append(self._events.get(timeout=wait_s))
+            while len(out) < 200:
+                out.append(self._events.get_nowait())
+        except queue.Empty:
+            pass
+        return out
+
+    def stop(self) -> None:
+        """End the child and the thread; nothing of this actor is left afterwards."""
+        self._stopping = True
+        self._leases.put(None)
+        child = self._child
+        if child:
+            child.kill(grace=0.5)
+        self._thread.join(timeout=15)
+
+    def child_pid(self) -> int | None:
+        """For tests and `farm status`."""
+        return self._child.pid if self._child and self._child.alive else None
+
+    # the working thread
+
+    def _emit(self, kind: str, **fields: Any) -> None:
+        self._events.put({"event": kind, "device": self._config["device"], **fields})
+
+    def _work(self) -> None:
+        try:
+            ready = self._ensure_child()
+        except _NoChild as reason:
+            self._emit("device_down", reason=str(reason), final=reason.final)
+            return
+        self._emit(
+            "device_up",
+            backend=self._config["backend"],
+            target=ready.target,
+            name=ready.device,
+            node=socket.gethostname(),
+            fingerprint=ready.fingerprint,
+            pid=self._child.pid if self._child else None,
+        )
+        while not self._stopping:
+            lease = self._leases.get()
+            if lease is None:
+                break
+            attempts = lease["attempts"]
+            for i, attempt in enumerate(attempts):
+                if self._stopping:
+                    break
+                for coming in attempts[i + 1 : i + 3]:  # the device never waits for inputs that could be ready
+                    self._judges.prefetch(coming["cell"])
+                try:
+                    self._attempt(attempt)
+                except Exception:
+                    self._end(attempt, "infra_error", "harness", "the farm's actor failed", log=traceback.format_exc())
+            if not self._stopping:
+                self._emit("lease_done", lease=lease["id"])
+        if self._child:
+            self._child.close()
+
+    def _deadline(self, phase: str) -> Deadline:
+        return Deadline(float(self._config["deadlines"][phase]))
+
+    def _ensure_child(self) -> protocol.Ready:
+        if self._child and self._child.alive and self._ready:
+            return self._ready
+        if self._child:
+            self._child.close()
+        backend = backends.get(self._config["backend"])
+        env = supervise.child_variables(backend.child_env(self._config["device_id"]), self._environment)
+        self._child = supervise.Child(
+            self._config["backend"], self._config["device_id"], self._config.get("options", {}), env, self._environment
+        )
+        try:
+            message = self._child.receive(self._deadline("spawn"))
+        except supervise.ChildTimedOut:
+            log = self._child.log_tail()
+            self._child.kill()
+            limit = self._config["deadlines"]["spawn"]
+            raise _NoChild(f"its child was not ready within {limit:g} s{_last_line(log)}") from None
+        except supervise.ChildDied as error:
+            log = self._child.log_tail()
+            raise _NoChild(f"its child ended before it was ready ({error}){_last_line(log)}") from None
+        except supervise.ChildLied as error:
+            self._child.kill()
+            raise _NoChild(f"its child is not one of ours: {error}") from None
+        if isinstance(message, protocol.Unusable):
+            self._child.kill(grace=0.5)
+            raise _NoChild(message.reason, final=True)
+        if not isinstance(message, protocol.Ready) or message.protocol != protocol.VERSION:
+            self._child.kill()
+            raise _NoChild(f"its child speaks another protocol than version {protocol.VERSION}", final=True)
+        self._ready = message
+        return message
+
+    def _attempt(self, attempt: dict[str, Any]) -> None:
+        """One attempt from inputs to outputs; whatever happens, exactly one `measured` or `ended` event."""
+        cell = attempt["cell"]
+        self._emit("started", cell=cell["index"], attempt=attempt["number"], at=time.time())
+        started = time.time()
+        try:
+            prepared = self._judges.prepare(cell, Deadline(PREPARE_SECONDS))
+        except Exception as error:
+            self._end(
+                attempt, "infra_error", "harness", f"its inputs could not be made: {error}", log=traceback.format_exc()
+            )
+            return
+        try:
+            self._ensure_child()
+        except _NoChild as reason:
+            self._end(attempt, "infra_error", "infra", f"no child could be started: {reason}")
+            return
+        out_dir = tempfile.mkdtemp(prefix="out-", dir=self._config["spool"])
+        call = dict(attempt["call"])
+        known = self._no_capture.get(_capture_key(cell))
+        if known:
+            call["timing_override"] = "events"
+        reply = self._converse(attempt, call, prepared, out_dir)
+        if isinstance(reply, protocol.Failed) and reply.status == "capture_failed":
+            self._no_capture[_capture_key(cell)] = known = reply.reason
+            call["timing_override"] = "events"
+            self._replace_child()
+            reply = self._converse(attempt, call, prepared, out_dir)
+        if isinstance(reply, protocol.Measured):
+            if known:
+                reply.facts["flags"].append(f"timed by events: capture failed ({known})")
+            self._measured(attempt, reply, out_dir, started)
+            return
+        shutil.rmtree(out_dir, ignore_errors=True)
+        if isinstance(reply, protocol.Failed):
+            self._end(attempt, reply.status, reply.owner, reply.reason, log=self._log(reply.trace), started=started)
+            if reply.fatal:
+                self._replace_child()
+
+    def _converse(
+        self, attempt: dict[str, Any], call: dict[str, Any], prepared: dict[str, Any], out_dir: str
+    ) -> protocol.Measured | protocol.Failed | None:
+        """Send the attempt and follow its phases; None when the end was already reported."""
+        cell = attempt["cell"]
+        ids = (self._config["revision"], attempt["round"], attempt["number"])
+        message = protocol.Run(*ids, cell, prepared["tensors"], call, out_dir, prepared["work"])
+        phase = "spawn"
+        try:
+            self._ensure_child()
+            assert self._child is not None
+            self._child.send(message)
+            deadline = self._deadline("import")
+            while True:
+                said = self._child.receive(deadline)
+                if getattr(said, "attempt", None) != ids[2] or getattr(said, "revision", None) != ids[0]:
+                    raise supervise.ChildLied(f"a message of another attempt: {said!r:.200}")
+                if isinstance(said, protocol.Phase):
+                    phase = said.phase
+                    deadline = self._deadline(phase)
+                elif isinstance(said, (protocol.Measured, protocol.Failed)):
+                    return said
+        except _NoChild as reason:
+            self._end(attempt, "infra_error", "infra", f"no child could be started: {reason}")
+        except supervise.ChildTimedOut:
+            log = self._log("")
+            limit = self._config["deadlines"][phase]
+            if self._child and not self._child.kill():
+                self._end(
+                    attempt, "infra_error", "device", "its process could not be killed: the device is stuck", log=log
+                )
+            else:
+                self._end(attempt, "timed_out", "kernel", f"phase {phase} took more than {limit:g} s", log=log)
+        except supervise.ChildDied as error:
+            self._died(attempt, error, phase)
+        except supervise.ChildLied as error:
+            log = self._log("")
+            self._replace_child()
+            self._end(attempt, "crashed", "kernel", f"wrote on the farm's private pipe: {error}", log=log)
+        return None
+
+    def _died(self, attempt: dict[str, Any], error: supervise.ChildDied, phase: str) -> None:
+        """A crash is the kernel's, but SIGKILL is first taken for somebody else's (an operator, the OOM killer)."""
+        text = f"its process ended with {error} in phase {phase}"
+        first_kill = error.code == -9 and attempt["number"] < 2
+        self._end(attempt, "crashed", "infra" if first_kill else "kernel", text, log=self._log(""))
+
+    def _replace_child(self) -> None:
+        if self._child:
+            self._child.kill(grace=1.0)
+            self._child.close()
+        self._child, self._ready = None, None
+
+    def _log(self, trace: str) -> str:
+        tail = self._child.log_tail() if self._child else ""
+        return "\n".join(part for part in (trace, tail) if part)
+
+    def _origin(self, started: float) -> dict[str, Any]:
+        ready = self._ready
+        return {
+            "target": ready.target if ready else None,
+            "device": ready.device if ready else self._config["device"],
+            "node": socket.gethostname(),
+            "fingerprint": ready.fingerprint if ready else {},
+            "revision": self._config["revision"],
+            "started": round(started, 3),
+            "seconds": round(time.time() - started, 4),
+        }
+
+    def _end(
+        self,
+        attempt: dict[str, Any],
+        status: str,
+        owner: str,
+        reason: str,
+        *,
+        log: str = "",
+        started: float | None = None,
+    ) -> None:
+        self._emit(
+            "ended",
+            cell=attempt["cell"]["index"],
+            attempt=attempt["number"],
+            status=status,
+            owner=owner,
+            reason=reason,
+            log=log,
+            origin=self._origin(started or time.time()),
+        )
+
+    def _measured(self, attempt: dict[str, Any], reply: protocol.Measured, out_dir: str, started: float) -> None:
+        index, number = attempt["cell"]["index"], attempt["number"]
+        origin = self._origin(started)
+        self._emit(
+            "measured", cell=index, attempt=number, facts=reply.facts, timing=reply.timing, origin=origin,
+            round=reply.round, revision=reply.revision,
+        )  # fmt: skip
+        request = {
+            "cell": attempt["cell"],
+            "outputs": reply.outputs,
+            "timed_outputs": reply.timing.get("timed_outputs"),
+            "flags": reply.facts.get("flags", []),
+            "tolerances": attempt.get("tolerances", []),
+        }
+
+        def done(judged: dict[str, Any]) -> None:
+            shutil.rmtree(out_dir, ignore_errors=True)
+            self._emit("judged", cell=index, attempt=number, **judged)
+
+        self._judges.judge(request, done)
+
+
+class _NoChild(Exception):
+    """No child could be started; `final` says that trying again is pointless."""
+
+    def __init__(self, reason: str, final: bool = False):
+        super().__init__(reason)
+        self.final = final
+
+
+def _last_line(log: str) -> str:
+    lines = [line for line in log.splitlines() if line.strip()]
+    return f"; its last words: {lines[-1].strip()[:300]}" if lines else ""
+
+
+def _capture_key(cell: dict[str, Any]) -> str:
+    return f"{cell['provider']}/{cell['op']}/{cell['operation']}"
+
+
+def _tupled(environment: dict[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in environment.items()}
+
+
+def environment_dict(environment: supervise.Environment) -> dict[str, Any]:
+    """An environment as plain data."""
+    return asdict(environment)
+
+
+def clean_spool(path: str) -> None:
+    """Remove a run's files from shared memory."""
+    shutil.rmtree(Path(path), ignore_errors=True)

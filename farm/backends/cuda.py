@@ -1,0 +1,94 @@
+"""NVIDIA GPUs through torch and Triton."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from typing import Any
+
+from farm.backends import HostDevice
+
+NAME = "cuda"
+ACCELERATOR = True
+EVIDENCE = "executed"
+DEFAULT_TIMING = "rotating_graph"
+RESOURCE = {"num_gpus": 1}
+_QUERY = "index,uuid,name"
+
+
+def parse_smi(text: str) -> list[HostDevice]:
+    """`nvidia-smi --query-gpu=index,uuid,name --format=csv,noheader` as devices."""
+    devices = []
+    for line in text.splitlines():
+        parts = [p.strip() for p in line.split(",", 2)]
+        if len(parts) == 3 and parts[0].isdigit():
+            devices.append(HostDevice(id=parts[0], uuid=parts[1], name=parts[2]))
+    return devices
+
+
+def smi(*query: str, deadline_s: float = 20.0) -> str:
+    """What nvidia-smi prints for a CSV query, or "" where there is none, it fails, or it does not answer in time."""
+    tool = shutil.which("nvidia-smi")
+    if not tool:
+        return ""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run([tool, *query], capture_output=True, text=True, timeout=deadline_s, check=False)
+        return done.stdout if done.returncode == 0 else ""
+    return ""
+
+
+def detect(count: int | None = None) -> list[HostDevice]:
+    """This host's NVIDIA GPUs, at most `count`, as nvidia-smi lists them; none where the tool is absent."""
+    devices = parse_smi(smi(f"--query-gpu={_QUERY}", "--format=csv,noheader"))
+    return devices[:count] if count else devices
+
+
+def child_env(device_id: str) -> dict[str, str]:
+    """Show the child one device, numbered as the bus (and so nvidia-smi) numbers them."""
+    return {"CUDA_VISIBLE_DEVICES": device_id, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def open_session(device_id: str, options: dict[str, Any]) -> Any:
+    """In the child: opens the one visible device."""
+    del options
+    import torch
+
+    from farm.child.session import EnvironmentUnusable, TorchSession
+
+    if torch.version.hip is not None or not torch.cuda.is_available():
+        what = f"torch {torch.__version__} sees no NVIDIA GPU (CUDA_VISIBLE_DEVICES={device_id})"
+        raise EnvironmentUnusable(f"{what}; install the vendor's torch build in this environment", "infra")
+    props = torch.cuda.get_device_properties(0)
+    uuid = f"GPU-{props.uuid}" if getattr(props, "uuid", None) else ""
+    power, driver = _power_and_driver(uuid)
+    session = TorchSession(
+        backend=NAME,
+        device=torch.device("cuda", 0),
+        target={"backend": NAME, "model": props.name, "power_limit_w": power},
+        device_name=f"{props.name} {uuid}".strip(),
+        timing_methods=("rotating_graph", "events", "host"),
+    )
+    session.fingerprint.update(
+        {
+            "uuid": uuid,
+            "sm": f"sm_{props.major}{props.minor}",
+            "multiprocessors": props.multi_processor_count,
+            "l2_mib": round(getattr(props, "L2_cache_size", 0) / 2**20, 1),
+            "memory_gib": round(props.total_memory / 2**30, 1),
+            "cuda": torch.version.cuda,
+            "driver": driver,
+        }
+    )
+    session.cache_bytes = int(getattr(props, "L2_cache_size", 0) or (64 << 20))
+    return session
+
+
+def _power_and_driver(uuid: str) -> tuple[int | None, str]:
+    args = ["--query-gpu=power.limit,driver_version", "--format=csv,noheader,nounits"]
+    text = smi(*([f"--id={uuid}"] if uuid else []), *args, deadline_s=10.0)
+    first = text.splitlines()[0].split(",") if text.strip() else []
+    power: int | None = None
+    with contextlib.suppress(ValueError, IndexError):
+        power = round(float(first[0]))
+    return power, first[1].strip() if len(first) > 1 else ""

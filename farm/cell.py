@@ -1,0 +1,215 @@
+"""The farm's vocabulary as frozen types: cells, their ids and keys, statuses, targets.  Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+
+DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+SHORT_DTYPES = {
+    "float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16",
+    "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool",
+}  # fmt: skip
+DTYPE_ALIASES = {short: full for full, short in SHORT_DTYPES.items()} | {d: d for d in DTYPES}
+OPERATIONS = ("forward", "no-grad-forward", "backward", "full")
+
+
+class Status(str, Enum):
+    """How a planned cell ended; exactly one per cell."""
+
+    PASSED = "passed"
+    BUILT = "built"
+    INACCURATE = "inaccurate"
+    COMPILE_ERROR = "compile_error"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    OUT_OF_MEMORY = "out_of_memory"
+    UNSUPPORTED = "unsupported"
+    SKIPPED = "skipped"
+    INFRA_ERROR = "infra_error"
+    LOST = "lost"
+
+
+#: Statuses that accuse the code under test; on a subject they are findings (exit code 1).
+FINDINGS = frozenset({Status.INACCURATE, Status.COMPILE_ERROR, Status.CRASHED, Status.TIMED_OUT, Status.OUT_OF_MEMORY})
+#: Statuses that accuse the farm (exit code 3).
+FARM_FAULTS = frozenset({Status.INFRA_ERROR, Status.LOST})
+
+
+class Quality(str, Enum):
+    """What a timing is worth; `impossible` and `none` are never shown as a speed."""
+
+    OK = "ok"
+    LAUNCH_BOUND = "launch_bound"
+    NOISY = "noisy"
+    THROTTLED = "throttled"
+    IMPOSSIBLE = "impossible"
+    NONE = "none"
+
+
+class Evidence(str, Enum):
+    """What a result proves.  `simulated` marks the scripted fakes of backend `sim`: it proves nothing of a kernel."""
+
+    INTERPRETED = "interpreted"
+    COMPILED = "compiled"
+    EXECUTED = "executed"
+    SIMULATED = "simulated"
+
+
+class Owner(str, Enum):
+    """Whose fault a failure is; only `device` and `infra` are retried, elsewhere."""
+
+    KERNEL = "kernel"
+    HARNESS = "harness"
+    DEVICE = "device"
+    INFRA = "infra"
+
+
+def canonical_json(value: Any) -> str:
+    """`value` as JSON with sorted keys and no spaces: equal values give equal text on every Python."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A timing policy as asked for.  `method` names it; `version` is the policy's own; the rest are its parameters."""
+
+    method: str = "none"  # rotating_graph, events, host, none (profiler comes with the issue Truth)
+    version: int = 1
+    cache: str = "cold"  # cold: every launch finds its inputs in memory; warm: in the last-level cache
+    min_samples: int = 20
+    max_samples: int = 200
+    target_rel_width: float = 0.01  # stop when the median's 95 % interval is this narrow, relative, half-width
+    max_seconds: float = 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+
+def _frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A read-only copy; one that is read-only already is shared: 100,000 cells hold few different ones."""
+    return mapping if type(mapping) is MappingProxyType else MappingProxyType(dict(mapping))
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One op x provider x mode x operation x dtypes x dimensions x parameters on one backend.
+
+    `dtypes` maps the op's typed tensors to full dtype names; `dims` its dimensions, `params` its parameters,
+    every one resolved.  `index` is the place in the plan.  `short` is the id's parts that need the contract
+    (made by the matrix), so that a cell can say its id alone.
+    """
+
+    backend: str
+    op: str
+    provider: str
+    mode: str
+    operation: str
+    dtypes: Mapping[str, str]
+    dims: Mapping[str, int]
+    params: Mapping[str, Any]
+    family: str = "mixed"
+    seed: int = 0
+    timing: Timing = field(default_factory=Timing)
+    contract_version: int = 1
+    role: str = "subject"  # or "peer"
+    tag: str = ""
+    cell_id: str = ""
+    cell_key: str = ""
+    skip_reason: str = ""  # the matrix excluded it: with the rule
+    index: int = -1
+    matrix: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("dtypes", "dims", "params"):
+            object.__setattr__(self, name, _frozen(getattr(self, name)))
+        if not self.cell_key:
+            object.__setattr__(self, "cell_key", cell_key(self))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.to_dict()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in Cell.from_dict(state).__dict__.items():
+            object.__setattr__(self, name, value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cell) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash(self.cell_key)
+
+    @property
+    def shape(self) -> str:
+        """The dimensions in the contract's order, `4096x8192`."""
+        return "x".join(str(v) for v in self.dims.values())
+
+    @property
+    def dtype(self) -> str:
+        """The first tensor's dtype: the one a reader means."""
+        return next(iter(self.dtypes.values()))
+
+    def input_key(self) -> str:
+        """What the inputs are made from: never the provider, the mode or the backend."""
+        return hashlib.sha256(
+            canonical_json(
+                [self.op, self.contract_version, dict(self.dims), dict(self.dtypes), self.family, self.seed]
+            ).encode()
+        ).hexdigest()[:24]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-able data; `from_dict` is its inverse."""
+        out = dict(self.__dict__)
+        for name in ("dtypes", "dims", "params"):
+            out[name] = dict(out[name])
+        out["timing"] = self.timing.to_dict()
+        return out
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Cell:
+        return cls(**{**data, "timing": Timing(**data["timing"])})
+
+
+def cell_key(cell: Cell) -> str:
+    """SHA-256 of what decides the measurement; tag, revision, device and tolerances are not in it."""
+    return hashlib.sha256(
+        canonical_json(
+            {
+                "backend": cell.backend,
+                "op": cell.op,
+                "provider": cell.provider,
+                "mode": cell.mode,
+                "operation": cell.operation,
+                "dtypes": dict(cell.dtypes),
+                "dims": dict(cell.dims),
+                "params": dict(cell.params),
+                "family": cell.family,
+                "seed": cell.seed,
+                "timing": cell.timing.to_dict(),
+                "contract_version": cell.contract_version,
+            }
+        ).encode()
+    ).hexdigest()
+
+
+@dataclass(frozen=True)
+class Target:
+    """What results may be compared within, as read from the device."""
+
+    backend: str
+    model: str  # "NVIDIA H200", "cpu-x86_64"
+    partition: str = ""  # MIG or SPX/CPX/NPS
+    power_limit_w: int | None = None
+
+    def __str__(self) -> str:
+        parts = [self.backend, self.model.replace(" ", "-").replace("/", "-")]
+        if self.partition:
+            parts.append(self.partition)
+        if self.power_limit_w:
+            parts.append(f"{self.power_limit_w}W")
+        return ":".join(parts)

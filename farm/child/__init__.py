@@ -1,0 +1,1 @@
+"""The process that opens the device: torch, kernels and the standard library, never Ray."""

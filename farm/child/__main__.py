@@ -1,0 +1,84 @@
+"""`python -m farm.child BACKEND DEVICE [OPTIONS-JSON]`: opens the device, says `ready`, then serves one cell a line.
+
+The protocol runs over the descriptors that were standard input and output at the start; the code under test gets
+/dev/null to read and the log to print to, so that nothing it prints can be taken for a message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import sys
+import traceback
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to kill this process when the thread that started it ends, whatever ends it."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    parent = os.environ.pop("FARM_PARENT", "")
+    if parent and os.getppid() != int(parent) and os.environ.get("FARM_WRAPPED") != "1":
+        os._exit(1)  # the parent died before we asked
+
+
+def _private_pipes() -> tuple[Any, Any]:
+    """The protocol's two ends, moved away from descriptors 0 and 1."""
+    source = os.fdopen(os.dup(0), "r", encoding="utf-8")
+    sink = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    return source, sink
+
+
+def main(argv: list[str]) -> int:
+    _die_with_parent()
+    source, sink = _private_pipes()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to handle
+    faulthandler.enable()
+    from farm.child import protocol
+
+    def say(message: protocol.Message) -> None:
+        sink.write(protocol.encode(message))
+        sink.flush()
+
+    backend, device = argv[0], argv[1]
+    options = json.loads(argv[2]) if len(argv) > 2 else {}
+    try:
+        from farm import backends
+        from farm.ops import use_our_kernels
+
+        use_our_kernels()
+        session = backends.get(backend).open_session(device, options)
+    except Exception as error:
+        traceback.print_exc()
+        owner = getattr(error, "owner", "infra")
+        say(protocol.Unusable(f"{type(error).__name__}: {error}" if not hasattr(error, "owner") else str(error), owner))
+        return 1
+    say(protocol.Ready(protocol.VERSION, os.getpid(), session.target, session.device_name, session.fingerprint))
+    for line in source:
+        message = protocol.decode(line)
+        if isinstance(message, protocol.Exit):
+            break
+        if isinstance(message, protocol.Run):
+            reply = session.run(message, say)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            say(reply)
+            if isinstance(reply, protocol.Failed) and reply.fatal:
+                break
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    with contextlib.suppress(Exception):
+        sys.stderr.flush()
+    os._exit(code)  # no atexit handler of the code under test runs, and no thread of it is waited for

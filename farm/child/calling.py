@@ -1,0 +1,107 @@
+"""How a provider is called: arguments in the contract's order, and what each operation runs."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+class Unsupported(Exception):
+    """The provider cannot do this cell; the message is the reason."""
+
+
+def resolve(spec: dict[str, Any], op: str) -> Callable[..., Any]:
+    """The provider's callable: `builtin` by name, or somebody's own `module:function`, shipped as files or importable.
+
+    ImportError and NotImplementedError become `Unsupported`; whatever else the module raises is the provider's crash.
+    """
+    try:
+        if spec.get("path"):
+            return _own(spec["path"])
+        module = importlib.import_module(f"farm.providers.{spec['name']}")
+        loaded: Callable[..., Any] = module.load(op)
+        return loaded
+    except (ImportError, NotImplementedError) as error:
+        raise Unsupported(f"provider {spec['name']}: {error}") from error
+
+
+def _own(path: str) -> Callable[..., Any]:
+    module, _, function = path.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in function.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def bind(function: Callable[..., Any], call: dict[str, Any]) -> Callable[..., Any]:
+    """`function` with its parameters bound: what is left takes the input tensors.
+
+    call = {"positional": [...], "keywords": {...}, "optional": {...}}: `keywords` are needed (a function that does not
+    take one is `Unsupported`), `optional` ones are passed only to a function that takes them.
+    """
+    keywords = dict(call.get("keywords", {}))
+    accepted = _accepted(function)
+    for name in keywords:
+        if accepted is not None and name not in accepted:
+            raise Unsupported(f"its function takes no parameter {name} (needed: {name}={keywords[name]!r})")
+    for name, value in call.get("optional", {}).items():
+        if accepted is None or name in accepted:
+            keywords[name] = value
+    positional = list(call.get("positional", []))
+
+    def bound(*inputs: Any) -> Any:
+        return function(*inputs, *positional, **keywords)
+
+    return bound
+
+
+def _accepted(function: Callable[..., Any]) -> set[str] | None:
+    """Names of keyword parameters, or None where anything goes or nothing can be known."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+
+
+@dataclass
+class Problem:
+    """One set of a cell's tensors on the device and what to do with it.
+
+    `inputs` in the contract's order (None for an absent weight); `upstream` are the outputs' fixed gradients;
+    `wrt` the inputs whose gradients are asked for, in the order of the gradient tensors.
+    """
+
+    inputs: list[Any]
+    upstream: list[torch.Tensor]
+    wrt: list[torch.Tensor]
+    operation: str
+
+    def forward(self, function: Callable[..., Any]) -> tuple[Any, ...]:
+        """The outputs, as a tuple, with grad enabled unless the operation says otherwise."""
+        with torch.set_grad_enabled(self.operation != "no-grad-forward"):
+            out = function(*self.inputs)
+        return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+    def gradients(self, outputs: Sequence[Any], *, retain: bool = False) -> tuple[torch.Tensor, ...]:
+        """d outputs / d wrt for the upstream gradients."""
+        heads = [o for o in outputs if isinstance(o, torch.Tensor) and o.dtype.is_floating_point][: len(self.upstream)]
+        if any(h.grad_fn is None for h in heads) or not heads:
+            raise Unsupported("its output has no graph, so it has no backward")
+        return torch.autograd.grad(heads, self.wrt, self.upstream, retain_graph=retain)
+
+    def run(self, function: Callable[..., Any]) -> tuple[Any, ...]:
+        """Everything that the operation gives, in the order of the contract's outputs, then gradients."""
+        outputs = self.forward(function)
+        if self.operation == "backward":
+            return self.gradients(outputs)
+        if self.operation == "full":
+            return (*outputs, *self.gradients(outputs))
+        return outputs

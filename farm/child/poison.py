@@ -1,0 +1,89 @@
+"""Proof that outputs were written: what the code under test allocates is filled with NaN and padded with guards.
+
+Two nets, since neither sees everything (measured on an H200: the first sees what Python allocates, Liger's 3 buffers
+and QuACK's 2, and nothing inside native ops or Inductor's code, for which the second is there):
+
+- `Poisoned`, a dispatch mode over `aten.empty*`, which gives every new tensor poisoned storage between guard bands;
+- `poison_freed`, which fills and frees blocks of the outputs' sizes, so that the allocator hands those out next.
+
+In checked calls only; a timed launch never runs under either.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+GUARD_ELEMENTS = 64
+_EMPTY = {
+    torch.ops.aten.empty.memory_format,
+    torch.ops.aten.empty_strided.default,
+    torch.ops.aten.empty_like.default,
+    torch.ops.aten.new_empty.default,
+    torch.ops.aten.new_empty_strided.default,
+}
+#: Integers have no NaN: a value that no quantizer of ours gives (-128 is outside [-127, 127]).
+_SENTINEL = {torch.int8: -128, torch.uint8: 0xA5, torch.int16: -31073, torch.int32: -1515870811, torch.bool: True}
+
+
+def fill(tensor: torch.Tensor) -> torch.Tensor:
+    """Fill with NaN, or for integers with a sentinel; returns the tensor."""
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+        return tensor.fill_(math.nan)
+    return tensor.fill_(_SENTINEL.get(tensor.dtype, -1515870811))
+
+
+class Poisoned(TorchDispatchMode):
+    """Within it every `empty*` on `device` is poisoned and stands between two guard bands of the same fill.
+
+    `broken()` names the allocations whose guards were overwritten: a store outside the tensor.
+    """
+
+    def __init__(self, device: torch.device):
+        super().__init__()
+        self.device = device
+        self._guards: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        out = func(*args, **(kwargs or {}))
+        if func in _EMPTY and isinstance(out, torch.Tensor) and out.device.type == self.device.type and out.numel():
+            return self._padded(out)
+        return out
+
+    def _padded(self, like: torch.Tensor) -> torch.Tensor:
+        span = 1 + sum((n - 1) * s for n, s in zip(like.shape, like.stride()))
+        # keep the data's alignment: vectorised loads ask for 16 bytes, and 64 elements are at least that
+        whole = like.new_empty(0).set_(  # a fresh storage, made below this mode, so not padded again
+            torch.empty(0, dtype=like.dtype, device=like.device).untyped_storage()
+        )
+        whole.resize_(span + 2 * GUARD_ELEMENTS)
+        fill(whole)
+        name = f"{tuple(like.shape)} {str(like.dtype).removeprefix('torch.')}"
+        self._guards.append((name, whole[:GUARD_ELEMENTS], whole[GUARD_ELEMENTS + span :]))
+        return whole.as_strided(like.shape, like.stride(), GUARD_ELEMENTS)
+
+    def broken(self) -> list[str]:
+        """Allocations with a guard band that no longer holds its fill."""
+        return [
+            f"wrote outside an allocation of {name}"
+            for name, before, after in self._guards
+            if not (_intact(before) and _intact(after))
+        ]
+
+
+def _intact(guard: torch.Tensor) -> bool:
+    if guard.dtype.is_floating_point:
+        return bool(torch.isnan(guard).all())
+    return bool((guard == _SENTINEL.get(guard.dtype, -1515870811)).all())
+
+
+def poison_freed(device: torch.device, sizes: list[int]) -> None:
+    """Leave freed, NaN-filled blocks of `sizes` bytes to the caching allocator of `device` (no-op on a CPU)."""
+    if device.type == "cpu":
+        return
+    blocks = [torch.full((max(1, n // 4),), math.nan, dtype=torch.float32, device=device) for n in sizes for _ in "ab"]
+    del blocks

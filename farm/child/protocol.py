@@ -1,0 +1,143 @@
+"""What supervisor and child say to each other: typed messages, one JSON object a line on a private pipe.
+
+Tensors travel as raw little-endian files, by path (a container may not inherit descriptors).  Every message that
+belongs to an attempt carries (revision, round, attempt), so that a late line is never taken for another's.
+Standard library only: the child may run on another Python than the supervisor.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+VERSION = 1
+#: The phases of a child's life and of an attempt, in order; each has a deadline of its own.
+PHASES = ("spawn", "import", "compile", "check", "timing", "teardown")
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """A tensor in a raw file: storage dtype by name, row-major, little-endian."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> TensorFile:
+        return cls(data["path"], data["dtype"], tuple(data["shape"]))
+
+
+@dataclass(frozen=True)
+class TensorPlan:
+    """One tensor of the cell, as the contract says it; inputs and upstreams come with their file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    role: str
+    of: str | None = None
+    file: str | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """Supervisor to child: try one cell."""
+
+    kind: ClassVar[str] = "run"
+    revision: str
+    round: int
+    attempt: int
+    cell: dict[str, Any]
+    tensors: list[dict[str, Any]]
+    call: dict[str, Any]  # positional: names in order; keywords: name -> value; optional: keywords if taken
+    out_dir: str
+    work: dict[str, Any] = field(default_factory=dict)  # model bytes, for buffer rotation
+
+
+@dataclass(frozen=True)
+class Exit:
+    """Supervisor to child: finish."""
+
+    kind: ClassVar[str] = "exit"
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Child to supervisor: the device is open."""
+
+    kind: ClassVar[str] = "ready"
+    protocol: int
+    pid: int
+    target: dict[str, Any]
+    device: str
+    fingerprint: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """Child to supervisor: this environment cannot serve; the child ends after it."""
+
+    kind: ClassVar[str] = "unusable"
+    reason: str
+    owner: str
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Child to supervisor: an attempt enters a phase; the phase's deadline starts."""
+
+    kind: ClassVar[str] = "phase"
+    revision: str
+    round: int
+    attempt: int
+    phase: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Child to supervisor: the cell ran; outputs wait in files for the judge, samples are raw."""
+
+    kind: ClassVar[str] = "measured"
+    revision: str
+    round: int
+    attempt: int
+    outputs: list[dict[str, Any]]
+    facts: dict[str, Any]  # mode_resolved, launch, compile_s, check_s, peak_memory_mib, flags
+    timing: dict[str, Any]  # method, samples_us, host_us, launches, quality hints
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Child to supervisor: the cell ended in the child without a measurement."""
+
+    kind: ClassVar[str] = "failed"
+    revision: str
+    round: int
+    attempt: int
+    status: str
+    owner: str
+    reason: str
+    trace: str = ""
+    fatal: bool = False  # the device context is lost: the child ends itself
+
+
+Message = Run | Exit | Ready | Unusable | Phase | Measured | Failed
+_KINDS: dict[str, Any] = {c.kind: c for c in (Run, Exit, Ready, Unusable, Phase, Measured, Failed)}
+
+
+def encode(message: Message) -> str:
+    """One line, with its newline."""
+    return json.dumps({"kind": message.kind, **asdict(message)}, separators=(",", ":")) + "\n"
+
+
+def decode(line: str | bytes) -> Message:
+    """The message of one line.  ValueError if it is none: a child that writes nonsense is a harness fault."""
+    try:
+        data = json.loads(line)
+        kind = _KINDS[data.pop("kind")]
+        message: Message = kind(**data)
+        return message
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a protocol line: {line[:200]!r} ({error})") from None

@@ -1,0 +1,340 @@
+"""One child's device session: runs cells through their phases and says what happened, in facts."""
+
+from __future__ import annotations
+
+import platform
+import time
+import traceback
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from farm.child import calling, poison, tensors
+from farm.child.protocol import Failed, Measured, Message, Phase, Run
+
+Say = Callable[[Message], None]
+_TRACE_LINES = 40
+
+
+class EnvironmentUnusable(Exception):
+    """This environment cannot open its device; `owner` says whose fault that is."""
+
+    def __init__(self, reason: str, owner: str):
+        super().__init__(reason)
+        self.owner = owner
+
+
+class TorchSession:
+    """Cells on one torch device.  A backend's `open_session` makes it and fills in what only it knows."""
+
+    def __init__(
+        self,
+        *,
+        backend: str,
+        device: torch.device,
+        target: dict[str, Any],
+        device_name: str,
+        timing_methods: tuple[str, ...],
+    ):
+        self.backend = backend
+        self.device = device
+        self.target = target
+        self.device_name = device_name
+        self.timing_methods = timing_methods
+        self.cache_bytes = 64 << 20
+        self.fingerprint: dict[str, Any] = {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "triton": _version("triton"),
+            "machine": platform.machine(),
+        }
+        self._functions: dict[str, Callable[..., Any]] = {}
+
+    def run(self, message: Run, say: Say) -> Measured | Failed:
+        """One attempt; every end is a message, and an exception of the code under test never leaves this method."""
+        attempt = _Attempt(self, message, say)
+        try:
+            return attempt.run()
+        except calling.Unsupported as reason:
+            return attempt.failed("unsupported", "kernel", str(reason))
+        except Exception as error:
+            return attempt.classified(error)
+        finally:
+            attempt.release()
+
+    def function(self, provider: dict[str, Any], op: str) -> Callable[..., Any]:
+        """The provider's callable for an op, resolved once per child."""
+        key = f"{provider.get('path') or provider['name']}/{op}"
+        if key not in self._functions:
+            self._functions[key] = calling.resolve(provider, op)
+        return self._functions[key]
+
+
+class _Attempt:
+    """The state of one attempt: its tensors, its phase, what it measured so far."""
+
+    def __init__(self, session: TorchSession, message: Run, say: Say):
+        self.s = session
+        self.m = message
+        self.say = say
+        self.phase = "import"
+        self.facts: dict[str, Any] = {"flags": []}
+        self.problem: calling.Problem | None = None
+
+    def enter(self, phase: str) -> None:
+        self.phase = phase
+        self.say(Phase(self.m.revision, self.m.round, self.m.attempt, phase))
+
+    def run(self) -> Measured:
+        self.enter("import")
+        cell = self.m.cell
+        function = calling.bind(self.s.function(self.m.call["provider"], cell["op"]), self.m.call)
+        self.problem = self.make()
+        launches = _Launches()
+        if self.s.device.type != "cpu":
+            # The first call compiles.  It runs apart, so that the checked call's memory and time are its own.
+            self.enter("compile")
+            self.facts["compile_s"] = self.timed(lambda: self._drop(self.make().run(function)))
+        self.enter("check")
+        outputs = self.check(function, launches)
+        described = self.write(outputs, "out")
+        timing = self.time(function, outputs)
+        self.facts.update(launches.facts(cell["mode"]))
+        return Measured(self.m.revision, self.m.round, self.m.attempt, described, self.facts, timing)
+
+    def timed(self, action: Callable[[], Any]) -> float:
+        start = time.perf_counter()
+        action()
+        self.synchronize()
+        return round(time.perf_counter() - start, 6)
+
+    def synchronize(self) -> None:
+        if self.s.device.type != "cpu":
+            torch.get_device_module(self.s.device.type).synchronize(self.s.device)
+
+    def _drop(self, outputs: Any) -> None:
+        del outputs
+
+    def make(self) -> calling.Problem:
+        """A fresh set of the cell's tensors on the device, read from the judge's files."""
+        inputs: list[Any] = []
+        upstream: list[torch.Tensor] = []
+        by_name: dict[str, torch.Tensor] = {}
+        for t in self.m.tensors:
+            if t["role"] in ("input", "mutated") and t.get("file"):
+                by_name[t["name"]] = tensors.load(t["file"], t["dtype"], tuple(t["shape"]), self.s.device)
+                inputs.append(by_name[t["name"]])
+            elif t["role"] == "input":
+                inputs.append(None)
+            elif t["role"] == "upstream":
+                upstream.append(tensors.load(t["file"], t["dtype"], tuple(t["shape"]), self.s.device))
+        operation = self.m.cell["operation"]
+        if operation != "no-grad-forward":
+            for tensor in by_name.values():
+                if tensor.dtype.is_floating_point:
+                    tensor.requires_grad_(True)
+        wrt = [by_name[t["of"]] for t in self.m.tensors if t["role"] == "gradient"]
+        return calling.Problem(inputs, upstream, wrt, operation)
+
+    def check(self, function: Callable[..., Any], launches: _Launches) -> tuple[torch.Tensor, ...]:
+        """The checked call: poisoned allocations, inputs compared before and after, launches recorded."""
+        assert self.problem is not None
+        before = [tensors.checksum(t) for t in self.problem.inputs if t is not None]
+        poison.poison_freed(
+            self.s.device, [self._bytes(t) for t in self.m.tensors if t["role"] in ("output", "gradient")]
+        )
+        api = torch.get_device_module(self.s.device.type) if self.s.device.type != "cpu" else None
+        if api:
+            api.reset_peak_memory_stats(self.s.device)
+            base = api.memory_allocated(self.s.device)
+        mode = poison.Poisoned(self.s.device)
+        got: tuple[Any, ...] = ()
+
+        def call() -> None:
+            nonlocal got
+            with mode:
+                got = self.problem.run(function)  # type: ignore[union-attr]
+
+        with launches:
+            self.facts["check_s"] = self.timed(call)
+        if api:
+            self.facts["peak_memory_mib"] = round((api.max_memory_allocated(self.s.device) - base) / 2**20, 3)
+        self.facts["flags"] += mode.broken()
+        after = [tensors.checksum(t) for t in self.problem.inputs if t is not None]
+        if before != after:
+            self.facts["flags"].append("changed its inputs")
+        return self._plain(got)
+
+    def _bytes(self, tensor: dict[str, Any]) -> int:
+        size = tensors.DTYPES[tensor["dtype"]].itemsize
+        for n in tensor["shape"]:
+            size *= n
+        return size
+
+    def _plain(self, got: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+        """Outputs as plain tensors on the right device; anything else is the provider's wrong answer."""
+        expected = [t for t in self.m.tensors if t["role"] in ("output", "gradient")]
+        if len(got) != len(expected):
+            names = ", ".join(t["name"] for t in expected)
+            raise _WrongAnswer(f"returned {len(got)} tensors where {len(expected)} are expected ({names})")
+        for value, want in zip(got, expected):
+            if type(value) not in (torch.Tensor, torch.nn.Parameter):
+                raise _WrongAnswer(f"{want['name']} is a {type(value).__name__}, not a torch.Tensor")
+            if value.device.type != self.s.device.type:
+                raise _WrongAnswer(f"{want['name']} is on {value.device}, not on {self.s.device}")
+        return tuple(v.detach() for v in got)
+
+    def write(self, outputs: tuple[torch.Tensor, ...], prefix: str) -> list[dict[str, Any]]:
+        expected = [t for t in self.m.tensors if t["role"] in ("output", "gradient")]
+        out = []
+        for value, want in zip(outputs, expected):
+            path = str(Path(self.m.out_dir, f"{prefix}-{want['name']}.bin"))
+            out.append({"name": want["name"], **tensors.save(value, path)})
+        return out
+
+    def time(self, function: Callable[..., Any], checked: tuple[torch.Tensor, ...]) -> dict[str, Any]:
+        """Samples by the cell's policy, and the outputs of a timed launch where they differ from the checked ones."""
+        policy = dict(self.m.cell["timing"])
+        method = self.m.call.get("timing_override") or policy["method"]
+        if method == "none" or not self.s.timing_methods:
+            return {"method": "none", "samples_us": []}
+        if method not in self.s.timing_methods:
+            raise calling.Unsupported(f"backend {self.s.backend} has no timing method {method}")
+        from farm.timing.policies import POLICIES, Bench, CaptureFailed
+
+        self.enter("timing")
+        work = self.m.work
+        bench = Bench(function, self.clone, self.s.device, self.s.cache_bytes, int(work.get("bytes_moved", 0)), policy)
+        try:
+            result = POLICIES[method](bench)
+        except CaptureFailed as error:
+            raise _CaptureFailed(str(error)) from error
+        out: dict[str, Any] = {
+            "method": method,
+            "samples_us": [round(s, 4) for s in result.samples_us],
+            "host_us": [round(s, 3) for s in result.host_us],
+            "sets": result.sets,
+            "launches": result.launches,
+            "cold": result.cold,
+            "floor_us": result.floor_us,
+        }
+        self.facts["flags"] += result.flags
+        timed = tuple(t.detach() for t in result.timed_outputs or ())
+        if len(timed) == len(checked) and not all(_same_bits(a, b) for a, b in zip(timed, checked)):
+            out["timed_outputs"] = self.write(timed, "timed")
+        return out
+
+    def clone(self) -> calling.Problem:
+        """Another set of buffers with the same values, made on the device."""
+        assert self.problem is not None
+        index: dict[int, torch.Tensor] = {}
+        inputs = []
+        for t in self.problem.inputs:
+            copy = None if t is None else t.detach().clone().requires_grad_(t.requires_grad)
+            if t is not None and copy is not None:
+                index[id(t)] = copy
+            inputs.append(copy)
+        return calling.Problem(
+            inputs,
+            [u.clone() for u in self.problem.upstream],
+            [index[id(t)] for t in self.problem.wrt],
+            self.problem.operation,
+        )
+
+    def release(self) -> None:
+        """Give the attempt's memory back to the allocator."""
+        self.problem = None
+
+    def failed(self, status: str, owner: str, reason: str, trace: str = "", fatal: bool = False) -> Failed:
+        m = self.m
+        return Failed(m.revision, m.round, m.attempt, status, owner, _one_line(reason), trace, fatal)
+
+    def classified(self, error: Exception) -> Failed:
+        """Status and owner of an exception that the code under test let out."""
+        trace = "\n".join(traceback.format_exc().splitlines()[-_TRACE_LINES:])
+        text = f"{type(error).__name__}: {error}"
+        if isinstance(error, _CaptureFailed):
+            return self.failed("capture_failed", "harness", str(error), trace, fatal=True)
+        if isinstance(error, _WrongAnswer):
+            return self.failed("inaccurate", "kernel", str(error))
+        if isinstance(error, NotImplementedError):
+            return self.failed("unsupported", "kernel", str(error) or "NotImplementedError")
+        if isinstance(error, torch.OutOfMemoryError):
+            return self.failed("out_of_memory", "kernel", text, trace)
+        module = type(error).__module__
+        if module.startswith("triton.compiler") or type(error).__name__ in ("OutOfResources", "PTXASError"):
+            return self.failed("compile_error", "kernel", text, trace)
+        fatal = _device_is_lost(error, self.s.device)
+        return self.failed("crashed", "kernel", f"{text} (in phase {self.phase})", trace, fatal)
+
+
+class _WrongAnswer(Exception):
+    """What came back is not what the contract says, before any number is looked at."""
+
+
+class _CaptureFailed(Exception):
+    """The call cannot be captured; the process is spent."""
+
+
+class _Launches:
+    """Records which of our kernels were launched within it, where the revision's package can tell."""
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
+        try:
+            from kernels import launches
+
+            self.module: Any = launches
+        except ImportError:
+            self.module = None
+
+    def __enter__(self) -> None:
+        if self.module:
+            self.module.enable()
+            self.module.drain()
+
+    def __exit__(self, *exc: object) -> None:
+        if self.module:
+            self.records = self.module.drain()
+            self.module.disable()
+
+    def facts(self, requested: str) -> dict[str, Any]:
+        modes = [r.get("mode") for r in self.records if r.get("mode")]
+        resolved = modes[-1] if modes else requested
+        return {"mode_resolved": resolved, "launch": {"kernels": self.records}}
+
+
+def _device_is_lost(error: Exception, device: torch.device) -> bool:
+    """Whether the context must be given up: an error that the accelerator raised, or one that it raises from now on."""
+    if device.type == "cpu":
+        return False
+    if isinstance(error, getattr(torch, "AcceleratorError", ())):
+        return True
+    try:
+        torch.get_device_module(device.type).synchronize(device)
+        torch.zeros(1, device=device).add_(1).item()
+    except Exception:
+        return True
+    return False
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    return bool(torch.equal(a.contiguous().view(width), b.contiguous().view(width)))
+
+
+def _one_line(text: str, limit: int = 500) -> str:
+    joined = " ".join(text.split())
+    return joined if len(joined) <= limit else joined[: limit - 1] + "…"
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,79 @@
+"""Options that several commands share, and how they become objects."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from farm import backends, shipping
+from farm.errors import UsageError
+from farm.matrix import Matrix
+from farm.matrix.load import load_files
+from farm.store import Store
+
+
+def matrix_options(parser: argparse.ArgumentParser) -> None:
+    """MATRIX... and what narrows or changes it."""
+    parser.add_argument("matrices", nargs="+", type=Path, metavar="MATRIX", help="matrix files (YAML)")
+    parser.add_argument("--backend", metavar="B,..", help="backends by name, separated by commas")
+    parser.add_argument("--select", metavar="key=value,..", help="only the cells for which all of these hold")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
+        help="replace a value of the matrix",
+    )
+    parser.add_argument(
+        "--provider",
+        action="append",
+        default=[],
+        metavar="[OP:]NAME=module:function",
+        help="add a provider of your own",
+    )
+
+
+def store_option(parser: argparse.ArgumentParser) -> None:
+    """--out."""
+    parser.add_argument("--out", metavar="STORE", help="the store (default: $FARM_STORE, else ./farm-results)")
+
+
+def store(args: argparse.Namespace) -> Store:
+    """The store that the command line or the environment names."""
+    return Store(args.out or os.environ.get("FARM_STORE") or "farm-results")
+
+
+def named_backends(args: argparse.Namespace) -> list[str]:
+    """Backends of --backend, each known and usable in this version; empty where none is named."""
+    names = [b.strip() for b in (args.backend or "").split(",") if b.strip()]
+    if args.backend is not None and not names:
+        raise UsageError("--backend names no backend; name some, or leave it out")
+    for name in names:
+        backends.usable(name)
+    return list(dict.fromkeys(names))
+
+
+def own_providers(args: argparse.Namespace) -> dict[str, str]:
+    """`[OP:]NAME` -> `module:function` of every --provider."""
+    found: dict[str, str] = {}
+    for spec in args.provider:
+        name, path = shipping.parse(spec)
+        if name in found:
+            raise UsageError(f"--provider {name} is given twice; choose two names")
+        found[name] = path
+    return found
+
+
+def matrices(args: argparse.Namespace) -> list[Matrix]:
+    """Every matrix of the files, with --set and --provider applied."""
+    overrides = []
+    for item in args.overrides:
+        key, equals, value = item.partition("=")
+        if not (key and equals):
+            raise UsageError(f'--set "{item}" is not KEY=VALUE, for example --set deadlines.check=5')
+        overrides.append((key, value))
+    extra: dict[str, Any] = own_providers(args)
+    return load_files(args.matrices, overrides=overrides, extra_providers=extra)

@@ -1,0 +1,37 @@
+"""`farm dashboard`: pages made from runs."""
+
+from __future__ import annotations
+
+import argparse
+
+from farm.cli import common
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    p = commands.add_parser(
+        "dashboard",
+        help="build or serve the pages of a store",
+        description="build writes <store>/pages (each page one file that needs nothing else); serve shows them live.",
+        epilog="example: farm dashboard serve --port 8000",
+    )
+    p.add_argument("action", choices=("build", "serve"))
+    p.add_argument("run", nargs="?", metavar="RUN", help="build only this run's page and the list")
+    p.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this host only)")
+    p.add_argument("--port", type=int, default=8000)
+    common.store_option(p)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Build or serve."""
+    store = common.store(args)
+    if args.action == "serve":
+        from dashboards.serve import serve
+
+        serve(store, host=args.host, port=args.port)
+        return 0
+    from dashboards.build import build
+
+    run_id = store.run(args.run).id if args.run else None
+    print(build(store, run_id))
+    return 0

@@ -1,0 +1,48 @@
+"""`farm plan`: what a matrix would run, without a device."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from farm.cli import common
+from farm.errors import StoreError
+from farm.matrix import plan
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    p = commands.add_parser(
+        "plan",
+        help="cells, counts and estimated time per backend; needs no device",
+        description="Expands matrices into cells and says what would run. Looks at no device.",
+        epilog="example: farm plan matrices/rms_norm.yaml --backend cuda",
+    )
+    common.matrix_options(p)
+    p.add_argument("--json", action="store_true", help="the whole plan: every cell with id and key")
+    p.add_argument("--out", metavar="PLAN", type=Path, help="write the JSON plan to this file")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan."""
+    asked = common.named_backends(args)
+    found = plan(common.matrices(args), asked, select=args.select)
+    if args.out:
+        try:
+            args.out.write_text(found.to_json() + "\n", encoding="utf-8")
+        except OSError as error:
+            raise StoreError(f"--out {args.out}: cannot be written ({error.strerror})") from None
+    if args.json:
+        sys.stdout.write(found.to_json() + "\n")
+        return 0
+    for cell in found.cells:
+        note = f"   skipped: {cell.skip_reason}" if cell.skip_reason else ""
+        print(f"{cell.cell_id}{note}")
+    print()
+    for backend, count in found.backends.items():
+        print(
+            f"{backend}: {count.cells} cells, {count.skipped} of them skipped by a rule, "
+            f"about {count.seconds:.0f} s of work on one device"
+        )
+    return 0

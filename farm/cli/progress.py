@@ -1,0 +1,115 @@
+"""How a run tells of itself: one live line per backend on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, TextIO
+
+from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status
+
+PLAIN_SECONDS = 5.0
+_BAD = {s.value for s in FINDINGS | FARM_FAULTS}
+
+
+def duration(seconds: float) -> str:
+    """`8 s`, `3 min 05 s`, `2 h 10 min`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+class Plain:
+    """Lines for a log: every finding at once, and the standing now and then."""
+
+    def __init__(self, cells: Iterable[Cell], out: TextIO | None = None):
+        self.out = out or sys.stderr
+        self.planned = Counter(c.backend for c in cells)
+        self.done: Counter[str] = Counter()
+        self.failed: Counter[str] = Counter()
+        self._eta: Mapping[str, float] = {}
+        self._last = time.monotonic()
+
+    def __enter__(self) -> Plain:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._standing()
+
+    def line(self, text: str) -> None:
+        print(text, file=self.out, flush=True)
+
+    def device(self, text: str) -> None:
+        self.line(f"  {text}")
+
+    def cell(self, row: Mapping[str, Any]) -> None:
+        self.done[row["backend"]] += 1
+        if row["status"] in _BAD:
+            self.failed[row["backend"]] += 1
+            self.line(f"  {row['status']}: {row['cell_id']}: {row['reason']}"[:400])
+        self.refresh()
+
+    def eta(self, seconds: Mapping[str, float]) -> None:
+        self._eta = seconds
+        self.refresh()
+
+    def refresh(self) -> None:
+        if time.monotonic() - self._last >= PLAIN_SECONDS:
+            self._standing()
+
+    def standing(self, backend: str) -> str:
+        """`cpu: 40 of 102 done, 2 failed, about 12 s left`."""
+        done, planned = self.done[backend], self.planned[backend]
+        text = f"{backend}: {done} of {planned} done, {self.failed[backend]} failed"
+        left = self._eta.get(backend)
+        return f"{text}, about {duration(left)} left" if left and done < planned else text
+
+    def _standing(self) -> None:
+        self._last = time.monotonic()
+        for backend in self.planned:
+            self.line(f"  {self.standing(backend)}")
+
+
+class Live(Plain):
+    """One line per backend with a bar, redrawn in place; findings scroll above."""
+
+    def __init__(self, cells: Iterable[Cell], out: TextIO | None = None):
+        super().__init__(cells, out)
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self._progress = Progress(
+            BarColumn(24), TextColumn("{task.description}"), console=Console(file=self.out), transient=True
+        )
+        self._tasks = {b: self._progress.add_task(self.standing(b), total=n) for b, n in self.planned.items()}
+
+    def __enter__(self) -> Live:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._progress.stop()
+
+    def line(self, text: str) -> None:
+        self._progress.console.print(text, markup=False, highlight=False)
+
+    def refresh(self) -> None:
+        for backend, task in self._tasks.items():
+            self._progress.update(task, completed=self.done[backend], description=self.standing(backend))
+
+
+def summary(rows: list[dict[str, Any]], seconds: float) -> list[str]:
+    """The last lines of a run: counts per backend and evidence, which add up to what was planned."""
+    out = []
+    groups: dict[tuple[str, str], Counter[str]] = {}
+    for row in rows:
+        groups.setdefault((row["backend"], row["evidence"]), Counter())[row["status"]] += 1
+    for (backend, evidence), seen in sorted(groups.items()):
+        parts = ", ".join(f"{seen[s.value]} {s.value}" for s in Status if seen[s.value])
+        out.append(f"{backend} ({evidence or 'not run'}): {parts}")
+    total = sum(sum(c.values()) for c in groups.values())
+    out.append(f"{len(rows)} planned = {total} accounted for, in {duration(seconds)}")
+    return out

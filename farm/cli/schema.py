@@ -1,0 +1,24 @@
+"""`farm schema`: the JSON Schema of a matrix, for editors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from farm.matrix import json_schema
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    commands.add_parser(
+        "schema",
+        help="the JSON Schema of a matrix file, for editors",
+        description="Prints the JSON Schema of a matrix file. An editor that knows it completes and checks keys.",
+        epilog="example: farm schema > farm.schema.json",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print it."""
+    print(json.dumps(json_schema(), indent=2))
+    return 0

@@ -1,0 +1,5 @@
+"""The edge around the scheduler: calls become events, actions become calls, and every event is journaled."""
+
+from farm.coordinator.run import RunRequest, execute
+
+__all__ = ["RunRequest", "execute"]

@@ -1,0 +1,128 @@
+"""What a coordinator needs of a cluster, and the cluster that is only threads in this process (`--address inline`)."""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from farm import backends
+from farm.actor import DeviceActor
+from farm.errors import BackendError
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One device to pin an actor to."""
+
+    device: str  # unique in the run: cpu:0, host/cuda:1
+    backend: str
+    node: str = ""
+    device_id: str = ""
+
+
+class Cluster(Protocol):
+    """Devices by name; events as plain mappings with `event`, `device` and `at` (monotonic seconds)."""
+
+    def slots(self, wanted: list[str]) -> list[Slot]: ...
+
+    def start(self, slot: Slot, config: dict[str, Any]) -> None: ...
+
+    def grant(self, device: str, lease: dict[str, Any]) -> None: ...
+
+    def stop(self, device: str) -> None: ...
+
+    def events(self, wait_s: float) -> list[dict[str, Any]]: ...
+
+    def close(self) -> None: ...
+
+
+def spool_folder(run_id: str) -> str:
+    """Where a run's tensors live on a node: shared memory where there is enough of it."""
+    shm = Path("/dev/shm")
+    try:
+        roomy = shm.is_dir() and os.access(shm, os.W_OK) and shutil.disk_usage(shm).free > (1 << 30)
+    except OSError:
+        roomy = False
+    base = shm if roomy else Path(os.environ.get("TMPDIR", "/tmp"))
+    return str(base / f"farm-{os.getuid()}-{run_id}")
+
+
+def host_devices(backend: str, count: int | None) -> list[backends.HostDevice]:
+    """Devices of this host, or a BackendError that says what was looked for."""
+    found: list[backends.HostDevice] = backends.usable(backend).detect(count)
+    if not found:
+        raise BackendError(
+            f"--backend {backend}: this host has no such device (farm doctor says what was looked for); "
+            "leave --backend out to run on the CPU"
+        )
+    return found
+
+
+class InlineCluster:
+    """Actors as objects with a thread each; the judge in a thread pool.  No Ray."""
+
+    def __init__(self, devices: int | None, run_id: str):
+        from farm.judge import LocalJudges
+
+        self._count = devices
+        self._actors: dict[str, DeviceActor] = {}
+        self._queue: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.spool = spool_folder(run_id)
+        self._judges = LocalJudges(self.spool)
+        self._closed = False
+
+    def slots(self, wanted: list[str]) -> list[Slot]:
+        return [
+            Slot(f"{backend}:{d.id}", backend, "", d.id)
+            for backend in wanted
+            for d in host_devices(backend, self._count)
+        ]
+
+    def start(self, slot: Slot, config: dict[str, Any]) -> None:
+        actor = DeviceActor({**config, "spool": self.spool, "device_id": slot.device_id}, self._judges)
+        self._actors[slot.device] = actor
+        threading.Thread(target=self._pump, args=(slot.device, actor), daemon=True).start()
+
+    def _pump(self, device: str, actor: DeviceActor) -> None:
+        while not self._closed and self._actors.get(device) is actor:
+            for event in actor.poll(0.5):
+                self._queue.put({**event, "at": time.monotonic()})
+
+    def grant(self, device: str, lease: dict[str, Any]) -> None:
+        self._actors[device].submit(lease)
+
+    def stop(self, device: str) -> None:
+        actor = self._actors.pop(device, None)
+        if actor:
+            actor.stop()
+
+    def events(self, wait_s: float) -> list[dict[str, Any]]:
+        out = []
+        try:
+            out.append(self._queue.get(timeout=wait_s))
+            while True:
+                out.append(self._queue.get_nowait())
+        except queue.Empty:
+            return out
+
+    def close(self) -> None:
+        self._closed = True
+        for device in list(self._actors):
+            self.stop(device)
+        self._judges.close()
+        shutil.rmtree(self.spool, ignore_errors=True)
+
+
+def describe(slots: list[Slot]) -> Mapping[str, int]:
+    """Backend -> number of devices."""
+    out: dict[str, int] = {}
+    for slot in slots:
+        out[slot.backend] = out.get(slot.backend, 0) + 1
+    return out

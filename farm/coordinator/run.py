@@ -1,0 +1,417 @@
+"""One run, from its request to `run.json`: plan, ledger, the event loop, the tables."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, Protocol
+
+from farm import backends, results
+from farm.actor import environment_dict
+from farm.calls import call_for
+from farm.cell import Cell, Owner, Status, Target
+from farm.coordinator.clusters import Cluster, Slot
+from farm.deadline import Deadline
+from farm.matrix import Plan, estimate_seconds, tolerances_for
+from farm.ops import contract
+from farm.scheduler import (
+    Action,
+    Conclude,
+    DeviceDown,
+    DeviceUp,
+    Ended,
+    Event,
+    Finish,
+    Grant,
+    Interrupted,
+    LeaseDone,
+    MeasuredEvent,
+    Replace,
+    Retire,
+    Scheduler,
+    Started,
+    Tick,
+)
+from farm.simulation import script_for
+from farm.store import RunWriter
+from farm.supervise import Environment
+
+TICK_SECONDS = 0.2
+
+
+class Progress(Protocol):
+    """Who is told how it goes."""
+
+    def device(self, text: str) -> None: ...
+
+    def cell(self, row: Mapping[str, Any]) -> None: ...
+
+    def eta(self, seconds: Mapping[str, float]) -> None: ...
+
+
+@dataclass
+class RunRequest:
+    """Everything a run needs besides its cluster and its directory."""
+
+    plan: Plan
+    slots: list[Slot]
+    command: str
+    argv: list[str]
+    revision: dict[str, Any]
+    providers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # "NAME" or "OP:NAME" -> file, path
+    environment: Environment = field(default_factory=Environment.default)
+    options: Mapping[str, Any] = field(default_factory=dict)  # for the backends
+    strict_peers: bool = False
+
+
+@dataclass
+class Outcome:
+    """How a run ended."""
+
+    rows: list[dict[str, Any]]
+    verdict: str
+    exit_code: int
+    interrupted: bool
+
+
+def settled(cells: Sequence[Cell]) -> dict[int, tuple[Status, str]]:
+    """Cells with a status before anything starts: excluded by a rule, or refused by the contract."""
+    out: dict[int, tuple[Status, str]] = {}
+    for cell in cells:
+        if cell.skip_reason:
+            out[cell.index] = (Status.SKIPPED, cell.skip_reason)
+            continue
+        reason = contract(cell.op).supports(cell)
+        if reason:
+            out[cell.index] = (Status.UNSUPPORTED, reason)
+    return out
+
+
+def execute(request: RunRequest, cluster: Cluster, writer: RunWriter, progress: Progress) -> Outcome:
+    """Run the plan to its end, or to the first interrupt; the journal has every event the moment it is known."""
+    return _Coordinator(request, cluster, writer, progress).run()
+
+
+class _Coordinator:
+    def __init__(self, request: RunRequest, cluster: Cluster, writer: RunWriter, progress: Progress):
+        self.request, self.cluster, self.writer, self.progress = request, cluster, writer, progress
+        self.cells = list(request.plan.cells)
+        self.slots = {slot.device: slot for slot in request.slots}
+        self.rows: dict[int, dict[str, Any]] = {}
+        self.samples: list[dict[str, Any]] = []
+        self.known: dict[int, dict[str, Any]] = {}  # cell -> what its current attempt has said so far
+        self.devices: dict[str, dict[str, Any]] = {}
+        self.starting: dict[str, Deadline] = {}
+        self.finished = self.interrupted = False
+        self.created = datetime.now(timezone.utc)
+        self.deadlines = {m.name: dict(m.deadlines) for m in request.plan.matrices}
+        self.scheduler = Scheduler(
+            [c.backend for c in self.cells],
+            [estimate_seconds(c) for c in self.cells],
+            [sum(self.deadlines[c.matrix].values()) for c in self.cells],
+            {s.device: s.backend for s in request.slots},
+            settled(self.cells),
+        )
+
+    def run(self) -> Outcome:
+        self.writer.plan(self._head(), self.cells)
+        begun = time.monotonic()
+        with _interrupts(self._interrupt):
+            try:
+                for slot in self.request.slots:
+                    self._start(slot)
+                self._act(self.scheduler.begin(time.monotonic()))
+                while not self.finished:
+                    self._turn()
+            finally:
+                self.cluster.close()
+        return self._conclude_run(time.monotonic() - begun)
+
+    def _interrupt(self) -> None:
+        self.interrupted = True
+
+    def _turn(self) -> None:
+        """One round of the loop: events in, actions out."""
+        if self.interrupted:
+            self._step(Interrupted(time.monotonic()))
+            return
+        for said in self.cluster.events(TICK_SECONDS):
+            self._hear(said)
+            if self.finished:
+                return
+        now = time.monotonic()
+        for device, deadline in list(self.starting.items()):
+            if deadline.expired:
+                self._hear({"event": "device_down", "device": device, "at": now, "final": False,
+                            "reason": f"its actor was not ready within {deadline.seconds:g} s"})  # fmt: skip
+        self._step(Tick(now))
+        self.progress.eta({b: self.scheduler.remaining_seconds(b) for b in {s.backend for s in self.slots.values()}})
+
+    # events in
+
+    def _hear(self, said: dict[str, Any]) -> None:
+        handler: Callable[[dict[str, Any]], Event | None] = getattr(self, f"_on_{said['event']}")
+        event = handler(said)
+        if event:
+            self._step(event)
+
+    def _journal(self, event: str, said: Mapping[str, Any], *names: str) -> None:
+        self.writer.append({"event": event, "time": round(time.time(), 3), **{n: said[n] for n in names if n in said}})
+
+    def _on_device_up(self, said: dict[str, Any]) -> Event:
+        self.starting.pop(said["device"], None)
+        self.devices[said["device"]] = said
+        self._journal("device_up", said, "device", "backend", "target", "name", "node", "fingerprint", "pid")
+        self.progress.device(f"{said['device']}: {said['name']}, ready")
+        return DeviceUp(said["at"], said["device"], said["backend"])
+
+    def _on_device_down(self, said: dict[str, Any]) -> Event:
+        self.starting.pop(said["device"], None)
+        self._journal("device_down", said, "device", "reason", "final")
+        self.progress.device(f"{said['device']}: {said['reason']}")
+        return DeviceDown(said["at"], said["device"], said["reason"], bool(said.get("final")))
+
+    def _on_started(self, said: dict[str, Any]) -> Event:
+        self.known[said["cell"]] = {}
+        self._journal("started", said, "device", "cell", "attempt")
+        return Started(said["at"], said["device"], said["cell"], said["attempt"])
+
+    def _on_measured(self, said: dict[str, Any]) -> Event:
+        self.known.setdefault(said["cell"], {}).update(measured=said, origin=said["origin"])
+        self._journal("measured", said, "device", "cell", "attempt", "round", "revision", "facts", "timing", "origin")
+        return MeasuredEvent(said["at"], said["device"], said["cell"], said["attempt"])
+
+    def _on_judged(self, said: dict[str, Any]) -> Event:
+        self.known.setdefault(said["cell"], {})["judged"] = said
+        self._journal("judged", said, "device", "cell", "attempt", "status", "reason", "metrics", "gates",
+                      "worst_output", "worst_metric", "worst_ratio", "output_hash", "input_hash")  # fmt: skip
+        return self._as_ended(said)
+
+    def _on_ended(self, said: dict[str, Any]) -> Event:
+        known = self.known.setdefault(said["cell"], {})
+        known["origin"] = dict(said["origin"])
+        if said.get("log"):
+            cell = self.cells[said["cell"]]
+            known["origin"]["log"] = self.writer.log(f"{cell.index:05d}-{cell.cell_id}-{said['attempt']}", said["log"])
+        self._journal("ended", said, "device", "cell", "attempt", "status", "owner", "reason")
+        return self._as_ended(said)
+
+    def _as_ended(self, said: dict[str, Any]) -> Event:
+        owner = Owner(said["owner"]) if said.get("owner") else None
+        return Ended(
+            said["at"],
+            said["device"],
+            said["cell"],
+            said["attempt"],
+            Status(said["status"]),
+            owner,
+            said.get("reason", ""),
+        )
+
+    def _on_lease_done(self, said: dict[str, Any]) -> Event:
+        self.writer.sync()
+        return LeaseDone(said["at"], said["device"], said["lease"])
+
+    # actions out
+
+    def _step(self, event: Event) -> None:
+        self._act(self.scheduler.step(event))
+
+    def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Grant):
+                self._grant(action)
+            elif isinstance(action, Conclude):
+                self._conclude(action)
+            elif isinstance(action, Replace):
+                self.cluster.stop(action.device)
+                self._start(self.slots[action.device])
+            elif isinstance(action, Retire):
+                self.cluster.stop(action.device)
+                self._journal("retired", {"device": action.device, "reason": action.reason}, "device", "reason")
+                self.progress.device(f"{action.device}: given up ({action.reason})")
+            elif isinstance(action, Finish):
+                self.finished = True
+
+    def _start(self, slot: Slot) -> None:
+        spawn = max(d["spawn"] for d in self.deadlines.values())
+        self.starting[slot.device] = Deadline(spawn + 60.0)
+        merged = {k: max(d[k] for d in self.deadlines.values()) for k in next(iter(self.deadlines.values()))}
+        self.cluster.start(
+            slot,
+            {
+                "device": slot.device,
+                "backend": slot.backend,
+                "options": dict(self.request.options.get(slot.backend, {})),
+                "environment": environment_dict(self.request.environment),
+                "revision": self.request.revision["name"],
+                "deadlines": merged,
+                "shipped": self.request.options.get("shipped"),
+            },
+        )
+
+    def _grant(self, action: Grant) -> None:
+        lease = action.lease
+        attempts = []
+        for a in lease.attempts:
+            cell = self.cells[a.cell]
+            matrix = self.request.plan.matrix(cell)
+            call = call_for(cell, contract(cell.op), self._provider(cell))
+            if cell.backend == "sim":
+                call["sim"] = script_for(matrix.sim, cell)
+            attempts.append(
+                {
+                    "cell": cell.to_dict(),
+                    "number": a.number,
+                    "round": a.round,
+                    "call": call,
+                    "tolerances": tolerances_for(matrix, cell),
+                    "deadlines": self.deadlines[cell.matrix],
+                }
+            )
+        self.cluster.grant(lease.device, {"id": lease.id, "attempts": attempts})
+
+    def _provider(self, cell: Cell) -> Mapping[str, Any]:
+        own = self.request.providers
+        found = own.get(f"{cell.op}:{cell.provider}") or own.get(cell.provider) or {}
+        return {"name": cell.provider, **found}
+
+    def _conclude(self, action: Conclude) -> None:
+        cell = self.cells[action.cell]
+        known = self.known.pop(action.cell, {})
+        measured = self._measurement(cell, known)
+        backend = backends.get(cell.backend)
+        row = results.finish_row(
+            cell,
+            status=action.status,
+            reason=action.reason,
+            owner=action.owner.value if action.owner else "",
+            attempt=action.attempt,
+            evidence=getattr(backend, "EVIDENCE", ""),
+            origin=_with_target(known.get("origin"), cell.backend),
+            measured=measured,
+            judged=known.get("judged"),
+        )
+        self.rows[action.cell] = row
+        self.writer.append({"event": "result", "row": row})
+        timing = measured["timing"] if measured else {}
+        if timing.get("samples_us"):
+            self.samples.append(
+                {
+                    "cell_id": cell.cell_id, "cell_key": cell.cell_key, "attempt": action.attempt,
+                    "method": timing["method"], "samples_us": json.dumps(timing["samples_us"]),
+                    "host_us": json.dumps(timing.get("host_us", [])), "sets": timing.get("sets"),
+                    "launches": timing.get("launches"), "floor_us": timing.get("floor_us"),
+                }
+            )  # fmt: skip
+        self.progress.cell(row)
+
+    def _measurement(self, cell: Cell, known: Mapping[str, Any]) -> dict[str, Any] | None:
+        said = known.get("measured")
+        if not said:
+            return None
+        work = contract(cell.op).work(cell)
+        target = (known.get("origin") or {}).get("target") or {}
+        peak = getattr(backends.get(cell.backend), "peak_gbps", lambda model: None)(target.get("model", ""))
+        return {
+            "facts": said["facts"],
+            "timing": said["timing"],
+            "work": {
+                "bytes_read": work.bytes_read, "bytes_written": work.bytes_written, "operations": dict(work.operations)
+            },
+            "peak_gbps": peak,
+        }  # fmt: skip
+
+    # the end
+
+    def _head(self) -> dict[str, Any]:
+        r = self.request
+        return {
+            "created": self.created.isoformat(timespec="seconds"),
+            "command": r.command,
+            "argv": r.argv,
+            "matrices": [{"name": m.name, "path": m.path, "sha256": m.sha256} for m in r.plan.matrices],
+            "plan_hash": r.plan.plan_hash,
+            "planned": len(self.cells),
+            "revision": r.revision,
+            "providers": {k: dict(v) for k, v in r.providers.items()},
+            "environments": {r.environment.name: {"command": list(r.environment.command)}},
+        }
+
+    def _conclude_run(self, seconds: float) -> Outcome:
+        stopped = self.interrupted and self.scheduler.open_cells > 0
+        rows = [self.rows.get(c.index) or results.planned_row(c) for c in self.cells]
+        verdict, code = results.verdict(rows, strict_peers=self.request.strict_peers)
+        try:
+            if stopped:
+                self.writer.append({"event": "interrupted", "time": round(time.time(), 3)})
+                self.writer.sync()
+                return Outcome(rows, verdict, code, True)
+            self.writer.append({"event": "finished", "time": round(time.time(), 3)})
+            self.writer.finish(rows, self.samples, {**self._head(), **self._foot(rows, seconds, verdict, code)})
+        finally:
+            self.writer.close()
+        return Outcome(rows, verdict, code, False)
+
+    def _foot(self, rows: list[dict[str, Any]], seconds: float, verdict: str, code: int) -> dict[str, Any]:
+        used: dict[str, Any] = {}
+        for backend in dict.fromkeys(c.backend for c in self.cells):
+            mine = [d for d in self.devices.values() if d["backend"] == backend]
+            used[backend] = {
+                "devices": [
+                    {
+                        "name": d["name"],
+                        "device": d["device"],
+                        "node": d["node"],
+                        "target": str(Target(**d["target"])),
+                        "fingerprint": d["fingerprint"],
+                    }
+                    for d in mine
+                ],
+                "counts": results.counts(r for r in rows if r["backend"] == backend),
+            }
+        return {
+            "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "seconds": round(seconds, 3),
+            "backends": used,
+            "counts": results.counts(rows),
+            "verdict": verdict,
+            "exit_code": code,
+        }
+
+
+def _with_target(origin: Mapping[str, Any] | None, backend: str) -> dict[str, Any] | None:
+    if not origin:
+        return None
+    target = origin.get("target")
+    return {**origin, "target": str(Target(**target)) if target else f"{backend}:unknown"}
+
+
+@contextmanager
+def _interrupts(on_interrupt: Callable[[], None]) -> Any:
+    """Ctrl-C and SIGTERM end the run in order; a second one at once.  Ray replaces handlers, so these come after it."""
+    count = 0
+
+    def handle(number: int, frame: Any) -> None:
+        nonlocal count
+        count += 1
+        on_interrupt()
+        if count > 1:
+            raise KeyboardInterrupt
+
+    previous = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous[number] = signal.signal(number, handle)
+    except ValueError:
+        pass  # not the main thread: somebody else's signals
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,334 @@
+"""The judge: makes inputs, keeps references, compares outputs.  A pool of these serves the devices of a node.
+
+The pure core is `farm.accuracy.evaluate`; this is the edge that gives it files in shared memory and threads.  Inputs
+and references are files named by their content's key, written once and renamed into place, so that several judges of a
+node share them without talking; the oldest go when the folder outgrows its share.
+
+Code under test never sees a reference: it is not told the paths, and its inputs come from a folder of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from farm.accuracy import dtypes, evaluate
+from farm.cell import Cell
+from farm.deadline import Deadline
+from farm.ops import contract
+
+#: Share of the spool's file system that cached inputs and references may take, and its ceiling.
+CACHE_SHARE, CACHE_BYTES = 0.3, 24 << 30
+JUDGE_SECONDS = 900.0
+#: Facts of the checked call that are wrong whatever the numbers say.
+DISQUALIFYING = ("changed its inputs", "wrote outside")
+
+
+class Judge:
+    """One judge on one node: `spool` is the run's folder in shared memory, `threads` its share of the cores."""
+
+    def __init__(self, spool: str, threads: int):
+        self.spool = Path(spool)
+        self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="judge")
+        self._pinned: dict[str, int] = {}
+        self._lock = threading.Lock()
+        for name in ("inputs", "references"):
+            (self.spool / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def prepare(self, cell_data: Mapping[str, Any]) -> dict[str, Any]:
+        """The cell's tensors as the child is told of them (inputs with their files), and the model's bytes."""
+        cell = Cell.from_dict(cell_data)
+        op = contract(cell.op)
+        folder = self._inputs(cell)
+        tensors = []
+        for t in op.tensors(cell):
+            plan: dict[str, Any] = {"name": t.name, "dtype": t.dtype, "shape": list(t.dims), "role": t.role, "of": t.of}
+            if t.role in ("input", "upstream", "mutated"):
+                plan["file"] = str(folder / f"{t.name}.bin")
+            tensors.append(plan)
+        work = op.work(cell)
+        return {"tensors": _with_absent(cell, tensors), "work": {"bytes_moved": work.bytes_read + work.bytes_written}}
+
+    def judge(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """{"status", "reason", "owner", metrics, gates, the worst of them, hashes} of an attempt's outputs."""
+        try:
+            return self._judge(request)
+        except Exception as error:
+            traceback.print_exc()
+            return {
+                "status": "infra_error",
+                "owner": "harness",
+                "reason": f"the judge failed: {type(error).__name__}: {error}",
+            }
+
+    def _judge(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        cell = Cell.from_dict(request["cell"])
+        bad = [f for f in request.get("flags", []) if f.startswith(DISQUALIFYING)]
+        if cell.params.get("in_place"):
+            bad = [f for f in bad if f != "changed its inputs"]
+        found = self._compare(cell, request["outputs"], request)
+        if found["status"] == "passed" and request.get("timed_outputs"):
+            timed = self._compare(cell, request["timed_outputs"], request)
+            if timed["status"] != "passed":
+                found = {**timed, "reason": f"in a timed launch: {timed['reason']}"}
+        if bad:
+            found.update(status="inaccurate", owner="kernel", reason=f"it {bad[0]}")
+        return found
+
+    def _compare(self, cell: Cell, described: list[dict[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
+        op = contract(cell.op)
+        expected = {t.name: t for t in evaluate.judged_tensors(cell, op)}
+        outputs, digest = {}, hashlib.sha256()
+        for o in described:
+            wrong = evaluate.check_layout(expected[o["name"]], o["dtype"], o["shape"])
+            if wrong:
+                return {"status": "inaccurate", "owner": "kernel", "reason": wrong}
+            outputs[o["name"]] = _read(Path(o["path"]), o["dtype"], tuple(o["shape"]))
+            _digest(digest, outputs[o["name"]])
+        folder = self._inputs(cell)
+        inputs = {
+            t.name: _read(folder / f"{t.name}.bin", t.dtype, t.dims)
+            for t in op.tensors(cell)
+            if t.role in ("input", "upstream", "mutated")
+        }
+        judgement = evaluate.evaluate(
+            cell,
+            op,
+            outputs,
+            inputs,
+            reference=self._reference(cell, inputs),
+            map=self._pool.map,
+            tolerances=[{k: v for k, v in t.items() if k != "date"} for t in request.get("tolerances", [])],
+        )
+        return {
+            "status": "passed" if judgement.ok else "inaccurate",
+            "owner": None if judgement.ok else "kernel",
+            "reason": judgement.reason,
+            "metrics": judgement.metrics,
+            "gates": judgement.gates,
+            "worst_output": judgement.worst_output,
+            "worst_metric": judgement.worst_metric,
+            "worst_ratio": judgement.worst_ratio,
+            "output_hash": digest.hexdigest()[:16],
+            "input_hash": (folder / "hash").read_text() if (folder / "hash").exists() else "",
+        }
+
+    # files by content
+
+    def _inputs(self, cell: Cell) -> Path:
+        key = f"{cell.input_key()}-{_input_names(cell)}"
+        return self._once(self.spool / "inputs" / key, lambda folder: self._make_inputs(cell, folder))
+
+    def _make_inputs(self, cell: Cell, folder: Path) -> None:
+        op = contract(cell.op)
+        tensors = {t.name: t for t in op.tensors(cell) if t.role in ("input", "upstream", "mutated")}
+        files = {
+            name: _create(folder / f"{name}.bin", dtypes.storage_dtype(t.dtype), t.dims) for name, t in tensors.items()
+        }
+
+        def fill(block: tuple[int, int]) -> None:
+            made = evaluate.make_inputs(cell, op, block)
+            for name, values in made.items():
+                if tensors[name].blocked:
+                    files[name][block[0] : block[1]] = values
+                elif block[0] == 0:
+                    files[name][...] = values
+
+        for _ in self._pool.map(fill, evaluate.blocks(evaluate.row_count(cell), evaluate.default_rows(cell, op))):
+            pass
+        digest = hashlib.sha256()
+        for name in sorted(files):
+            _digest(digest, files[name])
+        (folder / "hash").write_text(digest.hexdigest()[:16])
+
+    def _reference(self, cell: Cell, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        op = contract(cell.op)
+        folder = self._once(
+            self.spool / "references" / evaluate.reference_key(cell, op),
+            lambda target: self._make_reference(cell, inputs, target),
+        )
+        return {path.stem: np.load(path, mmap_mode="r") for path in sorted(folder.glob("*.npy"))}
+
+    def _make_reference(self, cell: Cell, inputs: Mapping[str, Any], folder: Path) -> None:
+        def allocate(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+            if 0 in shape:
+                np.save(folder / f"{name}.npy", np.empty(shape, dtype))
+                return np.empty(shape, dtype)
+            return np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
+
+        evaluate.fill_reference(cell, contract(cell.op), inputs, map=self._pool.map, allocate=allocate)
+
+    def _once(self, final: Path, make: Callable[[Path], None]) -> Path:
+        """`final`, made by whoever comes first; a folder is complete exactly when it bears its final name."""
+        if final.is_dir():
+            os.utime(final)
+            return final
+        self._make_room()
+        temporary = Path(tempfile.mkdtemp(prefix="making-", dir=final.parent))
+        try:
+            make(temporary)
+            temporary.rename(final)
+        except OSError:
+            if not final.is_dir():  # not a lost race: the disk is full, or the spool is gone
+                raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        return final
+
+    def _make_room(self) -> None:
+        """Remove the least recently used folders once the cache outgrows its share; open maps stay readable."""
+        with self._lock:
+            limit = min(CACHE_BYTES, CACHE_SHARE * shutil.disk_usage(self.spool).total)
+            entries = []
+            for folder in [*(self.spool / "references").iterdir(), *(self.spool / "inputs").iterdir()]:
+                try:
+                    size = sum(f.stat().st_size for f in folder.iterdir())
+                    entries.append((folder.stat().st_mtime, size, folder))
+                except OSError:
+                    continue
+            total = sum(size for _, size, _ in entries)
+            for age, size, folder in sorted(entries, key=lambda e: e[0]):
+                if total <= limit:
+                    return
+                del age
+                shutil.rmtree(folder, ignore_errors=True)
+                total -= size
+
+    def clean(self) -> None:
+        """Remove the run's folder."""
+        shutil.rmtree(self.spool, ignore_errors=True)
+
+
+def _input_names(cell: Cell) -> str:
+    """Which inputs this operation has, since a backward also has upstream gradients, and a weight may be absent."""
+    names = [t.name for t in contract(cell.op).tensors(cell) if t.role in ("input", "upstream", "mutated")]
+    return ".".join(names)
+
+
+def _with_absent(cell: Cell, tensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put a place without a file where an optional input is absent, so that it is passed as None."""
+    names = {t["name"] for t in tensors}
+    out = list(tensors)
+    for p in contract(cell.op).parameters:
+        if p.nullifies and p.nullifies not in names and cell.params.get(p.name) is False:
+            place = 1 + next((i for i, t in enumerate(out) if t["role"] == "input"), 0)
+            out.insert(place, {"name": p.nullifies, "dtype": "float32", "shape": [], "role": "input", "of": None})
+    return out
+
+
+def _create(path: Path, dtype: Any, shape: tuple[int, ...]) -> Any:
+    if 0 in shape:
+        path.write_bytes(b"")
+        return np.empty(shape, dtype)
+    return np.memmap(path, dtype=dtype, mode="w+", shape=shape)
+
+
+def _read(path: Path, dtype: str, shape: tuple[int, ...]) -> Any:
+    if 0 in shape:
+        return np.empty(shape, dtypes.storage_dtype(dtype))
+    return np.memmap(path, dtype=dtypes.storage_dtype(dtype), mode="r", shape=shape)
+
+
+def _digest(digest: Any, array: Any) -> None:
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    digest.update(flat.data)
+
+
+Done = Callable[[dict[str, Any]], None]
+
+
+class LocalJudges:
+    """The pool as threads of this process, for `--address inline`."""
+
+    def __init__(self, spool: str, threads: int | None = None):
+        self._judge = Judge(spool, threads or min(8, os.cpu_count() or 2))
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="judges")
+        self._coming: dict[int, Future[dict[str, Any]]] = {}
+
+    def prefetch(self, cell: dict[str, Any]) -> None:
+        if cell["index"] not in self._coming:
+            self._coming[cell["index"]] = self._pool.submit(self._judge.prepare, cell)
+
+    def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
+        self.prefetch(cell)
+        return self._coming.pop(cell["index"]).result(timeout=deadline.remaining)
+
+    def judge(self, request: dict[str, Any], done: Done) -> None:
+        self._pool.submit(lambda: done(self._judge.judge(request)))
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def ray_judge(ray: Any, node: str, spool: str, threads: int) -> Any:
+    """A judge as a Ray actor on a node.  It keeps nothing in memory that matters, so Ray may restart it."""
+    return (
+        ray.remote(Judge)
+        .options(
+            num_cpus=0,
+            label_selector={"ray.io/node-id": node},
+            max_restarts=3,
+            max_task_retries=1,
+            max_concurrency=4,
+        )
+        .remote(spool, threads)
+    )
+
+
+class RayJudges:
+    """The pool as an actor sees it: judges of its node, taken in turn."""
+
+    def __init__(self, handles: list[Any]):
+        self._handles = handles
+        self._next = 0
+        self._coming: dict[int, Any] = {}
+
+    def _one(self) -> Any:
+        self._next += 1
+        return self._handles[self._next % len(self._handles)]
+
+    def prefetch(self, cell: dict[str, Any]) -> None:
+        if cell["index"] not in self._coming:
+            self._coming[cell["index"]] = self._one().prepare.remote(cell)
+
+    def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
+        import ray
+
+        self.prefetch(cell)
+        out: dict[str, Any] = ray.get(self._coming.pop(cell["index"]), timeout=deadline.remaining)
+        return out
+
+    def judge(self, request: dict[str, Any], done: Done) -> None:
+        answered = threading.Event()
+
+        def once(judged: dict[str, Any]) -> None:
+            if not answered.is_set():
+                answered.set()
+                timer.cancel()
+                done(judged)
+
+        def late() -> None:
+            once(_judge_failed(f"the judge did not answer within {JUDGE_SECONDS:g} s"))
+
+        def arrived(future: Future[Any]) -> None:
+            error = future.exception()
+            once(_judge_failed(f"the judge died ({type(error).__name__})") if error else future.result())
+
+        timer = threading.Timer(JUDGE_SECONDS, late)
+        timer.daemon = True
+        timer.start()
+        self._one().judge.remote(request).future().add_done_callback(arrived)
+
+
+def _judge_failed(reason: str) -> dict[str, Any]:
+    return {"status": "infra_error", "owner": "infra", "reason": reason}

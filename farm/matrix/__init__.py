@@ -1,0 +1,44 @@
+"""YAML to resolved matrix to cells to plan.  Pure but for reading the file.  Needs PyYAML, and NumPy for contracts.
+
+matrices = load_all(path)            one per YAML document
+cells(matrix, ["cuda"])              lazily, in order
+plan(matrices, ["cuda"])             each cell once, numbered, counted, hashed
+"""
+
+from .expand import cells, select, select_rule
+from .ids import cell_id
+from .load import load, load_all, load_files
+from .model import (
+    DEFAULT_DEADLINES,
+    Matrix,
+    MatrixInfo,
+    Tolerance,
+    default_timing,
+    tolerances_for,
+)
+from .plan import Plan, default_backends, estimate_seconds, plan
+from .registry import ProviderInfo, builtin_providers
+from .schema import json_schema
+
+__all__ = [
+    "DEFAULT_DEADLINES",
+    "Matrix",
+    "MatrixInfo",
+    "Plan",
+    "ProviderInfo",
+    "Tolerance",
+    "builtin_providers",
+    "cell_id",
+    "cells",
+    "default_backends",
+    "default_timing",
+    "estimate_seconds",
+    "json_schema",
+    "load",
+    "load_all",
+    "load_files",
+    "plan",
+    "select",
+    "select_rule",
+    "tolerances_for",
+]

@@ -1,0 +1,150 @@
+"""A resolved matrix to cells: lazily, in a fixed order.
+
+The order is backend, dimensions, dtype, parameters, family, seed, operation, provider, mode, timing: neighbours share
+inputs and references.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from farm.cell import SHORT_DTYPES, Cell, canonical_json
+from farm.errors import MatrixError
+
+from . import ids
+from .load import axis_entries
+from .model import MAX_CELLS, Matrix, View, default_timing
+from .rules import Kind, Rule, lookup, merged_kinds, parse_select
+
+
+def cells(matrix: Matrix, backends: Sequence[str]) -> Iterator[Cell]:
+    """The cells of `matrix` on `backends`, in order; an excluded one has its `skip_reason`.
+
+    `index` is -1: a plan numbers them.  MatrixError where a backend has no axes.
+    """
+    views = []
+    for backend in backends:
+        view = matrix.view(backend)
+        if view is None:
+            known = ", ".join(matrix.views)
+            raise MatrixError(f"{matrix.path}: {matrix.name} has axes for {known} only, not for {backend}; add them")
+        views.append((backend, view))
+    total = sum(view.size(backend) for backend, view in views)
+    if total > MAX_CELLS:
+        raise MatrixError(f"{matrix.path}: {matrix.name} expands to {total:,} cells, more than {MAX_CELLS:,}; split it")
+    for backend, view in views:
+        yield from _expand(matrix, view, backend)
+
+
+def select(cells: Iterable[Cell], text: str, matrices: Iterable[Matrix]) -> Iterator[Cell]:
+    """The cells that `text` (`hidden=>8192,dtype=bf16`) selects; UsageError where it is wrong for all `matrices`."""
+    rule = select_rule(text, matrices)
+    return (cell for cell in cells if rule.holds(lookup(cell)))
+
+
+def select_rule(text: str, matrices: Iterable[Matrix]) -> Rule:
+    """`--select` as a rule over the keys of all `matrices`, known values narrowed to what they hold."""
+    return parse_select(text, merged_kinds(_narrowed(m) for m in matrices))
+
+
+def _narrowed(matrix: Matrix) -> dict[str, Kind]:
+    out = dict(matrix.kinds)
+    views = [v for v in (matrix.base, *matrix.views.values()) if v]
+    out["provider"] = Kind("str", tuple(dict.fromkeys(p.name for v in views for p in v.providers)))
+    out["mode"] = Kind("str", tuple(dict.fromkeys(m for v in views for p in v.providers for m in p.modes)))
+    return out
+
+
+def _masks(matrix: Matrix, view: View, backend: str) -> list[list[int]]:
+    """Per axis and entry, which exclude rules its conditions allow, as bits: the AND over a cell's entries leaves the
+    rules that match it."""
+    return [
+        [_mask(matrix.exclude, entry) for entry in axis]
+        for axis in axis_entries(matrix, view, backend)
+    ]  # fmt: skip
+
+
+def _mask(rules: Sequence[Rule], entry: Mapping[str, Any]) -> int:
+    mask = 0
+    for bit, rule in enumerate(rules):
+        if all(c.holds(entry[c.key]) for c in rule.conditions if c.key in entry):
+            mask |= 1 << bit
+    return mask
+
+
+def _reason(matrix: Matrix, mask: int) -> str:
+    """Of the first rule that matches."""
+    if not mask:
+        return ""
+    rule = matrix.exclude[(mask & -mask).bit_length() - 1]
+    return f"{rule.reason} (excluded: {rule})"
+
+
+def _expand(matrix: Matrix, view: View, backend: str) -> Iterator[Cell]:
+    """One backend's cells.  The key is canonical JSON in sorted order, put together from parts made once per axis
+    entry; `farm.cell.cell_key` says the same of the finished cell (a test compares them)."""
+    contract, op, version, name = matrix.contract, matrix.op, matrix.contract.version, matrix.name
+    where, *masks = _masks(matrix, view, backend)
+    sha256 = hashlib.sha256
+    dims = [
+        (MappingProxyType(d), tag, canonical_json(d), "x".join(map(str, d.values())), mask & where[0])
+        for (d, tag), mask in zip(view.shapes, masks[0])
+    ]
+    dtypes = [
+        (MappingProxyType(d), canonical_json(d), SHORT_DTYPES[next(iter(d.values()))], ids.dtypes_part(d), mask)
+        for d, mask in zip(view.dtypes, masks[1])
+    ]
+    params = [
+        (MappingProxyType(p), canonical_json(p), ids.params_part(p, contract), mask)
+        for p, mask in zip(view.params, masks[2])
+    ]
+    sources = [  # family and seed
+        (f, s, canonical_json(f), ids.family_part(f, contract) + ids.seed_part(s), fm & sm)
+        for f, fm in zip(view.families, masks[3])
+        for s, sm in zip(view.seeds, masks[4])
+    ]
+    default = default_timing(backend)
+    ends = [
+        (o, p.name, p.role, mode, t, canonical_json(t.to_dict()), ids.timing_part(t, default), om & pm & tm)
+        for o, om in zip(view.operations, masks[5])
+        for (p, mode), pm in zip([(p, m) for p in view.providers for m in p.modes], masks[6])
+        for t, tm in zip(view.timings_on(backend), masks[7])
+    ]
+    head = f'{{"backend":{canonical_json(backend)},"contract_version":{version},"dims":'
+    for dim_map, tag, dim_json, shape, mask0 in dims:
+        for dtype_map, dtype_json, short, dtype_id, mask1 in dtypes:
+            for param_map, param_json, param_id, mask2 in params:
+                for family, seed, family_json, source_id, mask3 in sources:
+                    before = f'{head}{dim_json},"dtypes":{dtype_json},"family":{family_json},"mode":"'
+                    middle = f'","params":{param_json},"provider":"'
+                    mask4 = mask0 & mask1 & mask2 & mask3
+                    for operation, provider, role, mode, timing, timing_json, timing_id, mask5 in ends:
+                        key = (
+                            f'{before}{mode}","op":"{op}","operation":"{operation}{middle}{provider}'
+                            f'","seed":{seed},"timing":{timing_json}}}'
+                        )
+                        yield Cell(
+                            backend,
+                            op,
+                            provider,
+                            mode,
+                            operation,
+                            dtype_map,
+                            dim_map,
+                            param_map,
+                            family,
+                            seed,
+                            timing,
+                            version,
+                            role,
+                            tag,
+                            f"{backend}/{op}/{provider}/{mode}/{operation}/{short}/{shape}"
+                            f"{param_id}{timing_id}{source_id}{dtype_id}",
+                            sha256(key.encode()).hexdigest(),
+                            _reason(matrix, mask4 & mask5),
+                            -1,
+                            name,
+                        )

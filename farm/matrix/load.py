@@ -1,0 +1,309 @@
+"""`load`: a YAML file to a resolved matrix, or one sentence that says where, what, and what to do."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from farm import backends as farm_backends
+from farm import ops as farm_ops
+from farm.errors import MatrixError, UsageError
+from kernels.contract import Contract
+
+from . import axes as ax
+from .document import Node, override, parse, read, show, suggest
+from .model import DEFAULT_DEADLINES, MAX_CELLS, METHODS, Matrix, MatrixInfo, Tolerance, View, untimed
+from .registry import ProviderInfo, builtin_providers, extras_for
+from .rules import Kind, Rule, kinds, parse_rule
+
+KEYS = ("name", "op", "axes", "providers", "backends", "exclude", "timing", "require", "deadlines", "sim",
+        "tolerances")  # fmt: skip
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+Overrides = Sequence[tuple[str, str]]
+
+
+def load(path: Path | str, **how: Any) -> Matrix:
+    """The one matrix in `path`; what else it takes is `load_all`'s."""
+    found = load_all(path, **how)
+    if len(found) != 1:
+        raise MatrixError(f"{path}: holds {len(found)} matrices where one is needed; give each its own file")
+    return found[0]
+
+
+def load_files(paths: Sequence[Path | str], *, overrides: Overrides = (), **how: Any) -> list[Matrix]:
+    """The matrices of several files; UsageError for a `--set NAME:path` whose NAME is none of them."""
+    found = [matrix for path in paths for matrix in load_all(path, overrides=overrides, **how)]
+    names = list(dict.fromkeys(m.name for m in found))
+    for key, text in overrides:
+        only, colon, _ = key.partition(":")
+        if colon and only not in names:
+            raise UsageError(f'--set {key}={text}: there is no matrix "{only}"; {suggest(only, names, "matrices")}')
+    return found
+
+
+def load_all(
+    path: Path | str,
+    *,
+    overrides: Overrides = (),
+    contracts: Callable[[str], Contract] = farm_ops.contract,
+    ops: Sequence[str] | None = None,
+    registry: Mapping[str, ProviderInfo] | None = None,
+    extra_providers: Mapping[str, str] | None = None,
+    backends: Sequence[str] | None = None,
+) -> list[Matrix]:
+    """Every matrix in the YAML file `path`, one per document.
+
+    `overrides` are `--set` pairs: a dotted path (`timing.min_samples`), or `NAME:path` for the matrix of that name
+    only.  `extra_providers` maps `[OP:]NAME` to `module:function`.  The rest is what the farm knows, for tests.
+    Raises MatrixError, or UsageError for a wrong `--provider`.
+    """
+    text, sha256 = read(Path(path))
+    reader = _Reader(
+        contracts=contracts,
+        ops=tuple(farm_ops.known_ops() if ops is None else ops),
+        registry=builtin_providers() if registry is None else registry,
+        extra=extra_providers or {},
+        backends=tuple(farm_backends.known() if backends is None else backends),
+    )
+    return reader.matrices(parse(text, str(path)), str(path), sha256, overrides)
+
+
+class _Reader:
+    """Reads documents with what the farm knows: ops, providers, backends."""
+
+    def __init__(
+        self,
+        contracts: Callable[[str], Contract],
+        ops: tuple[str, ...],
+        registry: Mapping[str, ProviderInfo],
+        extra: Mapping[str, str],
+        backends: tuple[str, ...],
+    ) -> None:
+        self.contracts = contracts
+        self.ops = ops
+        self.builtin = registry
+        self.extra = extra
+        self.backends = backends
+
+    def matrices(self, roots: list[Node], path: str, sha256: str, overrides: Overrides) -> list[Matrix]:
+        if not roots or (len(roots) == 1 and roots[0].value is None):
+            raise MatrixError(f"{path}: is empty; a matrix has name, op, axes and providers")
+        found: list[Matrix] = []
+        for root in roots:
+            if not isinstance(root.value, dict):
+                raise root.error(f"is {show(root.value)}, not a mapping; it begins with name, op, axes and providers")
+            matrix = self.matrix(_overridden(root, overrides), path, sha256)
+            if matrix.name in {m.name for m in found}:
+                raise root.value["name"].error(f'is "{matrix.name}", as another matrix in this file; rename one')
+            found.append(matrix)
+        return found
+
+    def matrix(self, root: Node, path: str, sha256: str) -> Matrix:
+        given = root.mapping()
+        for key, node in given.items():
+            if key not in KEYS:
+                raise node.key_error(f"is no key of a matrix; {suggest(key, KEYS, 'keys')}")
+        for key in ("name", "op"):
+            if key not in given:
+                raise root.error(f"has no {key}; add {key}: {'rms_norm' if key == 'op' else 'my-matrix'}")
+        name = _name(given["name"])
+        contract = self._contract(given["op"])
+        extras = extras_for(contract.op, self.extra, self.builtin, self.ops)
+        registry = {**self.builtin, **extras}
+        base, views = self._views(root, contract, registry, extras)
+        modes = dict.fromkeys(m for info in registry.values() for m in info.modes)
+        known = kinds(contract, self.backends, sorted(registry), modes, METHODS)
+        info = MatrixInfo(
+            name=name,
+            path=path,
+            sha256=sha256,
+            op=contract.op,
+            require=self._require(given.get("require")),
+            deadlines=_deadlines(given.get("deadlines")),
+            sim=given["sim"].plain() if "sim" in given and given["sim"].mapping("time_us: 10") else {},
+            tolerances=_tolerances(given.get("tolerances"), known),
+        )
+        matrix = Matrix(info, contract, base, views, _exclude(given.get("exclude"), known), known)
+        _check_sizes(matrix, root)
+        _check_timings(matrix, given)
+        _check_matches(matrix, given)
+        return matrix
+
+    def _contract(self, node: Node) -> Contract:
+        op = ax.word(node)
+        try:
+            contract = self.contracts(op)
+        except KeyError:
+            raise node.unknown(self.ops, "ops") from None
+        names = [d.name for d in contract.dimensions] + [p.name for p in contract.parameters]
+        bad = next((n for n in names if n in ax.RESERVED or n.endswith("_dtype")), None)
+        if bad or len(set(names)) != len(names):
+            raise node.error(f'names an op whose contract calls something "{bad}", a reserved word; rename it there')
+        return contract
+
+    def _views(
+        self,
+        root: Node,
+        contract: Contract,
+        registry: Mapping[str, ProviderInfo],
+        extras: Mapping[str, ProviderInfo],
+    ) -> tuple[View | None, dict[str, View]]:
+        """The view of a backend of which `backends` says nothing, and the views of those that differ."""
+        given = root.value
+        axes = given["axes"].mapping("shape: [...]") if "axes" in given else {}
+        section = given["backends"].mapping("cuda: {dtype: [float16]}") if "backends" in given else {}
+        for backend, node in section.items():
+            if backend not in self.backends:
+                raise node.key_error(f"is no backend; {suggest(backend, self.backends, 'backends')}")
+
+        def view(axes: Mapping[str, Node], providers: Node | None, timing: Node | None) -> View:
+            return ax.resolve(contract, root, axes, providers, timing, registry, extras)
+
+        views = {}
+        for backend in (b for b in self.backends if b in section):
+            difference = dict(section[backend].mapping("dtype: [float16]"))
+            providers = difference.pop("providers", given.get("providers"))
+            timing = difference.pop("timing", None)
+            if timing and untimed(backend):
+                raise timing.key_error(f"is of no use: {backend} is never timed; remove it")
+            views[backend] = view({**axes, **difference}, providers, timing or given.get("timing"))
+        only_there = section and ("shape" not in axes or ("providers" not in given and not extras))
+        base = None if only_there else view(axes, given.get("providers"), given.get("timing"))
+        return base, views
+
+    def _require(self, node: Node | None) -> tuple[str, ...]:
+        if node is None:
+            return ()
+        for child in node.items():
+            if not isinstance(child.value, str) or child.value not in self.backends:
+                raise child.unknown(self.backends, "backends")
+        return ax._unique([(child.value, child) for child in node.items()])
+
+
+def _overridden(root: Node, overrides: Overrides) -> Node:
+    name = root.value.get("name")
+    for key, text in overrides:
+        only, colon, rest = key.partition(":")
+        if colon and (name is None or only != name.value):
+            continue
+        root = override(root, rest if colon else key, text)
+    return root
+
+
+def _name(node: Node) -> str:
+    name = ax.word(node)
+    if not _NAME.fullmatch(name):
+        raise node.error(f"is {show(name)}; a name has letters, digits, '.', '_' and '-'")
+    return name
+
+
+def _deadlines(node: Node | None) -> dict[str, float]:
+    out = dict(DEFAULT_DEADLINES)
+    for phase, child in (node.mapping("timing: 60") if node else {}).items():
+        if phase not in out:
+            raise child.key_error(f"is no phase; {suggest(phase, out, 'phases')}")
+        out[phase] = ax.positive(child)
+    return out
+
+
+def _exclude(node: Node | None, known: Mapping[str, Kind]) -> tuple[Rule, ...]:
+    rules = []
+    for entry in node.items() if node else ():
+        given = dict(entry.mapping("provider: torch, reason: why"))
+        if "reason" not in given:
+            raise entry.error('has no reason; add reason: "why these cells are not run"')
+        reason = ax.word(given.pop("reason"))
+        if not given:
+            raise entry.error("excludes everything; say which cells, like provider: torch")
+        rules.append(parse_rule(given, known, reason))
+    return tuple(rules)
+
+
+_TOLERANCE = ("match", "output", "metric", "limit", "reason", "date")
+
+
+def _tolerances(node: Node | None, known: Mapping[str, Kind]) -> tuple[Tolerance, ...]:
+    return tuple(_tolerance(entry, known) for entry in (node.items() if node else ()))
+
+
+def _tolerance(entry: Node, known: Mapping[str, Kind]) -> Tolerance:
+    given = entry.mapping("output: y, metric: rel_l2, limit: 1e-3, reason: why, date: 2026-01-31")
+    for key, child in given.items():
+        if key not in _TOLERANCE:
+            raise child.key_error(f"is no key of a tolerance; {suggest(key, _TOLERANCE, 'keys')}")
+    for key in ("output", "metric", "limit", "reason", "date"):
+        if key not in given:
+            raise entry.error(f"has no {key}; a tolerance says output, metric, limit, reason and date")
+    limit = given["limit"].value
+    if isinstance(limit, bool) or not isinstance(limit, (int, float)) or limit < 0:
+        raise given["limit"].error(f"is {show(limit)}; it must be a number, 0 or more")
+    date = ax.word(given["date"])
+    try:
+        if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", date):  # newer Pythons read more forms
+            raise ValueError
+        datetime.date.fromisoformat(date)
+    except ValueError:
+        raise given["date"].error(f"is {show(date)}; it must be a date like 2026-01-31") from None
+    rule = parse_rule(given["match"].mapping("dtype: bfloat16"), known) if "match" in given else Rule(())
+    output, metric, reason = (ax.word(given[key]) for key in ("output", "metric", "reason"))
+    return Tolerance(rule, output, metric, float(limit), reason, date)
+
+
+# Checks of the whole matrix.  Cells are a product of independent axes, so a rule matches some cell exactly where each
+# axis has an entry that meets the rule's conditions on it: no cell needs to be made.
+
+
+def _check_sizes(matrix: Matrix, root: Node) -> None:
+    for backend in matrix.kinds["backend"].known:
+        view = matrix.view(backend)
+        if view and view.size(backend) > MAX_CELLS:
+            count = f"{view.size(backend):,} cells on one backend ({backend})"
+            raise root.error(f"expands to {count}, more than {MAX_CELLS:,}; split it")
+
+
+def _check_timings(matrix: Matrix, given: Mapping[str, Node]) -> None:
+    """Policies that are spelled differently may be one where the backend has filled in the rest."""
+    for backend in matrix.kinds["backend"].known:
+        view = matrix.view(backend)
+        if view and not untimed(backend) and len(view.timings_on(backend)) < len(view.timings):
+            own = given["backends"].value[backend].value.get("timing") if backend in matrix.views else None
+            raise (own or given["timing"]).error(f"gives a policy a second time on {backend}; list each once")
+
+
+def _check_matches(matrix: Matrix, given: Mapping[str, Node]) -> None:
+    for key, rules in (("exclude", matrix.exclude), ("tolerances", [t.rule for t in matrix.tolerances])):
+        for i, rule in enumerate(rules):
+            if not matches_something(matrix, rule):
+                raise given[key].value[i].error(f"matches no cell ({rule}); correct it or remove it")
+
+
+def matches_something(matrix: Matrix, rule: Rule) -> bool:
+    """Whether `rule` matches a cell of the whole matrix, on any backend."""
+    return any(
+        all(any(_meets(rule, entry) for entry in axis) for axis in axis_entries(matrix, view, backend))
+        for backend in matrix.kinds["backend"].known
+        if (view := matrix.view(backend))
+    )
+
+
+def _meets(rule: Rule, entry: Mapping[str, Any]) -> bool:
+    return all(c.holds(entry[c.key]) for c in rule.conditions if c.key in entry)
+
+
+def axis_entries(matrix: Matrix, view: View, backend: str) -> Iterator[list[dict[str, Any]]]:
+    """Per axis, each entry as the keys of the rule language that it decides."""
+    yield [{"backend": backend, "op": matrix.op}]
+    yield [{**dims, "tag": tag} for dims, tag in view.shapes]
+    yield [
+        {"dtype": next(iter(d.values()), None), **{f"{tensor}_dtype": v for tensor, v in d.items()}}
+        for d in view.dtypes
+    ]
+    yield [dict(params) for params in view.params]
+    yield [{"family": family} for family in view.families]
+    yield [{"seed": seed} for seed in view.seeds]
+    yield [{"operation": operation} for operation in view.operations]
+    yield [{"provider": p.name, "mode": mode} for p in view.providers for mode in p.modes]
+    yield [{"timing": timing.method} for timing in view.timings_on(backend)]

@@ -1,0 +1,178 @@
+"""A resolved matrix: every field filled, nothing of YAML left.  Only this travels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from farm import backends as farm_backends
+from farm.cell import Cell, Timing
+from kernels.contract import Contract
+
+from .rules import Kind, Rule, lookup
+
+MAX_CELLS = 1_000_000
+#: Seconds that each phase of a child may take.
+DEFAULT_DEADLINES: Mapping[str, float] = {
+    "spawn": 120.0, "import": 120.0, "compile": 120.0, "check": 60.0, "timing": 60.0, "teardown": 10.0,
+}  # fmt: skip
+METHODS = ("rotating_graph", "events", "host", "none")
+CACHES = ("cold", "warm")
+
+
+@cache
+def default_timing(backend: str) -> Timing:
+    """A backend's own policy, where the matrix says nothing."""
+    return Timing(method=farm_backends.get(backend).DEFAULT_TIMING)
+
+
+def untimed(backend: str) -> bool:
+    """Whether a backend is never timed, whatever a matrix says: the interpreter's time is no kernel's time."""
+    return default_timing(backend).method == "none"
+
+
+def resolve_timing(backend: str, spec: Mapping[str, Any]) -> Timing:
+    """The policy that `spec` (the fields which the matrix gives) means on `backend`."""
+    if untimed(backend):
+        return Timing()
+    timing = Timing(**{"method": default_timing(backend).method, **spec})
+    return Timing() if timing.method == "none" else timing  # nothing to sample: its other fields say nothing
+
+
+@dataclass(frozen=True)
+class Provider:
+    """A provider in a matrix, with the modes to run."""
+
+    name: str
+    role: str
+    modes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """The axes that a backend sees; cells are their product.  Entries are ordered as the matrix lists them."""
+
+    shapes: tuple[tuple[Mapping[str, int], str], ...]  # dimensions in the contract's order, and the tag
+    dtypes: tuple[Mapping[str, str], ...]
+    params: tuple[Mapping[str, Any], ...]
+    families: tuple[str, ...]
+    seeds: tuple[int, ...]
+    operations: tuple[str, ...]
+    providers: tuple[Provider, ...]
+    timings: tuple[Mapping[str, Any], ...]  # given fields only: the backend fills in the rest
+
+    def timings_on(self, backend: str) -> tuple[Timing, ...]:
+        resolved = [resolve_timing(backend, spec) for spec in self.timings or ({},)]
+        return tuple(dict.fromkeys(resolved))
+
+    def size(self, backend: str) -> int:
+        """How many cells the view gives on `backend`."""
+        count = sum(len(p.modes) for p in self.providers)
+        for axis in (self.shapes, self.dtypes, self.params, self.families, self.seeds, self.operations):
+            count *= len(axis)
+        return count * len(self.timings_on(backend))
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """A gate that the matrix replaces, with who decided it and when."""
+
+    rule: Rule
+    output: str  # or "*"
+    metric: str
+    limit: float
+    reason: str
+    date: str  # ISO
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"match": self.rule.to_list(), **self.override()}
+
+    def override(self) -> dict[str, Any]:
+        return {key: getattr(self, key) for key in ("output", "metric", "limit", "reason", "date")}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Tolerance:
+        return cls(Rule.from_list(data["match"]), *(data[k] for k in ("output", "metric", "limit", "reason", "date")))
+
+
+@dataclass(frozen=True)
+class MatrixInfo:
+    """What the rest of the farm needs of a matrix once its cells are made; travels with a plan."""
+
+    name: str
+    path: str
+    sha256: str
+    op: str
+    require: tuple[str, ...] = ()
+    deadlines: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_DEADLINES))
+    sim: Mapping[str, Any] = field(default_factory=dict)
+    tolerances: tuple[Tolerance, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **self.__dict__,
+            "require": list(self.require),
+            "deadlines": dict(self.deadlines),
+            "sim": dict(self.sim),
+            "tolerances": [t.to_dict() for t in self.tolerances],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> MatrixInfo:
+        tolerances = tuple(Tolerance.from_dict(t) for t in data["tolerances"])
+        return cls(**{**data, "require": tuple(data["require"]), "tolerances": tolerances})
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One matrix: what `load` gives and `cells` expands."""
+
+    info: MatrixInfo
+    contract: Contract
+    base: View | None  # None: the matrix speaks of the backends in `views` only
+    views: Mapping[str, View]  # the backends that differ
+    exclude: tuple[Rule, ...]
+    kinds: Mapping[str, Kind]  # the keys that a rule or a select may hold
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def path(self) -> str:
+        return self.info.path
+
+    @property
+    def sha256(self) -> str:
+        return self.info.sha256
+
+    @property
+    def op(self) -> str:
+        return self.info.op
+
+    @property
+    def require(self) -> tuple[str, ...]:
+        return self.info.require
+
+    @property
+    def deadlines(self) -> Mapping[str, float]:
+        return self.info.deadlines
+
+    @property
+    def sim(self) -> Mapping[str, Any]:
+        return self.info.sim
+
+    @property
+    def tolerances(self) -> tuple[Tolerance, ...]:
+        return self.info.tolerances
+
+    def view(self, backend: str) -> View | None:
+        return self.views.get(backend, self.base)
+
+
+def tolerances_for(matrix: Matrix | MatrixInfo, cell: Cell) -> list[dict[str, Any]]:
+    """The matrix's own gates for a cell, later ones over earlier ones: output, metric, limit, reason, date."""
+    get = lookup(cell)
+    return [t.override() for t in matrix.tolerances if t.rule.holds(get)]

@@ -1,0 +1,170 @@
+"""A plan: the cells of several matrices in order, each once, with counts, an estimate, and a hash.  Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from farm.cell import Cell
+from farm.errors import InfraError, MatrixError, UsageError
+
+from .expand import cells as expand
+from .expand import select_rule
+from .model import MAX_CELLS, Matrix, MatrixInfo
+from .rules import lookup
+
+SCHEMA = 1  # 1: first
+
+
+@dataclass(frozen=True)
+class Count:
+    """Of one backend: planned cells, those that a matrix excludes, and estimated seconds on one device."""
+
+    cells: int
+    skipped: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every cell of a run before anything starts."""
+
+    cells: tuple[Cell, ...]
+    matrices: tuple[MatrixInfo, ...]
+    plan_hash: str
+    backends: Mapping[str, Count]
+
+    def matrix(self, cell: Cell) -> MatrixInfo:
+        """The matrix that a cell came from."""
+        return next(m for m in self.matrices if m.name == cell.matrix)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "plan_hash": self.plan_hash,
+            "matrices": [m.to_dict() for m in self.matrices],
+            "backends": {name: dict(count.__dict__) for name, count in self.backends.items()},
+            "cells": [cell.to_dict() for cell in self.cells],
+        }
+
+    def to_json(self) -> str:
+        """One JSON object, keys in a fixed order; `from_json` is the inverse."""
+        return json.dumps(self.to_dict(), ensure_ascii=True, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """A plan as `to_json` wrote it; UsageError if it is none or was edited."""
+        try:
+            data = json.loads(text)
+            if data["schema"] != SCHEMA:
+                raise UsageError(f"the plan has schema {data['schema']}, this farm reads {SCHEMA}; plan again")
+            found = tuple(Cell.from_dict(c) for c in data["cells"])
+            matrices = tuple(MatrixInfo.from_dict(m) for m in data["matrices"])
+            backends = {name: Count(**count) for name, count in data["backends"].items()}
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UsageError(f"this is no plan of the farm ({type(error).__name__}: {error}); plan again") from None
+        if plan_hash(found) != data["plan_hash"]:
+            raise UsageError("the plan's cells do not fit its hash: it was edited or cut; plan again")
+        return cls(found, matrices, data["plan_hash"], backends)
+
+
+def default_backends(matrices: Sequence[Matrix]) -> list[str]:
+    """What `farm plan` plans for without `--backend`: what the matrices require, else cpu."""
+    return list(dict.fromkeys(b for m in matrices for b in m.require)) or ["cpu"]
+
+
+def plan(matrices: Sequence[Matrix], backends: Sequence[str] = (), *, select: str | None = None) -> Plan:
+    """The plan of `matrices` on `backends` (default: `default_backends`), narrowed by `select`.
+
+    A cell that two matrices share is planned once, as the first one's; where one of them excludes it, as the other's.
+    """
+    matrices = _distinct(matrices)
+    backends = list(dict.fromkeys(backends)) or default_backends(matrices)
+    rule = select_rule(select, matrices) if select else None
+    places: dict[str, int] = {}
+    found: list[Cell] = []
+    for backend in backends:
+        for matrix in matrices:
+            for cell in expand(matrix, [backend]):
+                if rule and not rule.holds(lookup(cell)):
+                    continue
+                place = places.setdefault(cell.cell_key, len(found))
+                if place == len(found):
+                    found.append(cell)
+                elif found[place].skip_reason and not cell.skip_reason:
+                    found[place] = cell
+        if len(found) > MAX_CELLS:
+            raise MatrixError(f"the matrices expand to more than {MAX_CELLS:,} cells; run fewer at a time")
+    if not found:
+        raise UsageError(f"--select {select} selects none of the matrices' cells; widen it")
+    _number(found)
+    infos = tuple(m.info for m in matrices)
+    return Plan(tuple(found), infos, plan_hash(found), _counts(found, backends))
+
+
+def _distinct(matrices: Sequence[Matrix]) -> list[Matrix]:
+    """The matrices without those named twice on the command line; two unlike ones of one name are an error."""
+    out: dict[str, Matrix] = {}
+    for matrix in matrices:
+        other = out.setdefault(matrix.name, matrix)
+        if other is not matrix and (other.sha256, other.exclude) != (matrix.sha256, matrix.exclude):
+            raise MatrixError(f'{matrix.path}: name is "{matrix.name}", as in {other.path}; rename one')
+    return list(out.values())
+
+
+def _number(found: list[Cell]) -> None:
+    """Give each cell its index.  The cells are this plan's own and nobody has seen them yet: set in place."""
+    for index, cell in enumerate(found):
+        object.__setattr__(cell, "index", index)
+    if len({cell.cell_id for cell in found}) != len(found):
+        raise InfraError("two cells with different keys have one id; this is a bug in farm.matrix.ids, report it")
+
+
+def plan_hash(cells: Sequence[Cell]) -> str:
+    """SHA-256 over id, key and skip reason of every cell in order."""
+    digest = hashlib.sha256()
+    for cell in cells:
+        digest.update(f"{cell.cell_id}\t{cell.cell_key}\t{cell.skip_reason}\n".encode())
+    return digest.hexdigest()
+
+
+def _counts(found: Sequence[Cell], backends: Sequence[str]) -> dict[str, Count]:
+    number, skipped, seconds = (dict.fromkeys(backends, 0), dict.fromkeys(backends, 0), dict.fromkeys(backends, 0.0))
+    for cell in found:
+        number[cell.backend] += 1
+        if cell.skip_reason:
+            skipped[cell.backend] += 1
+        else:
+            seconds[cell.backend] += estimate_seconds(cell)
+    return {b: Count(number[b], skipped[b], round(seconds[b], 3)) for b in backends}
+
+
+#: Seconds that a cell costs besides its work: start, messages, journal, judging a small output.
+_FIXED = {"cuda": 0.1, "rocm": 0.1, "ascend": 0.2, "cpu": 0.05, "sim": 0.01}
+_PROGRAM = 0.7e-3  # one Triton program of a norm in the interpreter, measured on a 2-core x86 machine
+_ELEMENT = 15e-9  # making, referencing and comparing one element in float64 on one core
+_PASSES = {"forward": 1, "no-grad-forward": 1, "backward": 3, "full": 3}  # a backward runs a forward first
+
+
+def estimate_seconds(cell: Cell) -> float:
+    """About how long one device holds `cell`, in seconds: for leases and for `farm plan`; no promise.
+
+    Fixed cost, plus host work per element of the largest tensor, plus on `cpu`, for our kernels, interpreted
+    programs (one per row), plus the timing budget where it is timed.
+    """
+    sizes = list(cell.dims.values())
+    elements = 1
+    for size in sizes[:2]:
+        elements *= size
+    if cell.backend == "sim":
+        return _FIXED["sim"]
+    seconds = _FIXED.get(cell.backend, 0.1) + _ELEMENT * elements * _PASSES.get(cell.operation, 1)
+    if cell.backend == "cpu":
+        programs = sizes[0] if sizes and cell.provider == "farm" else 0
+        return seconds + _PROGRAM * programs * _PASSES.get(cell.operation, 1)
+    if cell.timing.method != "none":
+        seconds += 0.2 * cell.timing.max_seconds  # the stopping rule seldom needs all of it
+    return seconds

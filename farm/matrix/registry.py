@@ -1,0 +1,66 @@
+"""Which providers there are: the files of `farm/providers/`, and those a user names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from farm.errors import InfraError, UsageError
+
+from .document import suggest
+
+ANY_OP = "*"
+
+
+@dataclass(frozen=True)
+class ProviderInfo:
+    """What a matrix must know of a provider.  `ops` holds `*` where it may be asked for any op."""
+
+    name: str
+    role: str = "subject"  # or "peer"
+    modes: tuple[str, ...] = ("auto",)
+    ops: tuple[str, ...] = (ANY_OP,)
+
+    def does(self, op: str) -> bool:
+        return op in self.ops or ANY_OP in self.ops
+
+
+@lru_cache(maxsize=1)
+def builtin_providers() -> Mapping[str, ProviderInfo]:
+    """The providers in `farm/providers/`, by name; reads their constants, which need no torch."""
+    package = import_module("farm.providers")
+    found = {}
+    for file in sorted(info.name for info in iter_modules(package.__path__)):
+        module = import_module(f"farm.providers.{file}")
+        if not hasattr(module, "NAME"):
+            continue  # a helper beside the providers
+        try:
+            info = ProviderInfo(module.NAME, module.ROLE, tuple(module.MODES), tuple(module.OPS))
+        except AttributeError as error:
+            raise InfraError(f"farm/providers/{file}.py: {error}; a provider says NAME, ROLE, MODES and OPS") from None
+        found[info.name] = info
+    return found
+
+
+def extras_for(
+    op: str, extra: Mapping[str, str], registry: Mapping[str, ProviderInfo], ops: Sequence[str] = ()
+) -> dict[str, ProviderInfo]:
+    """The providers of `--provider [OP:]NAME=module:function` that apply to `op`: subjects with the one mode auto.
+
+    `extra` maps `NAME` or `OP:NAME` to `module:function`.
+    """
+    found = {}
+    for key in sorted(extra):
+        only, _, name = key.rpartition(":")
+        if name in registry:
+            raise UsageError(f'--provider {key}: "{name}" is a provider of the farm; choose another name')
+        if only and ops and only not in ops:
+            raise UsageError(f'--provider {key}: there is no op "{only}"; {suggest(only, ops, "ops")}')
+        if not name.replace("_", "").replace("-", "").isalnum() or not name.isascii():
+            raise UsageError(f"--provider {key}: a provider's name has letters, digits, _ and -; choose another name")
+        if only in ("", op):
+            found[name] = ProviderInfo(name)
+    return found

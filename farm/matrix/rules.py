@@ -1,0 +1,227 @@
+"""The rule language of `exclude`, of tolerances, and of `--select`.
+
+A rule is a set of conditions that must all hold.  A condition's value is a literal, a list of literals, or
+`OP value` with OP one of `<`, `<=`, `>`, `>=` (numbers) and `!=` (anything).
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from farm.cell import DTYPE_ALIASES, DTYPES, OPERATIONS, Cell
+from farm.errors import UsageError
+from kernels.contract import Contract
+
+from .document import Node, show, suggest
+
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_OPERATOR = re.compile(r"^\s*(<=|>=|!=|<|>)\s*(.*?)\s*$")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a key's values are: `int`, `float`, `bool`, `str` or `dtype`; `known` lists them where they are closed."""
+
+    type: str
+    known: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`key` is one of `values` (op `in`), is not `values[0]`, or compares with it."""
+
+    key: str
+    op: str
+    values: tuple[Any, ...]
+
+    def holds(self, value: Any) -> bool:
+        if value is None:  # the cell's op has no such key
+            return False
+        if self.op in _COMPARE:
+            return _COMPARE[self.op](value, self.values[0])
+        # A tag may join several origins, `tilegym+liger`: it is each of them.
+        found = value in self.values or (self.key == "tag" and any(part in self.values for part in value.split("+")))
+        return found if self.op == "in" else not found
+
+    def __str__(self) -> str:
+        values = "|".join(_text(v) for v in self.values)
+        return f"{self.key}={values}" if self.op == "in" else f"{self.key}{self.op}{values}"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Conditions that must all hold, in the fixed order of keys, and the reason."""
+
+    conditions: tuple[Condition, ...]
+    reason: str = ""
+
+    def holds(self, lookup: Callable[[str], Any]) -> bool:
+        return all(c.holds(lookup(c.key)) for c in self.conditions)
+
+    def __str__(self) -> str:
+        return ", ".join(str(c) for c in self.conditions)
+
+    def to_list(self) -> list[list[Any]]:
+        return [[c.key, c.op, list(c.values)] for c in self.conditions]
+
+    @classmethod
+    def from_list(cls, data: Iterable[Iterable[Any]], reason: str = "") -> Rule:
+        return cls(tuple(Condition(key, op, tuple(values)) for key, op, values in data), reason)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def kinds(contract: Contract, backends: Iterable[str], providers: Iterable[str], modes: Iterable[str],
+          methods: Iterable[str]) -> dict[str, Kind]:  # fmt: skip
+    """Every key that a rule may hold, in the order in which a rule is told."""
+    out = {
+        "backend": Kind("str", tuple(backends)),
+        "op": Kind("str", (contract.op,)),
+        "provider": Kind("str", tuple(providers)),
+        "mode": Kind("str", tuple(modes)),
+        "operation": Kind("str", OPERATIONS),
+        "dtype": Kind("dtype"),
+    }
+    out.update({f"{tensor}_dtype": Kind("dtype") for tensor in contract.typed})
+    out.update({d.name: Kind("int") for d in contract.dimensions})
+    for p in contract.parameters:
+        closed = tuple(str(v) for v in p.allowed) if p.allowed and p.type is str else ()
+        out[p.name] = Kind(p.type.__name__, closed)
+    out.update({"tag": Kind("str"), "family": Kind("str", contract.families), "seed": Kind("int")})
+    out["timing"] = Kind("str", tuple(methods))
+    return out
+
+
+def lookup(cell: Cell) -> Callable[[str], Any]:
+    """How a rule's keys are read from a cell; None for a key that its op does not have."""
+
+    def get(key: str) -> Any:
+        if key in ("backend", "op", "provider", "mode", "operation", "dtype", "tag", "family", "seed"):
+            return getattr(cell, key)
+        if key == "timing":
+            return cell.timing.method
+        if key in cell.dims:
+            return cell.dims[key]
+        if key in cell.params:
+            return cell.params[key]
+        return cell.dtypes.get(key.removesuffix("_dtype")) if key.endswith("_dtype") else None
+
+    return get
+
+
+class _BadValueError(Exception):
+    """Why a value does not fit its key."""
+
+
+def parse_rule(entries: Mapping[str, Node], known: Mapping[str, Kind], reason: str = "") -> Rule:
+    """A rule from the entries of a YAML mapping; errors name the place."""
+    found = {}
+    for key, node in entries.items():
+        if key not in known:
+            raise node.key_error(f"is no key of a rule; {suggest(key, [*known, 'reason'], 'keys')}")
+        found[key] = _condition(key, node.items() if isinstance(node.value, list) else [node], known[key])
+    return Rule(tuple(found[key] for key in known if key in found), reason)
+
+
+def _condition(key: str, nodes: list[Node], kind: Kind) -> Condition:
+    values = []
+    for node in nodes:
+        try:
+            if len(nodes) == 1 and isinstance(node.value, str) and (match := _OPERATOR.match(node.value)):
+                return _compare(key, match[1], match[2], kind)
+            values.append(_literal(node.value, kind))
+        except _BadValueError as error:
+            raise node.error(f"is {show(node.value)}; {error}") from None
+    return Condition(key, "in", tuple(values))
+
+
+def _compare(key: str, sign: str, text: str, kind: Kind) -> Condition:
+    if sign != "!=" and kind.type not in ("int", "float"):
+        raise _BadValueError(f"{key} is not a number and cannot be compared with {sign}")
+    return Condition(key, sign, (_from_text(text, kind, loose=sign != "!="),))
+
+
+def _from_text(text: str, kind: Kind, loose: bool = False) -> Any:
+    """A literal written as text, as in `--select` or after an operator; `loose` lets an int be compared to 0.5."""
+    if kind.type in ("int", "float"):
+        for make in (int, float) if kind.type == "int" and loose else ((int,) if kind.type == "int" else (float,)):
+            try:
+                return make(text)
+            except ValueError:
+                continue
+        raise _BadValueError(f"{show(text)} is not a {'whole ' if kind.type == 'int' else ''}number")
+    if kind.type == "bool":
+        if text.lower() not in ("true", "false"):
+            raise _BadValueError("it must be true or false")
+        return text.lower() == "true"
+    return _literal(text, kind)
+
+
+def _literal(value: Any, kind: Kind) -> Any:
+    if kind.type == "int" and (isinstance(value, bool) or not isinstance(value, int)):
+        raise _BadValueError('it must be a whole number, a list of them, or a comparison like ">8192"')
+    if kind.type == "float":
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise _BadValueError('it must be a number, a list of them, or a comparison like ">0.5"')
+        return float(value)
+    if kind.type == "bool" and not isinstance(value, bool):
+        raise _BadValueError("it must be true or false")
+    if kind.type == "str" and not isinstance(value, str):
+        raise _BadValueError("it must be text")
+    if kind.type == "dtype":
+        if value not in DTYPE_ALIASES:
+            raise _BadValueError(suggest_dtype(value))
+        return DTYPE_ALIASES[value]
+    if kind.known and value not in kind.known:
+        raise _BadValueError(suggest(value, kind.known, "values"))
+    return value
+
+
+def suggest_dtype(value: Any) -> str:
+    """The near miss by its full name, also where a short one was nearly written."""
+    text = suggest(value, DTYPE_ALIASES, "dtypes")
+    if not text.startswith("did"):
+        return f"the dtypes are {', '.join(DTYPES)}"
+    return f'did you mean "{DTYPE_ALIASES[text.split(chr(34))[1]]}"?'
+
+
+def parse_select(text: str, known: Mapping[str, Kind]) -> Rule:
+    """`hidden=>8192,dtype=bf16|fp16,provider=!=torch` as a rule; UsageError with the near miss."""
+    found: dict[str, Condition] = {}
+    for part in text.split(","):
+        key, sign, raw = (piece.strip() for piece in part.partition("="))
+        if not sign or not key or not raw:
+            raise UsageError(f"--select {text}: {show(part)} is not key=value")
+        if key not in known:
+            raise UsageError(f"--select {text}: {show(key)} is no key; {suggest(key, known, 'keys')}")
+        if key in found:
+            raise UsageError(f"--select {text}: {key} is given twice; write {key}=a|b for either")
+        try:
+            if match := _OPERATOR.match(raw):
+                found[key] = _compare(key, match[1], match[2], known[key])
+            else:
+                found[key] = Condition(key, "in", tuple(_from_text(v.strip(), known[key]) for v in raw.split("|")))
+        except _BadValueError as error:
+            raise UsageError(f"--select {text}: {key} is {show(raw)}; {error}") from None
+    return Rule(tuple(found[key] for key in known if key in found))
+
+
+def merged_kinds(many: Iterable[Mapping[str, Kind]]) -> dict[str, Kind]:
+    """The keys of several matrices: a select may name any of them, and a cell without the key is not selected."""
+    out: dict[str, Kind] = {}
+    for one in many:
+        for key, kind in one.items():
+            seen = out.setdefault(key, kind)
+            if seen.known and kind.known:
+                out[key] = Kind(kind.type, tuple(dict.fromkeys((*seen.known, *kind.known))))
+            elif seen.known:
+                out[key] = Kind(kind.type)
+    return out

@@ -1,0 +1,59 @@
+"""PyTorch as a user would call it: eager, its fused operators where they exist.  Rounding class: single (gemma).
+
+rms_norm on a GPU is `torch.nn.functional.rms_norm` as it stands: its fused kernel computes in float32 and rounds once.
+PyTorch leaves that kernel for a composite that rounds twice where x and weight differ in dtype, and always on the CPU;
+there, and where an offset makes the weight float32, the same function runs on float32 copies with one cast at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+NAME = "torch"
+ROLE = "peer"
+MODES = ("auto",)
+OPS = ("rms_norm", "matmul", "rms_norm_quantize")
+DISTRIBUTION = "torch"
+
+
+def load(op: str) -> Callable[..., Any]:
+    """The function of `op`; ImportError where torch is missing."""
+    import torch
+
+    if op == "matmul":
+        return torch.matmul
+    if op == "rms_norm":
+        return _rms_norm
+    if op == "rms_norm_quantize":
+        return rms_norm_quantize
+    raise NotImplementedError(f"provider {NAME} has no {op}; it has {', '.join(OPS)}")
+
+
+def _rms_norm(x: Any, weight: Any, eps: float = 1e-6, *, offset: float = 0.0) -> Any:
+    """x [..., hidden], weight [hidden] or None -> y like x."""
+    from torch.nn.functional import rms_norm
+
+    shape = (x.shape[-1],)
+    fused = x.device.type != "cpu" and (weight is None or (weight.dtype == x.dtype and offset == 0.0))
+    if fused:
+        return rms_norm(x, shape, weight, eps)
+    wide = None if weight is None else weight.float() + offset
+    return rms_norm(x.float(), shape, wide, eps).to(x.dtype)
+
+
+def rms_norm_quantize(x: Any, weight: Any, eps: float = 1e-6) -> tuple[Any, Any]:
+    """x [..., hidden] -> (q int8 like x, scale float32 [..., 1]), symmetric to int8 with a scale per row.
+
+    y = x / sqrt(mean(x^2) + eps) * weight in float32; scale = max|y| / 127; q = y / scale rounded half to even.  A row
+    of zeros has scale 0 and q 0.
+    """
+    import torch
+
+    wide = x.float()
+    y = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    if weight is not None:
+        y = y * weight.float()
+    scale = y.abs().amax(-1, keepdim=True) / 127.0
+    q = torch.where(scale > 0, y / scale, 0.0).round().clamp(-127, 127).to(torch.int8)
+    return q, scale

@@ -1,0 +1,107 @@
+"""PyTorch's compiler on the plain formulas, one compilation per shape.  Rounding class: single (gemma).
+
+The formulas are float32 from the first operation to one cast, which Inductor fuses into one kernel.  Where the tool
+chain that Inductor needs is missing (a C++ compiler on the CPU, Triton and a C compiler on a GPU), NotImplementedError
+says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+NAME = "torch_compile"
+ROLE = "peer"
+MODES = ("auto",)
+OPS = ("rms_norm", "matmul", "rms_norm_quantize")
+DISTRIBUTION = "torch"
+
+_MISSING_TOOLS = ("InvalidCxxCompiler", "TritonMissing", "BackendCompilerFailed: Cannot find a working triton")
+_MISSING_TEXTS = ("No working C++ compiler", "Failed to find C compiler", "Cannot find a working triton", "Python.h")
+
+
+def load(op: str) -> Callable[..., Any]:
+    """The compiled function of `op`; ImportError where torch is missing."""
+    import torch
+
+    from farm.providers.torch import rms_norm_quantize
+
+    if op not in OPS:
+        raise NotImplementedError(f"provider {NAME} has no {op}; it has {', '.join(OPS)}")
+    if op == "rms_norm":
+        compiled = _Compiled(_rms_norm)
+
+        # Its own signature: a caller asks a provider which keywords it takes.
+        def rms_norm(x: Any, weight: Any, eps: float = 1e-6, *, offset: float = 0.0) -> Any:
+            return compiled(x, weight, eps, offset)
+
+        return rms_norm
+    return _Compiled(torch.matmul if op == "matmul" else rms_norm_quantize)
+
+
+def _rms_norm(x: Any, weight: Any, eps: float, offset: float) -> Any:
+    """x [..., hidden], weight [hidden] or None -> y like x."""
+    import torch
+
+    wide = x.float()
+    y = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    if weight is not None:
+        y = y * (weight.float() + offset)
+    return y.to(x.dtype)
+
+
+class _Compiled:
+    """Compiles anew for each kind of call and forgets the last one.
+
+    Dynamo gives up after 8 variants of one function and from then on runs it eagerly, without a word; a matrix has more
+    shapes than that, and its `torch_compile` would be eager.
+    """
+
+    def __init__(self, function: Callable[..., Any]):
+        self._function = function
+        self._kind: Any = None
+        self._compiled: Any = None
+
+    def __call__(self, *args: Any) -> Any:
+        import torch
+
+        kind = (torch.is_grad_enabled(), *(_kind(a) for a in args))
+        if kind != self._kind:
+            _configure()
+            torch._dynamo.reset()
+            self._compiled = torch.compile(self._function, dynamic=False)
+            self._kind = kind
+        try:
+            return self._compiled(*args)
+        except Exception as error:
+            self._kind = None
+            reason = _missing_tool(error)
+            if reason:
+                raise NotImplementedError(reason) from error
+            raise
+
+
+def _kind(arg: Any) -> Any:
+    """What Dynamo specialises a call on, as far as a matrix varies it."""
+    if hasattr(arg, "data_ptr"):
+        return (tuple(arg.shape), arg.stride(), arg.dtype, arg.device, arg.requires_grad)
+    return arg
+
+
+def _configure() -> None:
+    import torch._functorch.config as functorch
+    import torch._inductor.config as inductor
+
+    functorch.donated_buffer = False  # else backward under retain_graph=True is refused
+    inductor.compile_threads = 1  # else a pool of processes outlives a child that is killed
+
+
+def _missing_tool(error: BaseException) -> str | None:
+    """The tool that Inductor did not find, from anywhere in the chain of causes; None for a true error."""
+    link: BaseException | None = error
+    while link is not None:
+        text = f"{type(link).__name__}: {link}"
+        if any(t in text for t in (*_MISSING_TOOLS, *_MISSING_TEXTS)):
+            return f"torch.compile lacks a tool here ({text.splitlines()[0][:200]})"
+        link = link.__cause__ or getattr(link, "inner_exception", None)
+    return None

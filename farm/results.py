@@ -1,0 +1,147 @@
+"""One row per planned cell: what the plan, the child and the judge said of it, joined.  Pure.
+
+The columns are the schema of `cells.parquet`.  Schema history:
+    1   first
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status, canonical_json
+from farm.timing.statistics import quality, summarize
+
+SCHEMA = 1
+#: Column -> kind of value: text, int, float; JSON values are text.
+COLUMNS: dict[str, str] = {
+    **dict.fromkeys(("cell_id", "cell_key"), "text"), "index": "int",
+    **dict.fromkeys(("matrix", "tag", "backend", "target", "op", "provider", "role", "mode", "mode_resolved",
+                     "launch", "operation", "dtype", "dtypes", "shape", "dims", "params", "family"), "text"),
+    "seed": "int",
+    **dict.fromkeys(("status", "reason", "fault_owner", "evidence"), "text"), "attempt": "int", "flags": "text",
+    "worst_output": "text", "worst_metric": "text", "worst_ratio": "float", "metrics": "text", "gates": "text",
+    **dict.fromkeys(("max_ulp", "rel_l2", "max_abs"), "float"),
+    **dict.fromkeys(("time_us_p20", "time_us_p50", "time_us_p80", "time_rel_mad"), "float"), "samples": "int",
+    **dict.fromkeys(("host_us_p50", "bandwidth_gbps", "tflops", "share_of_roof"), "float"),
+    "bytes_moved": "int", "operations": "int",
+    **dict.fromkeys(("peak_memory_mib", "compile_s", "check_s"), "float"),
+    **dict.fromkeys(("timing_method", "timing_quality", "output_hash", "input_hash", "device", "node",
+                     "fingerprint", "revision", "log"), "text"),
+    **dict.fromkeys(("started", "seconds"), "float"),
+}  # fmt: skip
+
+
+def planned_row(cell: Cell) -> dict[str, Any]:
+    """What is known of a cell before it runs; its status is `lost` until something else is known."""
+    row: dict[str, Any] = {name: "" if kind == "text" else None for name, kind in COLUMNS.items()}
+    row.update(
+        cell_id=cell.cell_id, cell_key=cell.cell_key, index=cell.index, matrix=cell.matrix, tag=cell.tag,
+        backend=cell.backend, op=cell.op, provider=cell.provider, role=cell.role, mode=cell.mode,
+        operation=cell.operation, dtype=cell.dtype, dtypes=canonical_json(dict(cell.dtypes)), shape=cell.shape,
+        dims=json.dumps(dict(cell.dims)), params=canonical_json(dict(cell.params)), family=cell.family,
+        seed=cell.seed, status=Status.LOST.value, reason="planned, no result", flags="[]", metrics="{}", gates="{}",
+        launch="{}", fingerprint="{}", timing_method=cell.timing.method, timing_quality="none", attempt=0,
+    )  # fmt: skip
+    return row
+
+
+def finish_row(
+    cell: Cell,
+    *,
+    status: Status,
+    reason: str,
+    owner: str,
+    attempt: int,
+    evidence: str,
+    origin: Mapping[str, Any] | None = None,
+    measured: Mapping[str, Any] | None = None,
+    judged: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The row of a concluded cell.
+
+    `origin`: target, device, node, fingerprint, revision, log, started, seconds.  `measured`: the child's facts and
+    timing, and the contract's work.  `judged`: metrics, gates, the worst of them, hashes.
+    """
+    row = planned_row(cell)
+    row.update(status=status.value, reason=reason, fault_owner=owner, attempt=attempt)
+    for key, value in (origin or {}).items():
+        row[key] = json.dumps(value) if key == "fingerprint" and not isinstance(value, str) else value
+    if origin:
+        row["evidence"] = evidence
+    if judged:
+        row.update(_accuracy(judged))
+    if measured:
+        row.update(_measurement(measured))
+    return row
+
+
+def _accuracy(judged: Mapping[str, Any]) -> dict[str, Any]:
+    worst = judged.get("worst_output") or ""
+    metrics = judged.get("metrics") or {}
+    of_worst = metrics.get(worst, {})
+    return {
+        "metrics": json.dumps(metrics),
+        "gates": json.dumps(judged.get("gates") or {}),
+        "worst_output": worst,
+        "worst_metric": judged.get("worst_metric") or "",
+        "worst_ratio": judged.get("worst_ratio"),
+        **{name: of_worst.get(name) for name in ("max_ulp", "rel_l2", "max_abs")},
+        "output_hash": judged.get("output_hash", ""),
+        "input_hash": judged.get("input_hash", ""),
+    }
+
+
+def _measurement(measured: Mapping[str, Any]) -> dict[str, Any]:
+    facts, timing, work = measured["facts"], measured["timing"], measured["work"]
+    moved, operations = work["bytes_read"] + work["bytes_written"], sum(work["operations"].values())
+    row: dict[str, Any] = {
+        "mode_resolved": facts.get("mode_resolved", ""),
+        "launch": json.dumps(facts.get("launch", {})),
+        "flags": json.dumps(facts.get("flags", [])),
+        "compile_s": facts.get("compile_s"),
+        "check_s": facts.get("check_s"),
+        "peak_memory_mib": facts.get("peak_memory_mib"),
+        "bytes_moved": moved,
+        "operations": operations,
+        "timing_method": timing["method"],
+    }
+    samples = timing.get("samples_us", [])
+    row["timing_quality"] = quality(
+        samples,
+        floor_us=timing.get("floor_us"),
+        bytes_moved=moved,
+        peak_gbps=measured.get("peak_gbps"),
+        cold=bool(timing.get("cold")),
+    )
+    row["samples"] = len(samples)
+    host = summarize(timing.get("host_us", []))
+    row["host_us_p50"] = host.p50 if host else None
+    summary = summarize(samples)
+    if summary and row["timing_quality"] not in ("impossible", "none"):  # an impossible number is never a speed
+        row.update(
+            time_us_p20=summary.p20, time_us_p50=summary.p50, time_us_p80=summary.p80, time_rel_mad=summary.rel_mad
+        )
+        row["bandwidth_gbps"] = moved / (summary.p50 * 1e3)
+        row["tflops"] = operations / (summary.p50 * 1e6)
+    return row
+
+
+def counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Status -> number of rows, in the status set's order."""
+    seen = Counter(row["status"] for row in rows)
+    return {s.value: seen[s.value] for s in Status if seen[s.value]}
+
+
+def verdict(rows: Iterable[Mapping[str, Any]], *, strict_peers: bool = False) -> tuple[str, int]:
+    """(words, exit code) of a run: 3 the farm's fault, 1 findings of subjects, 0 all well."""
+    fault = finding = False
+    for row in rows:
+        status = Status(row["status"])
+        fault = fault or status in FARM_FAULTS
+        finding = finding or (status in FINDINGS and (strict_peers or row["role"] == "subject"))
+    if fault:
+        return "farm_fault", 3
+    return ("findings", 1) if finding else ("passed", 0)

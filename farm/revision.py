@@ -1,0 +1,28 @@
+"""Which revision of the kernels a run measured, as git says it; a plain version where there is no git."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from farm import __version__
+from farm.ops import ROOT
+
+
+def of(folder: Path = ROOT) -> dict[str, Any]:
+    """{"name", "commit", "dirty", "version"}; `name` is what messages and rows carry."""
+    commit = _git(folder, "rev-parse", "HEAD") if (folder / ".git").exists() else ""
+    dirty = bool(commit and _git(folder, "status", "--porcelain", "--", "kernels", "farm"))
+    name = f"{commit[:12]}{'+' if dirty else ''}" if commit else __version__
+    return {"name": name, "commit": commit, "dirty": dirty, "version": __version__}
+
+
+def _git(folder: Path, *words: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

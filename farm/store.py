@@ -1,0 +1,224 @@
+"""A store is a folder of run directories; this module alone knows their paths and formats.
+
+    <store>/runs/<run-id>/journal.jsonl    every event, appended; the first lines hold the plan
+                          cells.parquet    one row per planned cell (farm.results.COLUMNS)
+                          samples.parquet  raw samples
+                          logs/            tails of failed attempts
+                          run.json         last: its existence means the run is complete
+    <store>/pages/                         HTML, made from runs
+
+Everything in a run directory is written once.  A directory without run.json is a run that is going on or was
+interrupted: its rows come from the journal, and what the journal does not know is `lost`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from farm.cell import Cell
+from farm.errors import StoreError
+from farm.results import COLUMNS, SCHEMA, planned_row
+
+_LOG_LIMIT = 64 << 10
+
+
+class Store:
+    """The runs under a folder."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+
+    @property
+    def pages(self) -> Path:
+        """Where HTML made from runs lives."""
+        return self.path / "pages"
+
+    def probe(self) -> None:
+        """StoreError now, if a run could not be written later."""
+        try:
+            runs = self.path / "runs"
+            runs.mkdir(parents=True, exist_ok=True)
+            test = runs / f".probe-{os.getpid()}"
+            test.write_text("probe")
+            test.unlink()
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> StoreError:
+        return StoreError(
+            f"{self.path}: the store cannot be written ({error.strerror or error}); "
+            "name a writable folder with --out or FARM_STORE"
+        )
+
+    def create(self, run_id: str) -> RunWriter:
+        """A new run directory.  StoreError if the store cannot be written."""
+        folder = self.path / "runs" / run_id
+        try:
+            folder.mkdir(parents=True)
+            (folder / "logs").mkdir()
+            return RunWriter(folder)
+        except FileExistsError:
+            raise StoreError(f"{folder}: a run of that id is there already; choose another --run-id") from None
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def run(self, run_id: str) -> Run:
+        """The run of an id, or of an id's unique beginning, or `last`."""
+        found = [r for r in self.runs() if r.id == run_id] or [r for r in self.runs() if r.id.startswith(run_id)]
+        if run_id == "last":
+            found = list(self.runs())[-1:]
+        if len(found) == 1:
+            return found[0]
+        have = ", ".join(r.id for r in list(self.runs())[-5:]) or "none"
+        what = "no run" if not found else "several runs"
+        raise StoreError(f'{self.path}: {what} "{run_id}" in this store (newest: {have})')
+
+    def runs(self) -> list[Run]:
+        """All runs, oldest first (a run id begins with its time)."""
+        folder = self.path / "runs"
+        if not folder.is_dir():
+            return []
+        return [Run(p) for p in sorted(folder.iterdir()) if (p / "journal.jsonl").is_file()]
+
+
+class RunWriter:
+    """Writes one run: the journal as it goes, then the tables, then run.json."""
+
+    def __init__(self, folder: Path):
+        self.dir = folder
+        self.id = folder.name
+        self._journal = (folder / "journal.jsonl").open("a", encoding="utf-8")
+
+    def plan(self, head: dict[str, Any], cells: Iterable[Cell]) -> None:
+        """The first lines: what the run is and every cell it will account for; on disk before anything starts."""
+        self.append({"event": "run", "schema": SCHEMA, "run_id": self.id, **head})
+        for cell in cells:
+            self.append({"event": "cell", "cell": cell.to_dict()})
+        self.append({"event": "planned"})
+        self.sync()
+
+    def append(self, line: dict[str, Any]) -> None:
+        """One event; on disk for this machine's other processes at once, for a power cut at the next `sync`."""
+        try:
+            self._journal.write(json.dumps(line, separators=(",", ":")) + "\n")
+            self._journal.flush()
+        except OSError as error:
+            raise StoreError(
+                f"{self.dir}: the journal cannot be written ({error.strerror}); the run stops here"
+            ) from None
+
+    def sync(self) -> None:
+        """Once per lease, not per line."""
+        os.fsync(self._journal.fileno())
+
+    def log(self, name: str, text: str) -> str:
+        """Keep the tail of a failed attempt; returns its path inside the run directory."""
+        safe = re.sub(r"[^A-Za-z0-9._=-]+", "_", name)[:150]
+        path = self.dir / "logs" / f"{safe}.txt"
+        path.write_text(text[-_LOG_LIMIT:], encoding="utf-8", errors="replace")
+        return f"logs/{path.name}"
+
+    def finish(self, rows: list[dict[str, Any]], samples: list[dict[str, Any]], head: dict[str, Any]) -> None:
+        """The tables, then run.json: from then on the directory never changes."""
+        _write_table(self.dir / "cells.parquet", rows, COLUMNS)
+        _write_table(self.dir / "samples.parquet", samples, SAMPLE_COLUMNS)
+        self.sync()
+        _write_atomic(self.dir / "run.json", json.dumps({"schema": SCHEMA, "run_id": self.id, **head}, indent=1))
+
+    def close(self) -> None:
+        self._journal.close()
+
+
+#: samples.parquet: one row per timed cell; `samples_us` and `host_us` are JSON lists of microseconds.
+SAMPLE_COLUMNS = {
+    "cell_id": "text", "cell_key": "text", "attempt": "int", "method": "text", "samples_us": "text", "host_us": "text",
+    "sets": "int", "launches": "int", "floor_us": "float",
+}  # fmt: skip
+
+
+def _write_table(path: Path, rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {"text": pa.string(), "int": pa.int64(), "float": pa.float64()}
+    schema = pa.schema([(name, kinds[kind]) for name, kind in columns.items()], metadata={"schema": str(SCHEMA)})
+    table = pa.table({name: [row.get(name) for row in rows] for name in columns}, schema=schema)
+    temporary = path.with_suffix(".tmp")
+    pq.write_table(table, temporary, compression="zstd")
+    temporary.replace(path)
+
+
+def _write_atomic(path: Path, text: str) -> None:
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+@dataclass
+class Run:
+    """A run on disk, read when asked."""
+
+    dir: Path
+
+    @property
+    def id(self) -> str:
+        return self.dir.name
+
+    @property
+    def complete(self) -> bool:
+        """Whether run.json is there."""
+        return (self.dir / "run.json").is_file()
+
+    @cached_property
+    def head(self) -> dict[str, Any]:
+        """run.json; for an unfinished run what the journal's first line says, and `complete: false`."""
+        if self.complete:
+            head: dict[str, Any] = json.loads((self.dir / "run.json").read_text(encoding="utf-8"))
+            return {**head, "complete": True}
+        first = next(self.journal(), {})
+        return {**{k: v for k, v in first.items() if k != "event"}, "complete": False}
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per planned cell."""
+        if self.complete:
+            import pyarrow.parquet as pq
+
+            table: list[dict[str, Any]] = pq.read_table(self.dir / "cells.parquet").to_pylist()
+            return table
+        return fold(self.journal())
+
+    def cells(self) -> list[Cell]:
+        """The plan."""
+        return [Cell.from_dict(line["cell"]) for line in self.journal() if line.get("event") == "cell"]
+
+    def journal(self) -> Iterator[dict[str, Any]]:
+        """The events; a last line cut short by a kill is left out."""
+        with (self.dir / "journal.jsonl").open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    return
+
+
+def fold(journal: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows from events: the plan's cells, each with its result or else `lost`."""
+    rows: dict[int, dict[str, Any]] = {}
+    for line in journal:
+        if line.get("event") == "cell":
+            cell = Cell.from_dict(line["cell"])
+            rows[cell.index] = planned_row(cell)
+        elif line.get("event") == "result":
+            rows[line["row"]["index"]] = line["row"]
+    return [rows[i] for i in sorted(rows)]

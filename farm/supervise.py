@@ -1,0 +1,189 @@
+"""Starts a child, talks to it, and ends it: the one place that knows about processes and pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from farm.child import protocol
+from farm.deadline import Deadline
+
+_KEEP_LOG = 16 << 10
+#: What a child never inherits: Ray's own settings (a token among them), another Python's paths.
+_STRIP = ("RAY_", "PYTHON", "VIRTUAL_ENV", "__PYVENV")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A named command template that starts a child, with its variables.
+
+    `command`: words; `{python}` is the supervisor's own interpreter.  Empty `command` means `{python} -m farm.child`.
+    """
+
+    name: str = "default"
+    command: tuple[str, ...] = ("{python}", "-m", "farm.child")
+    variables: Mapping[str, str] = field(default_factory=dict)
+    path: tuple[str, ...] = ()  # PYTHONPATH entries; empty: the supervisor's import path
+
+    @classmethod
+    def default(cls) -> Environment:
+        """The supervisor's own Python with its import path."""
+        return cls(path=tuple(p for p in sys.path if p and Path(p).exists()))
+
+
+class ChildDied(Exception):
+    """The child ended by itself.  `code`: exit code, or minus the signal's number."""
+
+    def __init__(self, code: int):
+        self.code = code
+        super().__init__(describe_exit(code))
+
+
+class ChildTimedOut(Exception):
+    """The child said nothing within the phase's deadline."""
+
+
+class ChildLied(Exception):
+    """The child wrote something that is no protocol line."""
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words: `exit code 3`, `signal 11 (SIGSEGV)`."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:
+        return f"signal {-code}"
+
+
+def child_variables(backend_env: Mapping[str, str], environment: Environment) -> dict[str, str]:
+    """The child's whole environment: the host's without what must not leak, then the device mask, then its own."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(_STRIP)}
+    clean.update(backend_env)
+    clean.update(
+        PYTHONPATH=os.pathsep.join(environment.path),
+        PYTHONUNBUFFERED="1",
+        FARM_PARENT=str(os.getpid()),
+        PYTHONSAFEPATH="1",
+    )
+    clean.update(environment.variables)
+    return clean
+
+
+class Child:
+    """A running child in its own session and process group; every wait has a deadline."""
+
+    def __init__(
+        self, backend: str, device: str, options: Mapping[str, object], env: dict[str, str], environment: Environment
+    ):
+        command = [w.format(python=sys.executable) for w in environment.command]
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+        self._buffer = b""
+        self.process = subprocess.Popen(
+            [*command, backend, device, json.dumps(dict(options))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=env,
+            start_new_session=True,
+            bufsize=0,
+        )
+        assert self.process.stdout is not None
+        os.set_blocking(self.process.stdout.fileno(), False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self.process.stdout, selectors.EVENT_READ)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def send(self, message: protocol.Message) -> None:
+        """Write one message.  ChildDied if nobody is there to read it."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(protocol.encode(message).encode())
+            self.process.stdin.flush()
+        except (BrokenPipeError, OSError):
+            raise ChildDied(self._reap()) from None
+
+    def receive(self, deadline: Deadline) -> protocol.Message:
+        """The next message.  ChildTimedOut, ChildDied or ChildLied say why there is none."""
+        while b"\n" not in self._buffer:
+            if not self._selector.select(deadline.remaining):
+                if deadline.expired:
+                    raise ChildTimedOut
+                continue
+            assert self.process.stdout is not None
+            chunk = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not chunk:
+                raise ChildDied(self._reap())
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        try:
+            return protocol.decode(line)
+        except ValueError as error:
+            raise ChildLied(str(error)) from None
+
+    def _reap(self) -> int:
+        """The exit code of a child whose pipe is closed; it is killed if it goes on without one."""
+        try:
+            return self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.kill(grace=0)
+            return self.process.returncode if self.process.returncode is not None else -9
+
+    def kill(self, grace: float = 3.0) -> bool:
+        """SIGTERM, then SIGKILL to the whole group; False if even that did not end it (a device fault)."""
+        for number, wait in ((signal.SIGTERM, grace), (signal.SIGKILL, 10.0)):
+            if wait <= 0:
+                continue
+            self._signal_group(number)
+            deadline = Deadline(wait)
+            while not deadline.expired:
+                if self.process.poll() is not None:
+                    self._signal_group(signal.SIGKILL)  # what it started may outlive it
+                    return True
+                time.sleep(0.01)
+        return self.process.poll() is not None
+
+    def _signal_group(self, number: int) -> None:
+        try:
+            os.killpg(self.process.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return
+
+    def close(self) -> None:
+        """Ask it to leave, then make it."""
+        try:
+            self.send(protocol.Exit())
+            self.process.wait(timeout=3)
+        except (ChildDied, subprocess.TimeoutExpired):
+            pass
+        self.kill(grace=1.0)
+        self._selector.close()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe:
+                pipe.close()
+        self._log.close()
+
+    def log_tail(self) -> str:
+        """The end of what the child and everything in it printed."""
+        if self._log.closed:
+            return ""
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - _KEEP_LOG))
+        return self._log.read().decode("utf-8", "replace")

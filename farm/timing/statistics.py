@@ -1,0 +1,88 @@
+"""What a set of samples says: quantiles, the median's interval, when to stop, what quality.  Pure, standard library."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+def quantile(ordered: Sequence[float], q: float) -> float:
+    """Linear interpolation between order statistics of an ascending sequence (type 7, NumPy's default)."""
+    place = q * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def median_half_width(samples: Sequence[float]) -> float:
+    """Relative half-width of the median's 95 % interval by order statistics (binomial, normal approximation).
+
+    Distribution-free: ranks n/2 -+ 0.98 sqrt(n).  inf below six samples, where no such interval exists.
+    """
+    n = len(samples)
+    if n < 6:
+        return math.inf
+    ordered = sorted(samples)
+    reach = 0.98 * math.sqrt(n)
+    low = ordered[max(0, math.floor(n / 2 - reach))]
+    high = ordered[min(n - 1, math.ceil(n / 2 + reach) - 1)]
+    middle = quantile(ordered, 0.5)
+    return (high - low) / 2 / middle if middle > 0 else math.inf
+
+
+def enough(samples: Sequence[float], elapsed_s: float, policy: dict[str, float]) -> bool:
+    """Stop: the target width is reached within at least min_samples, or a bound on samples or time is."""
+    n = len(samples)
+    if n >= policy["max_samples"]:
+        return True
+    if n < policy["min_samples"]:
+        return elapsed_s > 4 * policy["max_seconds"] and n >= 6
+    return elapsed_s >= policy["max_seconds"] or median_half_width(samples) <= policy["target_rel_width"]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Quantiles in microseconds, and the median absolute deviation relative to the median."""
+
+    p20: float
+    p50: float
+    p80: float
+    rel_mad: float
+    count: int
+
+
+def summarize(samples_us: Sequence[float]) -> Summary | None:
+    """None for no samples."""
+    if not samples_us:
+        return None
+    ordered = sorted(samples_us)
+    middle = quantile(ordered, 0.5)
+    spread = quantile(sorted(abs(s - middle) for s in ordered), 0.5)
+    return Summary(
+        quantile(ordered, 0.2), middle, quantile(ordered, 0.8), spread / middle if middle else math.inf, len(ordered)
+    )
+
+
+#: Above this relative half-width of the median a number says too little to be compared.
+NOISY_HALF_WIDTH = 0.05
+#: Under three launch floors of the same policy a kernel's own time cannot be told from the launch.
+FLOORS = 3.0
+
+
+def quality(
+    samples_us: Sequence[float], *, floor_us: float | None, bytes_moved: int, peak_gbps: float | None, cold: bool
+) -> str:
+    """One of ok, launch_bound, noisy, impossible, none.  `peak_gbps`: the datasheet's bandwidth, in 1e9 B/s."""
+    summary = summarize(samples_us)
+    if summary is None:
+        return "none"
+    if not (summary.p50 > 0 and math.isfinite(summary.p50)):
+        return "impossible"
+    if cold and peak_gbps and bytes_moved / (summary.p50 * 1e3) > peak_gbps:
+        return "impossible"
+    if floor_us and summary.p50 < FLOORS * floor_us:
+        return "launch_bound"
+    if median_half_width(samples_us) > NOISY_HALF_WIDTH:
+        return "noisy"
+    return "ok"

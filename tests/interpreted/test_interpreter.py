@@ -1,0 +1,175 @@
+"""The repaired interpreter: bfloat16 rounds to nearest even, and no access out of bounds goes unseen."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from farm.child import interpreter
+from farm.child.interpreter import OutOfBounds, to_bfloat16, to_float32
+
+
+@triton.jit
+def copy(X, Y, n, BLOCK: tl.constexpr):
+    cols = tl.arange(0, BLOCK)
+    tl.store(Y + cols, tl.load(X + cols, mask=cols < n).to(Y.dtype.element_ty), mask=cols < n)
+
+
+@triton.jit
+def load_without_mask(X, Y, n, BLOCK: tl.constexpr):
+    cols = tl.arange(0, BLOCK)
+    tl.store(Y + cols, tl.load(X + cols), mask=cols < n)
+
+
+@triton.jit
+def store_without_mask(X, Y, n, BLOCK: tl.constexpr):
+    cols = tl.arange(0, BLOCK)
+    tl.store(Y + cols, tl.load(X + cols, mask=cols < n))
+
+
+@triton.jit
+def load_before(X, Y, n, BLOCK: tl.constexpr):
+    cols = tl.arange(0, BLOCK)
+    tl.store(Y + cols, tl.load(X + cols - 1, mask=cols < n), mask=cols < n)
+
+
+@triton.jit
+def _inner(X, cols):
+    return tl.load(X + cols)
+
+
+@triton.jit
+def load_in_helper(X, Y, n, BLOCK: tl.constexpr):
+    cols = tl.arange(0, BLOCK)
+    tl.store(Y + cols, _inner(X, cols), mask=cols < n)
+
+
+@triton.jit
+def arithmetic(X, Z, OUT, DOT, scale, BLOCK: tl.constexpr):
+    cols = tl.arange(0, BLOCK)
+    x, z = tl.load(X + cols), tl.load(Z + cols)
+    tl.store(OUT + cols, x + z)
+    tl.store(OUT + BLOCK + cols, x * z)
+    tl.store(OUT + 2 * BLOCK + cols, tl.where(x > z, x, z))
+    tl.store(OUT + 3 * BLOCK + cols, tl.sum(x) + tl.zeros([BLOCK], tl.float32).to(tl.bfloat16))
+    tl.store(OUT + 4 * BLOCK + cols, tl.max(x, axis=0) + tl.zeros([BLOCK], tl.float32).to(tl.bfloat16))
+    tl.store(OUT + 5 * BLOCK + cols, x * scale.to(tl.bfloat16))
+    tl.store(DOT + cols[:, None] * BLOCK + cols[None, :], tl.dot(x[:, None] * z[None, :], x[:, None] * z[None, :]))
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 8}), triton.Config({"BLOCK": 16})], key=["n"])
+@triton.jit
+def tuned(X, Y, n, BLOCK: tl.constexpr):
+    cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(Y + cols, tl.load(X + cols, mask=cols < n), mask=cols < n)
+
+
+def bits(x: torch.Tensor) -> np.ndarray:
+    return x.view(torch.int16).numpy().view(np.uint16)
+
+
+def test_every_bfloat16_survives_the_way_there_and_back():
+    every = np.arange(65536, dtype=np.uint16)
+    number = ~np.isnan(to_float32(every))
+    assert np.array_equal(to_bfloat16(to_float32(every))[number], every[number])
+    assert np.isnan(to_float32(to_bfloat16(to_float32(every)))[~number]).all()
+
+
+def test_ties_go_to_the_even_neighbour():
+    low = np.arange(0, 0x7F7F, dtype=np.uint32)  # all positive finite bfloat16 but the largest
+    halfway = ((low << 16) | 0x8000).view(np.float32)
+    assert np.array_equal(to_bfloat16(halfway), (low + (low & 1)).astype(np.uint16))
+    above, below = ((low << 16) | 0x8001).view(np.float32), ((low << 16) | 0x7FFF).view(np.float32)
+    assert np.array_equal(to_bfloat16(above), (low + 1).astype(np.uint16))
+    assert np.array_equal(to_bfloat16(below), low.astype(np.uint16))
+
+
+def test_a_kernel_stores_what_torch_rounds_to():
+    """Stock truncates: half of these would be one ULP low."""
+    random = np.random.default_rng(0).integers(0, 2**32, 4096, dtype=np.uint32).view(np.float32)
+    x = torch.from_numpy(random[np.isfinite(random)][:2048].copy())
+    y = torch.empty(2048, dtype=torch.bfloat16)
+    copy[(1,)](x, y, 2048, BLOCK=2048)
+    assert np.array_equal(bits(y), bits(x.bfloat16()))
+    assert (bits(y) != (x.numpy().view(np.uint32) >> 16).astype(np.uint16)).mean() > 0.4
+
+
+def test_bfloat16_arithmetic_is_float32_rounded_once():
+    make = torch.Generator().manual_seed(0)
+    x, z = (torch.randn(16, generator=make).bfloat16() for _ in range(2))
+    out, dot = torch.empty(6, 16, dtype=torch.bfloat16), torch.empty(16, 16)
+    arithmetic[(1,)](x, z, out, dot, 1.7, BLOCK=16)
+    total, largest = x.float().sum().bfloat16(), x.max()
+    want = torch.stack(
+        [x + z, x * z, torch.maximum(x, z), total.expand(16), largest.expand(16), x * torch.tensor(1.7).bfloat16()]
+    )
+    assert torch.equal(out, want)
+    outer = (x[:, None] * z[None, :]).float()
+    torch.testing.assert_close(dot, outer @ outer)
+
+
+@pytest.mark.parametrize(
+    "kernel, verb, side, name",
+    [
+        (load_without_mask, "load", "24 bytes past the end", "X"),
+        (load_in_helper, "load", "24 bytes past the end", "X"),
+        (store_without_mask, "store", "24 bytes past the end", "Y"),
+        (load_before, "load", "4 bytes before the start", "X"),
+    ],
+)
+def test_an_access_outside_every_tensor_is_caught(kernel, verb, side, name):
+    """Inside the storage, which is padded on both sides; stock reads and writes the pads and says nothing."""
+    room = torch.zeros(2, 100)
+    x, y = room[0, 40:50], room[1, 40:50]
+    with pytest.raises(OutOfBounds) as caught:
+        kernel[(1,)](x, y, 10, BLOCK=16)
+    text = str(caught.value)
+    assert text.startswith(f"{kernel.fn.__name__}: {verb} in program (0, 0, 0)") and side in text
+    assert f"of {name} (float32 [10])" in text
+    assert torch.equal(room, torch.zeros(2, 100))
+
+
+def test_masked_lanes_may_point_anywhere_and_count_for_nothing():
+    x, y = torch.arange(10.0), torch.empty(10)
+    interpreter.traffic(reset=True)
+    copy[(1,)](x, y, 10, BLOCK=1 << 14)
+    assert torch.equal(x, y)
+    assert interpreter.traffic(reset=True) == {"loaded": 40, "stored": 40}
+    assert interpreter.traffic() == {"loaded": 0, "stored": 0}
+
+
+def test_other_errors_stay_what_they_were():
+    with pytest.raises(triton.runtime.errors.InterpreterError):
+        copy[(1,)](torch.arange(4.0), torch.empty(4), 4, BLOCK=3)  # a block is a power of two
+
+
+def test_autotune_takes_its_first_configuration():
+    x, y = torch.arange(20.0), torch.empty(20)
+    tuned[lambda meta: (triton.cdiv(20, meta["BLOCK"]),)](x, y, 20)
+    assert torch.equal(x, y) and tuned.best_config.kwargs == {"BLOCK": 8}
+
+
+def test_too_late_is_an_error_and_twice_is_not():
+    interpreter.install()
+    code = "import triton\nfrom farm.child import interpreter\ninterpreter.install()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=_without_switch(), check=False
+    )
+    assert done.returncode == 1
+    assert "triton was imported before the interpreter was switched on" in done.stderr
+
+
+def _without_switch() -> dict[str, str]:
+    import os
+    from pathlib import Path
+
+    import farm
+
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    return {**env, "PYTHONPATH": str(Path(farm.__file__).parent.parent)}

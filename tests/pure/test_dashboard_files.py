@@ -1,0 +1,129 @@
+"""Pages as files and as a server."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from synthetic_runs import FakeStore, fake_run, interrupted_run, rows_of_run
+
+from dashboards.build import build, write
+from farm.errors import StoreError, UsageError
+
+
+@pytest.fixture
+def store(tmp_path):
+    run = fake_run(rows_of_run(60))
+    run.dir = tmp_path / "runs" / run.id
+    (run.dir / "logs").mkdir(parents=True)
+    (run.dir / "logs" / "a b.log").write_text("it broke")
+    (run.dir / "run.json").write_text("{}")
+    run.rows[3].update(status="crashed", reason="signal 11", log="logs/a b.log")
+    return FakeStore(tmp_path, [run, interrupted_run()])
+
+
+def test_build_writes_the_run_and_the_list(store, tmp_path):
+    run = store.fakes[0]
+    page = build(store, run.id)
+    assert page == tmp_path / "pages" / f"run-{run.id}.html"
+    index = (tmp_path / "pages" / "index.html").read_text()
+    assert f'href="run-{run.id}.html"' in index
+    assert "20260802-030000-dead" in index and 'href="run-20260802-030000-dead.html"' not in index, "not built: no link"
+    assert f'href="../runs/{run.id}/logs/a%20b.log"' in page.read_text()
+    assert sorted(p.name for p in page.parent.iterdir()) == ["index.html", page.name]
+
+
+def test_build_of_everything_goes_on_past_a_broken_run(store, tmp_path):
+    class Broken:
+        id = "20260803-000000-bad"
+
+        @property
+        def head(self):
+            raise ValueError("run.json is cut off")
+
+    store.fakes.append(Broken())
+    index = build(store, None, tmp_path / "out")
+    assert index == tmp_path / "out" / "index.html"
+    assert "unreadable" in index.read_text() and "cut off" in index.read_text()
+    assert len(list((tmp_path / "out").glob("run-*.html"))) == 2
+
+
+def test_build_where_nothing_can_be_written(store, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be written"):
+        build(store, None, tmp_path / "file" / "pages")
+
+
+def test_write_leaves_the_old_page_when_it_fails(tmp_path):
+    path = tmp_path / "a.html"
+    write(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write(path, "new" * 100_000 + "\ud800")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def ask(app, path: str) -> tuple[int, dict[str, str], str]:
+    """One GET over ASGI, without a socket."""
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b""}
+    scope |= {"headers": [], "http_version": "1.1", "scheme": "http", "server": ("x", 80), "client": ("y", 1)}
+    asyncio.run(app(scope, receive, send))
+    body = b"".join(m.get("body", b"") for m in sent if m["type"] == "http.response.body")
+    head = {k.decode(): v.decode() for k, v in sent[0]["headers"]}
+    return sent[0]["status"], head, body.decode()
+
+
+def test_the_server_shows_what_the_builder_writes(store):
+    pytest.importorskip("starlette")
+    pytest.importorskip("uvicorn")
+    from dashboards.serve import app
+
+    run, live = store.fakes[0], app(store)
+    status, head, body = ask(live, "/")
+    assert status == 200 and f'href="/run/{run.id}"' in body and "default-src 'none'" in head["content-security-policy"]
+    status, _, body = ask(live, f"/run/{run.id}")
+    assert status == 200 and f'href="/run/{run.id}/log/a%20b.log"' in body
+    written = build(store, run.id).read_text()
+    assert body[body.index("<section") : body.index('id="findings"')] in written
+    status, head, body = ask(live, f"/run/{run.id}/log/a b.log")
+    assert (status, body) == (200, "it broke") and head["content-type"].startswith("text/plain")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/run/none", "/run/..", "/run/%2e%2e", "/run/{id}/log/../run.json", "/run/{id}/log/../../../etc/passwd",
+     "/run/{id}/log//etc/passwd", "/run/{id}/log/", "/run/{id}/log/a\0b", "/run/{id}/log/" + "x" * 5000],
+)  # fmt: skip
+def test_the_server_gives_only_runs_and_their_logs(store, path):
+    pytest.importorskip("starlette")
+    pytest.importorskip("uvicorn")
+    from dashboards.serve import app
+
+    assert ask(app(store), path.format(id=store.fakes[0].id))[0] == 404
+
+
+def test_serving_without_the_extra_is_one_sentence(store, monkeypatch):
+    real = builtins.__import__
+
+    def blocked(name, *args, **kwargs):
+        if name.split(".")[0] in ("starlette", "uvicorn"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", blocked)
+    from dashboards.serve import app
+
+    with pytest.raises(UsageError, match=r"kernel-farm\[serve\]"):
+        app(store)

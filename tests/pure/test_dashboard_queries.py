@@ -1,0 +1,173 @@
+"""Verdicts, groups and numbers: what a page says follows from the rows."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from synthetic_runs import fake_run, row, rows_of_run
+
+from dashboards import charts, heat, queries, words
+from dashboards import findings as found
+from farm.cell import FARM_FAULTS, FINDINGS, Status
+
+
+def some(*rows):
+    return fake_run(list(rows))
+
+
+def test_words_know_every_status():
+    assert set(words.STATUSES) == {s.value for s in Status}
+    assert set(words.HARM) == {s.value for s in FINDINGS}
+    assert set(words.FARM_FAULTS) == {s.value for s in FARM_FAULTS}
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind"),
+    [
+        ([row(0)], "passed"),
+        ([row(0), row(1, status="inaccurate")], "findings"),
+        ([row(0), row(1, status="inaccurate", role="peer", provider="torch")], "passed"),
+        ([row(0), row(1, status="inaccurate"), row(2, status="lost")], "farm_fault"),
+        ([row(0, status="infra_error", role="peer")], "farm_fault"),
+        ([row(0, status="unsupported"), row(1, status="skipped")], "nothing"),
+        ([row(0, status="unsupported"), row(1, role="peer", provider="torch")], "nothing"),
+    ],
+)
+def test_verdict(rows, kind):
+    assert queries.verdict(some(*rows)).kind == kind
+
+
+def test_strict_peers_are_findings():
+    run = some(row(0), row(1, status="crashed", role="peer", provider="torch"))
+    assert len(found.peer_failures(run)) == 1 and not found.findings(run)
+    run.head["command"] += " --strict-peers"
+    assert queries.verdict(run).kind == "findings"
+    assert len(found.findings(run)) == 1 and not found.peer_failures(run)
+
+
+def test_all_green_names_the_backend_on_which_nothing_ran():
+    text = queries.verdict(some(row(0), row(1, backend="cuda", status="unsupported"))).text
+    assert "nothing ran on cuda" in text
+
+
+def test_findings_come_worst_harm_first_and_hold_every_failed_cell():
+    run = fake_run()
+    groups = found.findings(run)
+    assert [g.kind for g in groups] == sorted((g.kind for g in groups), key=words.HARM.index)
+    told = sum(len(g.rows) for g in groups + found.peer_failures(run) + found.farm_faults(run))
+    aside = sum(n for *_, n in found.set_aside(run))
+    passed = queries.counts(run.rows)["passed"]
+    assert told + aside + passed == len(run.rows)
+
+
+def test_a_group_says_what_its_cells_have_in_common():
+    group = found.findings(fake_run())[0]
+    assert (group.kind, group.mode, len(group.rows)) == ("inaccurate", "row_packed", 8)
+    assert group.where == ("dtype fp16", "operation backward", "hidden 16384, 32768")
+    assert group.worst == "dw.rel_l2 5.3 × its gate"
+
+
+def test_the_repeat_command_selects_what_the_cells_share():
+    run = some(
+        row(0, status="crashed", hidden=128, dtype="float16"),
+        row(1, status="crashed", hidden=128, dtype="bfloat16"),
+    )
+    run.head["matrices"][0]["path"] = "my matrices/a.yaml"
+    words_ = shlex.split(found.findings(run)[0].command)
+    assert words_[:5] == ["farm", "run", "my matrices/a.yaml", "--backend", "cpu"]
+    chosen = dict(pair.split("=") for pair in words_[6].split(","))
+    assert chosen["hidden"] == "128" and chosen["mode"] == "auto" and "dtype" not in chosen
+
+
+def test_cards_never_mix_evidence_or_targets():
+    rows = [row(0, backend="cuda", evidence="executed"), row(1, backend="cuda", evidence="compiled", status="built")]
+    rows += [row(2, backend="cuda", evidence="executed"), row(3, backend="cuda", status="skipped")]
+    rows[2]["target"] = "cuda:other"
+    cards = queries.cards(some(*rows))
+    assert [c.counts for c in cards] == [{"passed": 1}, {"built": 1}, {"passed": 1}]
+    assert [c.not_run for c in cards] == [{"skipped": 1}, {}, {}]
+
+
+def test_two_cells_that_the_id_does_not_tell_apart_both_stand():
+    twins = [row(0), row(1)]
+    (table,) = heat.heats(twins, {})["cpu", "rms_norm"]
+    spots = [s.index for b in table.bodies for line in b.lines for s in line.spots if s]
+    assert spots == [0, 1]
+
+
+def test_rest_of_an_id_keeps_rows_apart():
+    plain, shifted = row(0), row(1)
+    shifted["cell_id"] += "/offset=1.0"
+    (table,) = heat.heats([plain, shifted], {})["cpu", "rms_norm"]
+    assert [b.label for b in table.bodies] == ["forward · llama", "forward · llama offset=1.0"]
+
+
+def test_matrix_products_are_told_in_tflops():
+    fast = dict(status="passed", timing_quality="ok", time_us_p50=10.0, tflops=612.0, bandwidth_gbps=50.0)
+    product = row(0, backend="cuda", op="matmul", evidence="executed", operations=10**12, bytes_moved=10**8, **fast)
+    (table,) = heat.heats([product], {})["cuda", "matmul"]
+    assert table.unit == "TFLOP/s" and table.bodies[0].lines[0].spots[0].text == "612"
+
+
+def test_only_like_is_compared_with_like():
+    def timed(provider, p50, **given):
+        given = {"backend": "cuda", "evidence": "executed", "timing_method": "events", "timing_quality": "ok", **given}
+        role = "subject" if provider == "farm" else "peer"
+        times = {"time_us_p50": p50, "time_us_p20": p50 * 0.99, "time_us_p80": p50 * 1.01}
+        return row(0, provider=provider, role=role, **{**times, **given})
+
+    def paces(*rows):
+        return [p for race in heat.paces(rows).values() for b in race.panes["float32"].values() for _, p in b]
+
+    assert paces(timed("farm", 10.0), timed("torch", 20.0))[0][0].ratio == 0.5
+    assert paces(timed("farm", 10.0), timed("torch", 20.0))[0][0].sure
+    assert not paces(timed("farm", 10.0), timed("torch", 10.1))[0][0].sure, "their spreads overlap"
+    assert not heat.paces([timed("farm", 10.0), timed("torch", 20.0, timing_method="host")])
+    assert not heat.paces([timed("farm", 10.0), timed("torch", 20.0, timing_quality="impossible")])
+    assert not heat.paces([timed("farm", 10.0, status="inaccurate"), timed("torch", 20.0)])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, ""), (0.0, "0"), (0.004, "<.01"), (0.424, "0.42"), (1.0, "1.000"), (1.004, "1.004"), (5.31, "5.3"), (120, "120"),
+     (23456.0, "2e4"), (float("inf"), "∞")],
+)  # fmt: skip
+def test_ratio(value, text):
+    assert words.ratio(value) == text
+
+
+def test_numbers_have_three_digits_and_no_exponent():
+    assert [words.sig(v) for v in (0.01234, 1.5, 12.345, 1234.5, 0.0)] == ["0.0123", "1.50", "12.3", "1,234", "0"] or (
+        words.sig(1234.5) == "1,235"
+    )
+
+
+def test_nan_and_infinity_do_not_take_the_page_down():
+    rows = rows_of_run(60)
+    rows[0].update(status="inaccurate", worst_ratio=float("inf"), worst_metric="max_ulp")
+    rows[1].update(status="inaccurate", worst_ratio=float("nan"))
+    rows[2].update(metrics="{broken", dims="{broken", fingerprint="not json")
+    run = fake_run(rows)
+    from dashboards.pages import Links, run_page
+
+    html = run_page(run, Links(None, lambda i: None, lambda n: None))
+    assert "max ∞" in html and "nan" not in html.lower().replace("finance", "")
+
+
+def test_viridis_is_bright_at_the_top_and_text_stays_readable():
+    def luminance(rgb):
+        lin = [c / 255 / 12.92 if c / 255 <= 0.03928 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in rgb]
+        return 0.2126 * lin[0] + 0.7152 * lin[1] + 0.0722 * lin[2]
+
+    steps = [charts.viridis(i / charts.STEPS) for i in range(charts.STEPS + 1)]
+    assert all(luminance(a) < luminance(b) for a, b in zip(steps, steps[1:]))
+    css = charts.scale_css()
+    for i, rgb in enumerate(steps):
+        white = f".v{i}{{background:#{rgb[0]:02x}{rgb[1]:02x}{rgb[2]:02x};color:#fff}}" in css
+        contrast = 1.05 / (luminance(rgb) + 0.05) if white else (luminance(rgb) + 0.05) / 0.05
+        assert contrast >= 4.5, i

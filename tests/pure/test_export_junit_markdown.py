@@ -1,0 +1,87 @@
+"""Exports hold every cell, colour the right ones, and survive hostile text."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from synthetic_runs import HOSTILE, counts_of, fake_run, interrupted_run, row
+
+from farm.export.junit import junit
+from farm.export.markdown import markdown
+
+
+@pytest.fixture(scope="module")
+def run():
+    return fake_run()
+
+
+def test_junit_counts(run):
+    root = ElementTree.fromstring(junit(run).encode())
+    counts = counts_of(run.rows)
+    peers = sum(r["role"] == "peer" and r["status"] in ("inaccurate", "out_of_memory") for r in run.rows)
+    findings = sum(counts[s] for s in ("inaccurate", "crashed", "timed_out", "compile_error", "out_of_memory")) - peers
+    assert len(root.findall(".//testcase")) == int(root.get("tests")) == 4000
+    assert len(root.findall(".//failure")) == int(root.get("failures")) == findings == 34
+    assert len(root.findall(".//error")) == int(root.get("errors")) == counts["infra_error"] == 6
+    assert len(root.findall(".//skipped")) == counts["skipped"] + counts["unsupported"] + peers
+    assert [s.get("name") for s in root] == ["cuda/rms_norm", "cpu/rms_norm", "sim/rms_norm"]
+    for name in ("tests", "failures", "errors", "skipped"):
+        assert sum(int(s.get(name)) for s in root) == int(root.get(name))
+    assert float(root.get("time")) == pytest.approx(sum(r["seconds"] for r in run.rows))
+
+
+def test_junit_tells_why(run):
+    root = ElementTree.fromstring(junit(run).encode())
+    assert HOSTILE in root.find(".//failure[@type='crashed']").get("message")
+    assert "dw.rel_l2 5.3 × its gate" in root.find(".//failure[@type='inaccurate']").text
+    assert root.find(".//skipped").get("message") == "skipped: does not fit in registers (rms_norm.yaml:21)"
+
+
+def test_junit_of_an_interrupted_run_is_not_green():
+    root = ElementTree.fromstring(junit(interrupted_run(120, 70)).encode())
+    assert len(root.findall(".//error[@type='lost']")) == 50
+
+
+def test_junit_survives_what_xml_forbids():
+    bad = "nul \0 escape \x1b[31m \ud800 \uffff"
+    text = junit(fake_run([row(0, status="crashed", reason=bad), row(1, status="from the future")]))
+    root = ElementTree.fromstring(text.encode())
+    assert root.get("failures") == "1" and root.get("errors") == "1", "an unknown status is never green"
+
+
+def test_markdown_says_the_verdict_first(run):
+    text = markdown(run)
+    assert text.startswith("### ⚠️ The farm failed on 6 cells; besides, 34 cells of subjects failed, in 4 groups.")
+    assert "4,000 planned = 3,896 passed, 10 inaccurate" in text
+    assert "| cuda:NVIDIA-H200:700W | executed | rms\\_norm | farm | 1,276 / 1,304 | 5.3 |" in text
+    assert "farm run matrices/rms_norm.yaml --backend cuda,cpu,sim" in text
+
+
+def test_markdown_tables_hold_together(run):
+    for line in markdown(run).splitlines():
+        if line.startswith("|"):
+            assert line.replace("\\|", "").count("|") in (7, 9)
+
+
+def test_markdown_is_text_only():
+    nasty = "<img src=x> @everyone #1 `a` | **b** [c](d) \n| next |"
+    text = markdown(fake_run([row(0, status="crashed", reason=nasty)]))
+    line = next(x for x in text.splitlines() if x.startswith("| crashed"))
+    assert "<img" not in line and "@" not in line and "#1" not in line and "\\`a\\`" in line and "\\[c\\]" in line
+    assert line.replace("\\|", "").count("|") == 7
+
+
+@pytest.mark.parametrize("limit", [60_000, 3_000, 1_200, 300])
+def test_markdown_is_bounded_by_rows_then_bytes(limit):
+    rows = [row(i, mode=f"mode{i}", status="crashed", reason="é" * 500) for i in range(300)]
+    text = markdown(fake_run(rows), limit)
+    assert len(text.encode()) <= limit
+    assert text.startswith("### ❌ Findings: 300 cells")
+    assert text.count("| crashed |") <= 12
+    if limit == 60_000:
+        assert text.count("| crashed |") == 12 and "and 288 more groups with 288 cells" in text
