@@ -15,6 +15,13 @@ EVIDENCE = "executed"
 DEFAULT_TIMING = "rotating_graph"
 RESOURCE = {"num_gpus": 1}
 _QUERY = "index,uuid,name"
+#: Datasheet memory bandwidth in 1e9 B/s by part, read 2026-11; a cold number above it is impossible.
+PEAK_GBPS = {"H200": 4800.0, "H100": 3350.0, "GB200": 8000.0, "B200": 8000.0, "GB300": 8000.0, "A100": 2039.0}
+
+
+def peak_gbps(model: str) -> float | None:
+    """The datasheet's bandwidth of a part by the name that its driver gives, or None for one not in the table."""
+    return next((peak for part, peak in PEAK_GBPS.items() if part in model.replace("-", " ").split()), None)
 
 
 def parse_smi(text: str) -> list[HostDevice]:

@@ -1,0 +1,164 @@
+"""On a real NVIDIA GPU: the whole way of the data, faults of the code under test, and the timing policies."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farm.cli import main
+from farm.store import Store
+
+pytestmark = pytest.mark.cuda
+
+
+def _gpus() -> int:
+    tool = shutil.which("nvidia-smi")
+    if not tool:
+        return 0
+    return subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=30, check=False).stdout.count("GPU ")
+
+
+if not _gpus():
+    pytest.skip("no NVIDIA GPU on this host (nvidia-smi lists none)", allow_module_level=True)
+
+MATRIX = """
+name: hardware
+op: rms_norm
+axes:
+  shape: [{rows: [3, 4096], hidden: [1000, 4096]}]
+  dtype: [float32, float16, bfloat16]
+  operation: [forward, backward]
+providers: [farm, torch]
+"""
+
+FAULTS = """
+import os, time, torch
+import triton, triton.language as tl
+
+def right(x, weight, eps, casting="llama"):
+    y = torch.nn.functional.rms_norm(x.float(), x.shape[-1:], None, eps)
+    return (y * weight.float()).to(x.dtype)
+
+def no_eps(x, weight, eps):
+    xf = x.float()
+    return (xf * torch.rsqrt(xf.pow(2).mean(-1, keepdim=True)) * weight.float()).to(x.dtype)
+
+def scaled(x, weight, eps):
+    return (right(x, weight, eps).float() * 1.005).to(x.dtype)
+
+def last_column(x, weight, eps):
+    xf = x.float()
+    ms = xf[..., :-1].pow(2).sum(-1, keepdim=True) / x.shape[-1]
+    y = (xf * torch.rsqrt(ms + eps) * weight.float()).to(x.dtype)
+    return torch.cat([y[..., :-1], torch.zeros_like(y[..., -1:])], -1)
+
+def unwritten(x, weight, eps):
+    out = torch.empty_like(x)
+    out.view(-1)[:-1] = right(x, weight, eps).view(-1)[:-1]
+    return out
+
+@triton.jit
+def _wild(ptr):
+    tl.store(ptr + (1 << 40), 1.0)
+
+def illegal(x, weight, eps):
+    _wild[(1,)](x)
+    torch.cuda.synchronize()
+    return right(x, weight, eps)
+
+@triton.jit
+def _spin(ptr):
+    while tl.load(ptr, volatile=True) == 0.0:
+        pass
+
+def hangs(x, weight, eps):
+    _spin[(1,)](torch.zeros(1, device=x.device))
+    return right(x, weight, eps)
+
+def synchronizes(x, weight, eps):
+    torch.cuda.synchronize()
+    return right(x, weight, eps)
+
+def exhausts(x, weight, eps):
+    torch.empty(1 << 42, device=x.device)
+"""
+
+
+def farm(tmp_path: Path, *words: str, matrix: str = MATRIX) -> tuple[int, list[dict[str, Any]]]:
+    """Exit code and rows of one run in this process's directory."""
+    (tmp_path / "m.yaml").write_text(matrix)
+    code = main(
+        ["run", str(tmp_path / "m.yaml"), "--out", str(tmp_path / "store"), "--backend", "cuda", "--no-page", *words]
+    )
+    return code, Store(tmp_path / "store").run("last").rows
+
+
+def test_every_cell_passes_with_a_time_and_where_it_ran(tmp_path: Path) -> None:
+    code, rows = farm(tmp_path, "--address", "inline")
+    assert code == 0, [(r["cell_id"], r["status"], r["reason"]) for r in rows if r["status"] != "passed"]
+    assert len(rows) == 48
+    for row in rows:
+        assert row["evidence"] == "executed"
+        assert row["target"].startswith("cuda:NVIDIA")
+        assert row["timing_method"] == "rotating_graph", row["flags"]
+        assert row["timing_quality"] in ("ok", "launch_bound", "noisy")
+        assert row["time_us_p20"] <= row["time_us_p50"] <= row["time_us_p80"]
+
+
+def test_events_and_host_time_side_by_side(tmp_path: Path) -> None:
+    matrix = MATRIX + "timing: [{method: rotating_graph}, {method: events}, {method: host}]\n"
+    code, rows = farm(tmp_path, "--address", "inline", "--select", "rows=4096,hidden=4096,dtype=bf16", matrix=matrix)
+    assert code == 0
+    times = {(r["provider"], r["operation"], r["timing_method"]): r["time_us_p50"] for r in rows}
+    for provider in ("farm", "torch"):
+        assert times[provider, "forward", "rotating_graph"] < times[provider, "forward", "host"]
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """One run with every fault as a provider; rows by provider."""
+    folder = tmp_path_factory.mktemp("faults")
+    (folder / "gpu_faults.py").write_text(FAULTS)
+    names = ["right", "no_eps", "scaled", "last_column", "unwritten", "illegal", "hangs", "synchronizes", "exhausts"]
+    providers = [w for n in names for w in ("--provider", f"{n}=gpu_faults:{n}")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        code, rows = farm(
+            folder, "--address", "inline", "--select", "operation=forward", "--set", "deadlines.check=8",
+            "--set", "deadlines.compile=8", *providers,
+        )  # fmt: skip
+    assert code == 1
+    assert len(rows) == 12 * (len(names) + 2)
+    out: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        out.setdefault(row["provider"], []).append(row)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("provider", "status"),
+    [
+        ("farm", "passed"), ("torch", "passed"), ("right", "passed"), ("no_eps", "inaccurate"), ("scaled", "inaccurate"),
+        ("last_column", "inaccurate"), ("unwritten", "inaccurate"), ("illegal", "crashed"), ("hangs", "timed_out"),
+        ("synchronizes", "passed"), ("exhausts", "out_of_memory"),
+    ],
+)  # fmt: skip
+def test_each_fault_is_named_and_no_other_cell_suffers(faulty: Any, provider: str, status: str) -> None:
+    assert {r["status"] for r in faulty[provider]} == {status}, [(r["cell_id"], r["reason"]) for r in faulty[provider]]
+
+
+def test_a_call_that_cannot_be_captured_is_timed_by_events_and_says_so(faulty: Any) -> None:
+    for row in faulty["synchronizes"]:
+        assert row["timing_method"] == "events"
+        assert "capture failed" in row["flags"]
+
+
+@pytest.mark.skipif(_gpus() < 2, reason="needs two GPUs on this host")
+def test_two_gpus_are_two_actors_on_two_uuids(tmp_path: Path) -> None:
+    code, rows = farm(tmp_path, "--select", "dtype=bf16")
+    assert code == 0
+    assert len({r["device"] for r in rows}) == 2

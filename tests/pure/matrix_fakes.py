@@ -1,0 +1,83 @@
+"""Contracts and providers that the matrix tests bring along, so that an op's change does not change them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from farm.errors import FarmError
+from farm.matrix import Matrix, ProviderInfo, load_all
+from kernels.contract import Contract, Dimension, Parameter
+
+MODES = ("auto", "static_persistent", "multi_wave_reload", "multi_wave_cached")
+
+
+class Norm(Contract):
+    op = "norm"
+    version = 3
+    dimensions = (Dimension("rows", 0, 2**40), Dimension("hidden", 1, 2**30))
+    parameters = (
+        Parameter("eps", float, 1e-6, low=0.0, positional=True),
+        Parameter("offset", float, 0.0),
+        Parameter("casting", str, "llama", allowed=("llama", "gemma", "none"), semantic=False, in_id=True),
+        Parameter("weight", bool, True, nullifies="weight"),
+        Parameter("groups", int, 1, low=1, high=8),
+        Parameter("note", str, ""),
+    )
+    typed = ("x", "weight")
+    operations = ("forward", "backward")
+    families = ("mixed", "outlier")
+
+
+class Product(Contract):
+    op = "product"
+    dimensions = (Dimension("m", 0, 2**30), Dimension("k", 1, 2**30))
+    typed = ("a",)
+
+
+CONTRACTS = {"norm": Norm(), "product": Product()}
+REGISTRY = {
+    "farm": ProviderInfo("farm", "subject", MODES, ("norm",)),
+    "torch": ProviderInfo("torch", "peer", ("auto",), ("norm", "product")),
+    "liger": ProviderInfo("liger", "peer", ("auto",), ("norm",)),
+}
+WORLD: dict[str, Any] = {
+    "contracts": CONTRACTS.__getitem__,
+    "ops": ("norm", "product"),
+    "registry": REGISTRY,
+    "backends": ("ascend", "cpu", "cuda", "rocm", "sim"),
+}
+
+#: Each error test changes one thing of this; lines are counted from 1.
+BASE = """\
+name: m
+op: norm
+axes:
+  shape:
+    - {rows: 8, hidden: 64}
+providers: [torch]
+"""
+
+
+def load_text(folder: Path, text: str | bytes, name: str = "m.yaml", **how: Any) -> list[Matrix]:
+    """`text` written to a file and loaded in the fake world."""
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return load_all(path, **{**WORLD, **how})
+
+
+def refusal(folder: Path, text: str | bytes, **how: Any) -> str:
+    """The one sentence with which `text` is refused, without the folder's name."""
+    import pytest  # not above: another Python that plans this world need not have it
+
+    with pytest.raises(FarmError) as caught:
+        load_text(folder, text, **how)
+    assert caught.value.exit_code == 2
+    message = str(caught.value)
+    assert "\n" not in message
+    return message.replace(f"{folder}/", "")
+
+
+def with_axis(text: str) -> str:
+    """BASE with one more axis, in line 4."""
+    return BASE.replace("axes:\n", f"axes:\n  {text}\n")
