@@ -36,12 +36,18 @@ def viridis(level: float) -> tuple[int, int, int]:
     return r, g, b_
 
 
+def luminance(rgb: tuple[int, int, int]) -> float:
+    """WCAG relative luminance in [0, 1]."""
+    r, g, b = (c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in rgb)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
 def scale_css() -> str:
     """The classes v0 .. v20 (speed), e0 .. e10 (error below its gate), d0 .. d10 (time ratio, 0.5 to 2)."""
     out = []
     for i in range(STEPS + 1):
         r, g, b = viridis(i / STEPS)
-        dark = 0.2126 * r + 0.7152 * g + 0.0722 * b < 125  # white on dark, black on bright: 4.5:1 at least
+        dark = luminance((r, g, b)) < 0.179  # where white and black contrast alike; 4.5:1 at least on either side
         out.append(f".v{i}{{background:#{r:02x}{g:02x}{b:02x};color:#{'fff' if dark else '000'}}}")
     out += [f".e{i}{{background:rgb(230 159 0/{0.03 + 0.055 * i:.2f})}}" for i in range(11)]
     for i in range(11):
@@ -175,7 +181,7 @@ def _pace_td(pace: Pace | None) -> str:
 
 # ---- error over its gate ----
 
-WIDTH, LABEL, ROW, BINS = 430, 146, 20, 56  # three beside one another on a wide page
+WIDTH, LABEL, ROW, BINS = 430, 158, 20, 54  # three beside one another on a wide page
 
 
 def strip_chart(strips: Sequence[Strip], dtype: str) -> Markup:
@@ -198,7 +204,8 @@ def strip_chart(strips: Sequence[Strip], dtype: str) -> Markup:
         name = "gate" if power == 0 else "tick"
         out.append(f'<path class="{name}" d="M{at:.1f} 18V{height - 14}"/>')
         said = "gate" if power == 0 else f"{10.0**power:g}×"
-        out.append(f'<text class="{name}" x="{at:.1f}" y="{height - 3}" text-anchor="middle">{said}</text>')
+        if power in (0, low, high) or high - low <= 4:  # more labels than that would touch
+            out.append(f'<text class="{name}" x="{at:.1f}" y="{height - 3}" text-anchor="middle">{said}</text>')
     for i, strip in enumerate(strips):
         base = 18 + ROW * (i + 1) - 3
         out.append(f'<text x="{LABEL - 8}" y="{base - 3}" text-anchor="end">{esc(strip.name)}</text>')

@@ -62,22 +62,39 @@ def _axes(rows: Sequence[Row]) -> dict[str, dict[str, None]]:
 
 
 def repeat(run: RunLike, rows: Sequence[Row]) -> str:
-    """A command that runs at least these cells again: every axis on which they agree is selected."""
+    """A command that runs at least these cells again: every axis on which they take few values is selected."""
     first = rows[0]
     paths = {m.get("name"): m.get("path") for m in run.head.get("matrices") or []}
     names = list(dict.fromkeys(r.get("matrix") or "" for r in rows))
-    chosen = {
-        name: str(first[name])
-        for name in ("op", "provider", "mode", "operation", "dtype")
-        if first.get(name) and len({r.get(name) for r in rows}) == 1
-    }
+    chosen = {name: _either(r.get(name) for r in rows) for name in ("op", "provider", "mode", "operation", "dtype")}
     dims = [parse(r.get("dims")) for r in rows]
-    chosen |= {n: str(v) for n, v in dims[0].items() if all(d.get(n) == v for d in dims)}
-    words = ["farm", "run", *[str(paths.get(n) or n) for n in names]]
+    chosen |= {name: _either(d.get(name) for d in dims) for name in dims[0]}
+    picked = ",".join(f"{name}={text}" for name, text in chosen.items() if text)
+    words = ["farm", "run", *dict.fromkeys(str(paths.get(n) or n) for n in names)]  # a file may hold several matrices
     if len({r["backend"] for r in rows}) == 1:
         words += ["--backend", str(first["backend"])]
-    words += ["--select", ",".join(f"{k}={v}" for k, v in chosen.items())]
+    words += _carried(run.head.get("argv") or [])
+    if picked:
+        words += ["--select", picked]
     return " ".join(shlex.quote(w) for w in words)
+
+
+def _carried(argv: Sequence[str]) -> list[str]:
+    """The options of the run without which its cells are others: somebody's own providers, and what was set."""
+    out = []
+    for word, following in zip(argv, [*argv[1:], ""]):
+        if word in ("--provider", "--set"):
+            out += [word, following]
+        elif word.startswith(("--provider=", "--set=")):
+            out.append(word)
+    return out
+
+
+def _either(values: Iterable[Any]) -> str:
+    """`a` or `a|b`, as `--select` takes it; nothing for more than four values, or for one that it cannot hold."""
+    texts = list(dict.fromkeys("" if v is None else str(v) for v in values))
+    fit = len(texts) <= 4 and all(t and not set(t) & set(",|=<>!") for t in texts)
+    return "|".join(texts) if fit else ""
 
 
 def _groups(run: RunLike, chosen: Iterable[Row], prefix: str, kinds: Sequence[str], *names: str) -> list[Group]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dashboards.queries import flop_bound, speed_counts
+from dashboards.queries import flop_bound, parse, speed_counts
 from dashboards.words import (
     IMPOSSIBLE,
     QUALITY_MARKS,
@@ -176,30 +176,44 @@ def _spot(index: int, row: Row, anchor: str, flops: bool, best: float, roof: boo
     status, over = str(row.get("status") or ""), number(row.get("worst_ratio"))
     error = f"error {ratio(over)} of its gate" if over is not None else ""
     if row.get("timing_quality") == "impossible" and status == "passed":
-        tip = _join("impossible timing: faster than the device can be", error)
+        tip = _join("impossible timing: faster than the device can be", error, *_notes(row))
         return Spot(index, "status", 0.0, IMPOSSIBLE, tip, "impossible", "impossible")
     if speed_counts(row):
-        speed = number(row.get("tflops" if flops else "bandwidth_gbps"))
-        share = number(row.get("share_of_roof"))
-        level = (share if roof else (speed or 0.0) / best if best else 0.0) or 0.0
-        quality = str(row.get("timing_quality"))
-        p20, p80 = number(row.get("time_us_p20")), number(row.get("time_us_p80"))
-        time = sig(float(row["time_us_p50"]))
-        tip = _join(f"{time} µs", f"{percent(share)} of roof" if share is not None else "", error)
-        if quality != "ok":
-            tip = _join(tip, quality.replace("_", " "))
-        return Spot(
-            index, "speed", level, _whole(speed) if speed is not None else time, tip, status,
-            time=time, spread=f"{sig(p20)}–{sig(p80)}" if p20 is not None and p80 is not None else "",
-            mark=QUALITY_MARKS.get(quality, "" if quality == "ok" else quality),
-        )  # fmt: skip
+        return _speed(index, row, error, flops, best, roof)
     if status == "passed" and over is not None:
         what = ".".join(p for p in (row.get("worst_output"), row.get("worst_metric")) if p)
-        return Spot(index, "error", over, ratio(over), what, status)
+        return Spot(index, "error", over, ratio(over), _join(what, *_notes(row)), status)
     text = f"{glyph(status)} {ratio(over)}" if status == "inaccurate" and over is not None else glyph(status)
+    tip = _join(label(status), clip(str(row.get("reason") or ""), 90), *_notes(row))
+    return Spot(index, "status", 0.0, text, tip, status, anchor)
+
+
+def _speed(index: int, row: Row, error: str, flops: bool, best: float, roof: bool) -> Spot:
+    speed, share = number(row.get("tflops" if flops else "bandwidth_gbps")), number(row.get("share_of_roof"))
+    level = share if roof else (speed or 0.0) / best if best else 0.0
+    quality = str(row.get("timing_quality"))
+    p20, p80 = number(row.get("time_us_p20")), number(row.get("time_us_p80"))
+    time = sig(float(row["time_us_p50"]))
+    said = "" if quality == "ok" else quality.replace("_", " ")
+    tip = _join(f"{time} µs", f"{percent(share)} of roof" if share is not None else "", error, said, *_notes(row))
     return Spot(
-        index, "status", 0.0, text, _join(label(status), clip(str(row.get("reason") or ""), 90)), status, anchor
+        index,
+        "speed",
+        level or 0.0,
+        _whole(speed) if speed is not None else time,
+        tip,
+        str(row.get("status")),
+        time=time,
+        spread=f"{sig(p20)}–{sig(p80)}" if p20 is not None and p80 is not None else "",
+        mark=QUALITY_MARKS.get(quality, said),
     )
+
+
+def _notes(row: Row) -> list[str]:
+    """What else a reader should know of a cell: which kernel `auto` took, and its flags."""
+    ran, flags = str(row.get("mode_resolved") or ""), parse(row.get("flags"))
+    notes = [f"ran {ran}"] if ran not in ("", row.get("mode")) else []
+    return notes + [str(f) for f in flags] if isinstance(flags, list) else notes
 
 
 def _whole(speed: float) -> str:

@@ -73,6 +73,7 @@ def run_page(run: RunLike, links: Links) -> str:
         run=run,
         head=run.head,
         commit=queries.commit(run.head),
+        matrices={str(m.get("path") or m.get("name")): m.get("sha256") or "" for m in run.head.get("matrices") or []},
         verdict=queries.verdict(run),
         warnings=queries.warnings(run),
         counts=counts,

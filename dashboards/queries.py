@@ -205,18 +205,19 @@ def cards(run: RunLike) -> list[Card]:
         proven = by((r for r in rows if r.get("evidence")), "target", "evidence")
         for (target, evidence), members in proven.items() or {("", ""): []}.items():
             out.append(
-                Card(backend, target, evidence, counts(members), bare, _devices(run, members), tuple(_parts(members)))
+                Card(backend, target, evidence, counts(members), bare, _devices(members), tuple(_parts(members)))
             )
             bare = {}
     return out
 
 
-def _devices(run: RunLike, rows: Sequence[Row]) -> tuple[str, ...]:
-    """`2 × NVIDIA H200 on node-a`; from the cells themselves, so it says what really ran."""
-    names = {str(d.get("target")): str(d.get("name")) for _, d in devices(run)}
-    seen = {(str(r.get("node") or ""), str(r.get("device") or ""), str(r.get("target") or "")) for r in rows}
-    found = Counter((names.get(target, target), node) for node, _, target in seen)
-    return tuple(f"{n} × {name} on {node or 'an unnamed node'}" for (name, node), n in sorted(found.items()))
+def _devices(rows: Sequence[Row]) -> tuple[str, ...]:
+    """`2 devices on node-a`; from the cells themselves, so it says what really ran."""
+    seen = {(str(r.get("node") or ""), str(r.get("device") or "")) for r in rows}
+    found = Counter(node for node, _ in seen)
+    return tuple(
+        f"{n} device{'s' if n > 1 else ''} on {node or 'an unnamed node'}" for node, n in sorted(found.items())
+    )
 
 
 def _parts(rows: Sequence[Row]) -> Iterable[Part]:

@@ -72,8 +72,9 @@ def ratio(value: float | None) -> str:
         return f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
     if value >= 10:
         return f"{value:.0f}"
-    if 1 <= value < 1.05:  # never round a failure down to its gate
-        return f"{value:.3f}"
+    if 0.995 <= value < 1.05:  # rounding never moves a value across its gate, nor onto it
+        text = f"{math.floor(value * 1000) / 1000:.3f}"
+        return "1" if value == 1 else (">1" if text == "1.000" else text)
     return f"{value:.1f}" if value >= 1 else (f"{value:.2f}" if value >= 0.01 else ("0" if value == 0 else "<.01"))
 
 

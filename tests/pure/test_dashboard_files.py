@@ -46,6 +46,8 @@ def test_build_of_everything_goes_on_past_a_broken_run(store, tmp_path):
         def head(self):
             raise ValueError("run.json is cut off")
 
+        rows = head
+
     store.fakes.append(Broken())
     index = build(store, None, tmp_path / "out")
     assert index == tmp_path / "out" / "index.html"
@@ -71,7 +73,12 @@ def ask(app, path: str) -> tuple[int, dict[str, str], str]:
     """One GET over ASGI, without a socket."""
     sent = []
 
+    asked = []
+
     async def receive():
+        asked.append(1)
+        if len(asked) > 1:  # a client that waits for its answer
+            await asyncio.Event().wait()
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message):
@@ -79,7 +86,7 @@ def ask(app, path: str) -> tuple[int, dict[str, str], str]:
 
     scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b""}
     scope |= {"headers": [], "http_version": "1.1", "scheme": "http", "server": ("x", 80), "client": ("y", 1)}
-    asyncio.run(app(scope, receive, send))
+    asyncio.run(asyncio.wait_for(app(scope, receive, send), 30))
     body = b"".join(m.get("body", b"") for m in sent if m["type"] == "http.response.body")
     head = {k.decode(): v.decode() for k, v in sent[0]["headers"]}
     return sent[0]["status"], head, body.decode()
@@ -127,3 +134,17 @@ def test_serving_without_the_extra_is_one_sentence(store, monkeypatch):
 
     with pytest.raises(UsageError, match=r"kernel-farm\[serve\]"):
         app(store)
+
+
+def test_pages_read_what_the_store_writes(tmp_path):
+    from farm.store import Store
+
+    real, rows = Store(tmp_path), rows_of_run(60)
+    made = fake_run(rows)
+    writer = real.create(made.id)
+    writer.append({"event": "run", "run_id": made.id})
+    writer.finish(rows, [], {k: v for k, v in made.head.items() if k not in ("schema", "run_id")})
+    writer.close()
+    html = build(real, "last").read_text()
+    assert html.count("data-cell=") == 60 and "Do not trust" not in html
+    assert ">cells.parquet</a>" in html and 'href="../runs/' in html

@@ -203,7 +203,7 @@ def test_an_interrupted_run_says_so_and_shows_the_lost(page):
 )
 def test_a_run_that_does_not_fit_together_is_told_loudly(fault, told):
     rows = rows_of_run(120)
-    rows[5].update(status="crashed", reason="x", fault_owner="kernel")
+    rows[1].update(status="crashed", reason="x", fault_owner="kernel")
     run = fake_run(rows, planned=120)
     assert "Do not trust" not in Page(run_page(run, LINKS)).said
     fault(run)
