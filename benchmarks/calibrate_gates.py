@@ -169,7 +169,7 @@ def make_cell(operation: str, x: str, w: str, rows: int, hidden: int, family: st
 def cells(full: bool) -> Iterator[Cell]:
     """Every case to simulate; large ones once per dtype."""
     pairs = [(d, d) for d in DTYPES] + [("bfloat16", "float32"), ("float16", "float32"), ("float32", "bfloat16")]
-    variants = [{}, {"offset": 1.0}, {"weight": False}, {"eps": 1e-2}, {"eps": 1e-5}]
+    variants: list[dict[str, Any]] = [{}, {"offset": 1.0}, {"weight": False}, {"eps": 1e-2}, {"eps": 1e-5}]
     for operation in ("forward", "backward"):
         for x, weight in pairs:
             for rows in ROWS:
@@ -258,7 +258,9 @@ def main() -> int:
                 judged = evaluate(
                     casting(cell, "llama"), CONTRACT, Kernel(base, **faults)(cell, values), stored, reference=reference
                 )
-                wrong.add(name, dtype, judged.worst_ratio, f"{judged.worst_output}.{judged.worst_metric} {label(cell)}")
+                wrong.add(
+                    name, dtype, judged.worst_ratio or 0.0, f"{judged.worst_output}.{judged.worst_metric} {label(cell)}"
+                )
     if options.metrics:
         by_metric.show("each gate: the nearest that a correct kernel comes to it")
     correct.show("correct kernels: worst ratio to a gate (must be below 1)")

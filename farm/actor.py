@@ -18,11 +18,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from farm import backends, shipping, supervise
+from farm import backends, shipping, spool, supervise
 from farm.child import protocol
 from farm.deadline import Deadline
 
-JUDGE_SECONDS = 600.0
 PREPARE_SECONDS = 300.0
 
 
@@ -52,7 +51,7 @@ class DeviceActor:
         self._stopping = False
         self._no_capture: dict[str, str] = {}  # provider/op/operation whose capture failed, with the reason
         self._environment = supervise.Environment(**_tupled(config["environment"]))
-        Path(config["spool"]).mkdir(parents=True, exist_ok=True, mode=0o700)
+        spool.claim(config["spool"])
         if config.get("shipped"):
             folder = shipping.unpack(config["shipped"], config["spool"])
             self._environment = replace(self._environment, path=(*self._environment.path, folder))
@@ -100,6 +99,10 @@ class DeviceActor:
         except _NoChild as reason:
             self._emit("device_down", reason=str(reason), final=reason.final)
             return
+        except Exception as error:  # or nobody would hear of it: this thread is all there is
+            traceback.print_exc()
+            self._emit("device_down", reason=f"its actor failed ({type(error).__name__}: {error})", final=False)
+            return
         self._emit(
             "device_up",
             backend=self._config["backend"],
@@ -128,9 +131,6 @@ class DeviceActor:
         if self._child:
             self._child.close()
 
-    def _deadline(self, phase: str) -> Deadline:
-        return Deadline(float(self._config["deadlines"][phase]))
-
     def _ensure_child(self) -> protocol.Ready:
         if self._child and self._child.alive and self._ready:
             return self._ready
@@ -138,11 +138,19 @@ class DeviceActor:
             self._child.close()
         backend = backends.get(self._config["backend"])
         env = supervise.child_variables(backend.child_env(self._config["device_id"]), self._environment)
-        self._child = supervise.Child(
-            self._config["backend"], self._config["device_id"], self._config.get("options", {}), env, self._environment
-        )
+        if self._stopping:
+            raise _NoChild("its actor is being stopped")
         try:
-            message = self._child.receive(self._deadline("spawn"))
+            self._child = supervise.Child(
+                self._config["backend"], self._config["device_id"], self._config.get("options", {}), env,
+                self._environment,
+            )  # fmt: skip
+        except OSError as error:
+            raise _NoChild(f"its child could not be started ({error})") from None
+        if self._stopping:  # `stop` came in between and found no child to end
+            self._child.kill(grace=0.5)
+        try:
+            message = self._child.receive(Deadline(float(self._config["deadlines"]["spawn"])))
         except supervise.ChildTimedOut:
             log = self._child.log_tail()
             self._child.kill()
@@ -153,7 +161,7 @@ class DeviceActor:
             raise _NoChild(f"its child ended before it was ready ({error}){_last_line(log)}") from None
         except supervise.ChildLied as error:
             self._child.kill()
-            raise _NoChild(f"its child is not one of ours: {error}") from None
+            raise _NoChild(f"its child {error}") from None
         if isinstance(message, protocol.Unusable):
             self._child.kill(grace=0.5)
             raise _NoChild(message.reason, final=True)
@@ -166,8 +174,8 @@ class DeviceActor:
     def _attempt(self, attempt: dict[str, Any]) -> None:
         """One attempt from inputs to outputs; whatever happens, exactly one `measured` or `ended` event."""
         cell = attempt["cell"]
-        self._emit("started", cell=cell["index"], attempt=attempt["number"], at=time.time())
-        started = time.time()
+        self._emit("started", cell=cell["index"], attempt=attempt["number"])
+        attempt["started"] = time.time()
         try:
             prepared = self._judges.prepare(cell, Deadline(PREPARE_SECONDS))
         except Exception as error:
@@ -194,11 +202,11 @@ class DeviceActor:
         if isinstance(reply, protocol.Measured):
             if known:
                 reply.facts["flags"].append(f"timed by events: capture failed ({known})")
-            self._measured(attempt, reply, out_dir, started)
+            self._measured(attempt, reply, out_dir)
             return
         shutil.rmtree(out_dir, ignore_errors=True)
         if isinstance(reply, protocol.Failed):
-            self._end(attempt, reply.status, reply.owner, reply.reason, log=self._log(reply.trace), started=started)
+            self._end(attempt, reply.status, reply.owner, reply.reason, log=self._log(reply.trace))
             if reply.fatal:
                 self._replace_child()
 
@@ -209,30 +217,34 @@ class DeviceActor:
         cell = attempt["cell"]
         ids = (self._config["revision"], attempt["round"], attempt["number"])
         message = protocol.Run(*ids, cell, prepared["tensors"], call, out_dir, prepared["work"])
-        phase = "spawn"
+        limits = {**self._config["deadlines"], **attempt.get("deadlines", {})}
+        phase = "spawn"  # until the child says that it has begun
         try:
             self._ensure_child()
             assert self._child is not None
             self._child.send(message)
-            deadline = self._deadline("import")
+            deadline = Deadline(float(limits["import"]))
             while True:
                 said = self._child.receive(deadline)
                 if getattr(said, "attempt", None) != ids[2] or getattr(said, "revision", None) != ids[0]:
-                    raise supervise.ChildLied(f"a message of another attempt: {said!r:.200}")
+                    raise supervise.ChildLied(f"wrote a message of another attempt: {said!r:.200}")
                 if isinstance(said, protocol.Phase):
                     phase = said.phase
-                    deadline = self._deadline(phase)
+                    deadline = Deadline(float(limits[phase]))
                 elif isinstance(said, (protocol.Measured, protocol.Failed)):
                     return said
         except _NoChild as reason:
             self._end(attempt, "infra_error", "infra", f"no child could be started: {reason}")
         except supervise.ChildTimedOut:
             log = self._log("")
-            limit = self._config["deadlines"][phase]
+            limit = float(limits["import" if phase == "spawn" else phase])
             if self._child and not self._child.kill():
                 self._end(
                     attempt, "infra_error", "device", "its process could not be killed: the device is stuck", log=log
                 )
+            elif phase == "spawn":
+                text = f"its process answered nothing for {limit:g} s before the cell began"
+                self._end(attempt, "infra_error", "infra", text, log=log)
             else:
                 self._end(attempt, "timed_out", "kernel", f"phase {phase} took more than {limit:g} s", log=log)
         except supervise.ChildDied as error:
@@ -240,11 +252,15 @@ class DeviceActor:
         except supervise.ChildLied as error:
             log = self._log("")
             self._replace_child()
-            self._end(attempt, "crashed", "kernel", f"wrote on the farm's private pipe: {error}", log=log)
+            self._end(attempt, "crashed", "kernel", f"its process {error}", log=log)
         return None
 
     def _died(self, attempt: dict[str, Any], error: supervise.ChildDied, phase: str) -> None:
         """A crash is the kernel's, but SIGKILL is first taken for somebody else's (an operator, the OOM killer)."""
+        if phase == "spawn":  # an earlier cell's doing, or nobody's: this one had not begun
+            text = f"its process ended with {error} before the cell began"
+            self._end(attempt, "infra_error", "infra", text, log=self._log(""))
+            return
         text = f"its process ended with {error} in phase {phase}"
         first_kill = error.code == -9 and attempt["number"] < 2
         self._end(attempt, "crashed", "infra" if first_kill else "kernel", text, log=self._log(""))
@@ -271,16 +287,7 @@ class DeviceActor:
             "seconds": round(time.time() - started, 4),
         }
 
-    def _end(
-        self,
-        attempt: dict[str, Any],
-        status: str,
-        owner: str,
-        reason: str,
-        *,
-        log: str = "",
-        started: float | None = None,
-    ) -> None:
+    def _end(self, attempt: dict[str, Any], status: str, owner: str, reason: str, *, log: str = "") -> None:
         self._emit(
             "ended",
             cell=attempt["cell"]["index"],
@@ -289,12 +296,12 @@ class DeviceActor:
             owner=owner,
             reason=reason,
             log=log,
-            origin=self._origin(started or time.time()),
+            origin=self._origin(attempt.get("started", time.time())),
         )
 
-    def _measured(self, attempt: dict[str, Any], reply: protocol.Measured, out_dir: str, started: float) -> None:
+    def _measured(self, attempt: dict[str, Any], reply: protocol.Measured, out_dir: str) -> None:
         index, number = attempt["cell"]["index"], attempt["number"]
-        origin = self._origin(started)
+        origin = self._origin(attempt["started"])
         self._emit(
             "measured", cell=index, attempt=number, facts=reply.facts, timing=reply.timing, origin=origin,
             round=reply.round, revision=reply.revision,

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from farm import spool as spools
 from farm.accuracy import dtypes, evaluate
 from farm.cell import Cell
 from farm.deadline import Deadline
@@ -42,6 +43,7 @@ class Judge:
         self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="judge")
         self._pinned: dict[str, int] = {}
         self._lock = threading.Lock()
+        spools.claim(spool)
         for name in ("inputs", "references"):
             (self.spool / name).mkdir(parents=True, exist_ok=True, mode=0o700)
 

@@ -216,7 +216,7 @@ class Scheduler:
         self._open = len(self._work)
         self._interrupted = False
         self._finished = False
-        self._pace: dict[str, float] = {}  # measured seconds per estimated second, by backend
+        self._took: dict[str, tuple[float, float]] = {}  # backend -> (measured, estimated) seconds of what is done
 
     def begin(self, at: float) -> list[Action]:
         """The first actions, before any event."""
@@ -235,7 +235,12 @@ class Scheduler:
         waiting = self._queues[backend].seconds if backend in self._queues else 0.0
         held = sum(self._work[i].seconds for d in self._devices.values() if d.backend == backend for i in d.open)
         live = sum(d.backend == backend and d.state != "gone" for d in self._devices.values())
-        return (waiting + held) * self._pace.get(backend, 1.0) / max(1, live)
+        return max(0.0, (waiting + held) * self._pace(backend) / max(1, live))
+
+    def _pace(self, backend: str) -> float:
+        """Measured seconds per estimated second; 1 before anything is measured."""
+        measured, estimated = self._took.get(backend, (0.0, 0.0))
+        return measured / estimated if estimated > 0 else 1.0
 
     def step(self, event: Event) -> list[Action]:
         """What follows from an event.  Events of attempts that are no longer current change nothing."""
@@ -357,10 +362,8 @@ class Scheduler:
         return [Conclude(cell, attempt, status, owner, reason)]
 
     def _learn(self, device: _Device, cell: int, at: float) -> None:
-        took = max(1e-4, at - device.since)
-        seen = took / max(1e-4, self._work[cell].seconds)
-        old = self._pace.get(device.backend)
-        self._pace[device.backend] = seen if old is None else 0.8 * old + 0.2 * seen
+        measured, estimated = self._took.get(device.backend, (0.0, 0.0))
+        self._took[device.backend] = (measured + max(0.0, at - device.since), estimated + self._work[cell].seconds)
         device.running, device.since = None, at
 
     def _sweep(self, at: float) -> list[Action]:
@@ -387,7 +390,7 @@ class Scheduler:
         if not queue or not queue.cells:
             return None
         peers = [n for n, d in self._devices.items() if d.backend == device.backend and d.state != "gone"]
-        pace = self._pace.get(device.backend, 1.0)
+        pace = max(1e-3, self._pace(device.backend))
         budget = min(LEASE_SECONDS, queue.seconds * pace / (2 * len(peers)))
         taken: list[Attempt] = []
         passed: list[int] = []

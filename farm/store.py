@@ -110,27 +110,40 @@ class RunWriter:
             self._journal.write(json.dumps(line, separators=(",", ":")) + "\n")
             self._journal.flush()
         except OSError as error:
-            raise StoreError(
-                f"{self.dir}: the journal cannot be written ({error.strerror}); the run stops here"
-            ) from None
+            raise self._lost("the journal", error) from None
 
     def sync(self) -> None:
         """Once per lease, not per line."""
-        os.fsync(self._journal.fileno())
+        try:
+            os.fsync(self._journal.fileno())
+        except OSError as error:
+            raise self._lost("the journal", error) from None
+
+    def _lost(self, what: str, error: OSError) -> StoreError:
+        return StoreError(
+            f"{self.dir}: {what} cannot be written ({error.strerror or error}); the run stops here, "
+            "what finished before is in its journal"
+        )
 
     def log(self, name: str, text: str) -> str:
         """Keep the tail of a failed attempt; returns its path inside the run directory."""
         safe = re.sub(r"[^A-Za-z0-9._=-]+", "_", name)[:150]
         path = self.dir / "logs" / f"{safe}.txt"
-        path.write_text(text[-_LOG_LIMIT:], encoding="utf-8", errors="replace")
+        try:
+            path.write_text(text[-_LOG_LIMIT:], encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise self._lost(f"logs/{path.name}", error) from None
         return f"logs/{path.name}"
 
     def finish(self, rows: list[dict[str, Any]], samples: list[dict[str, Any]], head: dict[str, Any]) -> None:
         """The tables, then run.json: from then on the directory never changes."""
-        _write_table(self.dir / "cells.parquet", rows, COLUMNS)
-        _write_table(self.dir / "samples.parquet", samples, SAMPLE_COLUMNS)
-        self.sync()
-        _write_atomic(self.dir / "run.json", json.dumps({"schema": SCHEMA, "run_id": self.id, **head}, indent=1))
+        try:
+            _write_table(self.dir / "cells.parquet", rows, COLUMNS)
+            _write_table(self.dir / "samples.parquet", samples, SAMPLE_COLUMNS)
+            self.sync()
+            _write_atomic(self.dir / "run.json", json.dumps({"schema": SCHEMA, "run_id": self.id, **head}, indent=1))
+        except OSError as error:
+            raise self._lost("its tables", error) from None
 
     def close(self) -> None:
         self._journal.close()

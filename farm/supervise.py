@@ -18,8 +18,12 @@ from farm.child import protocol
 from farm.deadline import Deadline
 
 _KEEP_LOG = 16 << 10
-#: What a child never inherits: Ray's own settings (a token among them), another Python's paths.
-_STRIP = ("RAY_", "PYTHON", "VIRTUAL_ENV", "__PYVENV")
+_LONGEST_LINE = 64 << 20
+#: How often a wait for the child's words also looks whether it is alive: a process that it forked may hold its pipe.
+_LOOK_SECONDS = 0.25
+#: What a child never inherits: Ray's own settings (a token among them, and one thread), another Python's paths, a
+#: switch that only one backend may set.
+_STRIP = ("RAY_", "PYTHON", "VIRTUAL_ENV", "__PYVENV", "TRITON_INTERPRET", "OMP_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class ChildTimedOut(Exception):
 
 
 class ChildLied(Exception):
-    """The child wrote something that is no protocol line."""
+    """The child wrote something that is no protocol line, or closed the pipe."""
 
 
 def describe_exit(code: int) -> str:
@@ -112,39 +116,44 @@ class Child:
         return self.process.poll() is None
 
     def send(self, message: protocol.Message) -> None:
-        """Write one message.  ChildDied if nobody is there to read it."""
+        """Write one message.  ChildDied or ChildLied if nobody is there to read it."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(protocol.encode(message).encode())
             self.process.stdin.flush()
         except (BrokenPipeError, OSError):
-            raise ChildDied(self._reap()) from None
+            raise self._silent() from None
 
     def receive(self, deadline: Deadline) -> protocol.Message:
         """The next message.  ChildTimedOut, ChildDied or ChildLied say why there is none."""
         while b"\n" not in self._buffer:
-            if not self._selector.select(deadline.remaining):
+            alive = self.alive  # asked before the pipe is: what a dead child said has been read when that is empty
+            if not self._selector.select(min(deadline.remaining, _LOOK_SECONDS)):
+                if not alive:
+                    raise ChildDied(self.process.returncode)
                 if deadline.expired:
                     raise ChildTimedOut
                 continue
             assert self.process.stdout is not None
             chunk = os.read(self.process.stdout.fileno(), 1 << 16)
             if not chunk:
-                raise ChildDied(self._reap())
+                raise self._silent()
             self._buffer += chunk
+            if len(self._buffer) > _LONGEST_LINE:
+                raise ChildLied(f"wrote a line of more than {_LONGEST_LINE >> 20} MiB on the farm's private pipe")
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
             return protocol.decode(line)
         except ValueError as error:
-            raise ChildLied(str(error)) from None
+            raise ChildLied(f"wrote on the farm's private pipe what is {error}") from None
 
-    def _reap(self) -> int:
-        """The exit code of a child whose pipe is closed; it is killed if it goes on without one."""
+    def _silent(self) -> ChildDied | ChildLied:
+        """Why the child's pipe is closed; a child that goes on without one is killed."""
         try:
-            return self.process.wait(timeout=5)
+            return ChildDied(self.process.wait(timeout=5))
         except subprocess.TimeoutExpired:
             self.kill(grace=0)
-            return self.process.returncode if self.process.returncode is not None else -9
+            return ChildLied("closed the farm's private pipe and went on without it")
 
     def kill(self, grace: float = 3.0) -> bool:
         """SIGTERM, then SIGKILL to the whole group; False if even that did not end it (a device fault)."""
@@ -171,7 +180,7 @@ class Child:
         try:
             self.send(protocol.Exit())
             self.process.wait(timeout=3)
-        except (ChildDied, subprocess.TimeoutExpired):
+        except (ChildDied, ChildLied, subprocess.TimeoutExpired):
             pass
         self.kill(grace=1.0)
         self._selector.close()

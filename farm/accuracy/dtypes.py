@@ -64,9 +64,12 @@ def encode(values: Array, dtype: str) -> Array:
 def decode(stored: Array, dtype: str) -> Array:
     """The values of a storage array: float64 for floats, the integers themselves otherwise."""
     stored = np.asarray(stored)
+    if not is_float(dtype):
+        return stored
     if dtype == "bfloat16":
-        return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
-    return stored.astype(np.float64) if is_float(dtype) else stored
+        stored = (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    with np.errstate(invalid="ignore"):  # a signalling NaN, which poison may be
+        return stored.astype(np.float64)
 
 
 def round_to(values: Array, dtype: str) -> Array:

@@ -116,12 +116,12 @@ def compare(
     `squared_scale` is [rows, 1] or shaped as the output; `spread` bool [rows, 1]; `row_numbers` int [rows] names the
     rows in the whole tensor (0.. if left out).
     """
+    total = Partial()
+    if not stored.size:
+        return total
     rows = stored.shape[0]
     stored, reference = stored.reshape(rows, -1), reference.reshape(rows, -1)
-    width = stored.shape[1] if rows else 0
-    total = Partial()
-    if rows * width == 0:
-        return total
+    width = stored.shape[1]
     if squared_scale is not None:
         squared_scale = squared_scale.reshape(rows, -1)
     step = max(1, _CHUNK // width)

@@ -10,7 +10,7 @@ A cell's script is a mapping; what is not there does not happen:
     exit, signal         end the process with this code, or by this signal
     hang                 never answer (true, or the phase to hang in)
     leak_mib             memory the process takes and keeps
-    lie                  say something that is not a protocol line
+    lie                  write this text (true: nonsense) on the private pipe, where only messages belong
     until_attempt        the above holds only for attempts below this number
 
 Its evidence is `simulated`: it proves something of the farm and nothing of a kernel.
@@ -60,7 +60,8 @@ class SimSession:
         self.target: dict[str, Any] = {"backend": NAME, "model": model}
         self.device_name = f"{model} #{device_id}"
         self.fingerprint: dict[str, Any] = {"python": ".".join(map(str, __import__("sys").version_info[:3]))}
-        self._leaks: list[bytearray] = []
+        self.pipe: int | None = None  # the protocol's own descriptor, from `farm.child`; for lies
+        self._leaks: list[bytes] = []
 
     def run(self, message: Run, say: Callable[[Message], None]) -> Measured | Failed:
         """One attempt, as scripted."""
@@ -72,10 +73,11 @@ class SimSession:
             if script.get("hang") == phase or (script.get("hang") is True and phase == "check"):
                 time.sleep(1e6)
         if script.get("leak_mib"):
-            self._leaks.append(bytearray(int(script["leak_mib"]) << 20))
+            self._leaks.append(b"\x01" * (int(script["leak_mib"]) << 20))
         time.sleep(float(script.get("wall_s", 0.001)))
         if script.get("lie"):
-            os.write(int(os.environ.get("FARM_SIM_SINK", "2")), b"all cells passed\n")
+            told = script["lie"] if isinstance(script["lie"], str) else "all cells passed"
+            os.write(2 if self.pipe is None else self.pipe, told.encode() + b"\n")
         if "signal" in script:
             os.kill(os.getpid(), int(script["signal"]))
             time.sleep(10)

@@ -62,6 +62,8 @@ def main(argv: list[str]) -> int:
         owner = getattr(error, "owner", "infra")
         say(protocol.Unusable(f"{type(error).__name__}: {error}" if not hasattr(error, "owner") else str(error), owner))
         return 1
+    if hasattr(session, "pipe"):  # the fake that may lie needs the means to
+        session.pipe = sink.fileno()
     say(protocol.Ready(protocol.VERSION, os.getpid(), session.target, session.device_name, session.fingerprint))
     for line in source:
         message = protocol.decode(line)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from farm import backends, shipping
-from farm.errors import UsageError
+from farm.errors import StoreError, UsageError
 from farm.matrix import Matrix
 from farm.matrix.load import load_files
-from farm.store import Store
+from farm.store import Run, Store
 
 
 def matrix_options(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +48,16 @@ def store(args: argparse.Namespace) -> Store:
     return Store(args.out or os.environ.get("FARM_STORE") or "farm-results")
 
 
+@contextmanager
+def readable(run: Run) -> Iterator[None]:
+    """StoreError for whatever a damaged run directory raises while it is read (pyarrow's own are among these)."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        told = f"{type(error).__name__}: {error}"[:200]
+        raise StoreError(f"{run.dir}: this run cannot be read ({told}); it is damaged, run it again") from error
+
+
 def named_backends(args: argparse.Namespace) -> list[str]:
     """Backends of --backend, each known and usable in this version; empty where none is named."""
     names = [b.strip() for b in (args.backend or "").split(",") if b.strip()]
@@ -69,6 +81,8 @@ def own_providers(args: argparse.Namespace) -> dict[str, str]:
 
 def matrices(args: argparse.Namespace) -> list[Matrix]:
     """Every matrix of the files, with --set and --provider applied."""
+    if args.select is not None and not args.select.strip():
+        raise UsageError("--select selects nothing; write key=value, or leave it out")
     overrides = []
     for item in args.overrides:
         key, equals, value = item.partition("=")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from farm.cli import common
+from farm.errors import UsageError
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -25,6 +26,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Build or serve."""
     store = common.store(args)
+    if not 0 < args.port < 65536:
+        raise UsageError(f"--port {args.port}: a port goes from 1 to 65535")
     if args.action == "serve":
         from dashboards.serve import serve
 
@@ -32,6 +35,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     from dashboards.build import build
 
-    run_id = store.run(args.run).id if args.run else None
-    print(build(store, run_id))
+    found = store.run(args.run) if args.run else None
+    if found:
+        with common.readable(found):
+            _ = found.head, found.rows
+    print(build(store, found.id if found else None))
     return 0

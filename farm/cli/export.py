@@ -28,7 +28,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print or write it."""
-    made = getattr(import_module(f"farm.export.{args.format}"), args.format)(common.store(args).run(args.run))
+    found = common.store(args).run(args.run)
+    with common.readable(found):
+        made = getattr(import_module(f"farm.export.{args.format}"), args.format)(found)
     if args.to is None:
         print(made)
         return 0

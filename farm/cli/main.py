@@ -7,20 +7,30 @@ import os
 import sys
 import traceback
 from importlib import import_module
+from typing import NoReturn
 
 from farm import __version__
+from farm.cli.text import printable
 from farm.errors import FarmError
 
 #: Command -> module in farm.cli with `add(subparsers)` and `run(args) -> int`.
 COMMANDS = ("run", "plan", "dashboard", "export", "doctor", "schema")
 
 
+class _Parser(argparse.ArgumentParser):
+    """Refuses in one sentence; argparse's own way is the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {printable(message)}; {self.prog} --help has an example\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="farm",
         description="Kernels through a matrix of shapes, dtypes and modes, on every accelerator of a cluster.",
-        epilog="Exit codes: 2 wrong usage or matrix, 3 the farm's own fault, 1 findings, 0 all well.",
+        epilog="example: farm run matrices/smoke.yaml --- "
+        "exit codes: 2 wrong usage or matrix, 3 the farm's own fault, 1 findings, 0 all well",
     )
     top.add_argument("--version", action="version", version=f"kernel-farm {__version__}")
     top.add_argument("--debug", action="store_true", help="show tracebacks of refusals too")
@@ -33,7 +43,13 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Exit code of one command line."""
     arguments = sys.argv[1:] if argv is None else argv
-    args = parser().parse_args(arguments)
+    top = parser()
+    for word in arguments:
+        try:
+            word.encode()
+        except UnicodeEncodeError:  # it would be written into the run, its page and the store's list
+            top.error(f"{word!r} is not UTF-8 text: rename the file, or type it again")
+    args = top.parse_args(arguments)
     args.argv = list(arguments)
     try:
         code: int = import_module(f"farm.cli.{args.command}").run(args)
@@ -42,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     except FarmError as error:
         if args.debug:
             traceback.print_exc()
-        print(f"farm {args.command}: {error}", file=sys.stderr)
+        print(f"farm {args.command}: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(f"farm {args.command}: interrupted", file=sys.stderr)
@@ -50,3 +66,10 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:  # 1 would mean findings
+        if args.debug:
+            traceback.print_exc()
+        told = printable(f"{type(error).__name__}: {error}")[:300]
+        print(f"farm {args.command}: the farm itself failed ({told}); farm --debug {args.command} shows where",
+              file=sys.stderr)  # fmt: skip
+        return 3

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TextIO
 
 from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status
+from farm.cli.text import printable
 
 PLAIN_SECONDS = 5.0
 _BAD = {s.value for s in FINDINGS | FARM_FAULTS}
@@ -20,6 +21,11 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def told(row: Mapping[str, Any]) -> str:
+    """`inaccurate: cpu/rms_norm/...: why`: a cell that ended badly."""
+    return f"{row['status']}: {row['cell_id']}: {row['reason']}"
 
 
 class Plain:
@@ -43,13 +49,13 @@ class Plain:
         print(text, file=self.out, flush=True)
 
     def device(self, text: str) -> None:
-        self.line(f"  {text}")
+        self.line(f"  {printable(text)}")
 
     def cell(self, row: Mapping[str, Any]) -> None:
         self.done[row["backend"]] += 1
         if row["status"] in _BAD:
             self.failed[row["backend"]] += 1
-            self.line(f"  {row['status']}: {row['cell_id']}: {row['reason']}"[:400])
+            self.line(f"  {printable(told(row))}"[:400])
         self.refresh()
 
     def eta(self, seconds: Mapping[str, float]) -> None:

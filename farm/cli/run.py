@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import secrets
 import shlex
 import sys
@@ -11,17 +12,19 @@ import time
 from datetime import datetime, timezone
 from typing import Any
 
-from farm import backends, revision, shipping
+from farm import address, backends, revision, shipping
 from farm.cli import common, progress
 from farm.cli.progress import Live, Plain
+from farm.cli.text import printable
 from farm.coordinator import RunRequest, execute
 from farm.coordinator.clusters import InlineCluster
 from farm.coordinator.ray_cluster import RayCluster
-from farm.errors import BackendError, FarmError, UsageError
+from farm.errors import BackendError, FarmError, StoreError, UsageError
 from farm.matrix import Matrix, plan
 from farm.store import Store
 
 MAX_FINDINGS = 10
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -53,6 +56,11 @@ def run(args: argparse.Namespace) -> int:
     """Plan, run, say how it went."""
     if args.devices is not None and args.devices < 1:
         raise UsageError(f"--devices {args.devices}: at least one device is needed")
+    if args.run_id is not None and not _RUN_ID.fullmatch(args.run_id):
+        raise UsageError(
+            f"--run-id {args.run_id!r} cannot name a folder; use letters, digits, '.', '_' and '-', "
+            "at most 100, and begin with a letter or a digit"
+        )
     asked = common.named_backends(args)
     matrices = common.matrices(args)
     own = common.own_providers(args)
@@ -62,7 +70,8 @@ def run(args: argparse.Namespace) -> int:
     if args.address in ("local", "inline"):
         wanted = _wanted(asked, matrices, _host_has)
         plan(matrices, wanted, select=args.select)  # refuses what is wrong before Ray takes its seconds
-        _check_store(store)
+    _check_store(store, run_id)
+    address.check(args.address)
     begun = time.monotonic()
     if args.address == "inline":
         cluster: Any = InlineCluster(args.devices, run_id)
@@ -130,9 +139,11 @@ def _wanted(asked: list[str], matrices: list[Matrix], has: Any) -> list[str]:
     return [b for b in backends.accelerators() if has(b)] or ["cpu"]
 
 
-def _check_store(store: Store) -> None:
-    """Find out now, not after the start, that the store cannot be written."""
+def _check_store(store: Store, run_id: str) -> None:
+    """Find out now, not after the start, that the store cannot be written, or has such a run."""
     store.probe()
+    if any(r.id == run_id for r in store.runs()):
+        raise StoreError(f"{store.path}: a run {run_id} is there already; choose another --run-id")
 
 
 def _devices(slots: Any) -> str:
@@ -151,13 +162,19 @@ def _tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, sec
     if bad and not outcome.interrupted:
         print(f"{len(bad)} cells need a look; the first:", file=err)
         for row in bad[:MAX_FINDINGS]:
-            print(f"  {row['status']}: {row['cell_id']}: {row['reason']}"[:300], file=err)
+            print(f"  {printable(progress.told(row))}"[:300], file=err)
     if outcome.interrupted:
         lost = sum(r["status"] == "lost" for r in outcome.rows)
         print(f"interrupted: {lost} cells were not run; what finished is in the journal", file=err)
     if not args.no_page:
         from dashboards.build import build
 
-        page = build(store, run_id)
+        try:
+            page = build(store, run_id)
+        except OSError as error:
+            raise StoreError(
+                f"{store.pages}: the page cannot be written ({error.strerror or error}); the run itself is whole, "
+                f"farm dashboard build {run_id} makes its page"
+            ) from None
         print(f"page: {page.resolve()}", file=err)
     return 3 if outcome.interrupted else outcome.exit_code

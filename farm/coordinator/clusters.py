@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import shutil
 import threading
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from farm import backends
+from farm import backends, spool
 from farm.actor import DeviceActor
 from farm.errors import BackendError
 
@@ -44,14 +43,11 @@ class Cluster(Protocol):
 
 
 def spool_folder(run_id: str) -> str:
-    """Where a run's tensors live on a node: shared memory where there is enough of it."""
-    shm = Path("/dev/shm")
-    try:
-        roomy = shm.is_dir() and os.access(shm, os.W_OK) and shutil.disk_usage(shm).free > (1 << 30)
-    except OSError:
-        roomy = False
-    base = shm if roomy else Path(os.environ.get("TMPDIR", "/tmp"))
-    return str(base / f"farm-{os.getuid()}-{run_id}")
+    """The run's folder for tensors, claimed by this process; folders that killed runs left behind are removed."""
+    path = spool.folder(run_id)
+    spool.sweep(Path(path).parent)
+    spool.claim(path)
+    return path
 
 
 def host_devices(backend: str, count: int | None) -> list[backends.HostDevice]:
@@ -73,7 +69,7 @@ class InlineCluster:
 
         self._count = devices
         self._actors: dict[str, DeviceActor] = {}
-        self._queue: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._queue: queue.Queue[tuple[DeviceActor, dict[str, Any]]] = queue.Queue()
         self.spool = spool_folder(run_id)
         self._judges = LocalJudges(self.spool)
         self._closed = False
@@ -93,7 +89,7 @@ class InlineCluster:
     def _pump(self, device: str, actor: DeviceActor) -> None:
         while not self._closed and self._actors.get(device) is actor:
             for event in actor.poll(0.5):
-                self._queue.put({**event, "at": time.monotonic()})
+                self._queue.put((actor, {**event, "at": time.monotonic()}))
 
     def grant(self, device: str, lease: dict[str, Any]) -> None:
         self._actors[device].submit(lease)
@@ -104,13 +100,15 @@ class InlineCluster:
             actor.stop()
 
     def events(self, wait_s: float) -> list[dict[str, Any]]:
-        out = []
+        said = []
         try:
-            out.append(self._queue.get(timeout=wait_s))
+            said.append(self._queue.get(timeout=wait_s))
             while True:
-                out.append(self._queue.get_nowait())
+                said.append(self._queue.get_nowait())
         except queue.Empty:
-            return out
+            pass
+        # an actor that was replaced speaks of attempts that another one has by now
+        return [event for actor, event in said if self._actors.get(event["device"]) is actor]
 
     def close(self) -> None:
         self._closed = True

@@ -6,7 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Protocol
@@ -14,9 +14,10 @@ from typing import Any, Protocol
 from farm import backends, results
 from farm.actor import environment_dict
 from farm.calls import call_for
-from farm.cell import Cell, Owner, Status, Target
+from farm.cell import FARM_FAULTS, Cell, Owner, Status, Target
 from farm.coordinator.clusters import Cluster, Slot
 from farm.deadline import Deadline
+from farm.errors import FarmError, InfraError
 from farm.matrix import Plan, estimate_seconds, tolerances_for
 from farm.ops import contract
 from farm.scheduler import (
@@ -94,7 +95,24 @@ def settled(cells: Sequence[Cell]) -> dict[int, tuple[Status, str]]:
 
 def execute(request: RunRequest, cluster: Cluster, writer: RunWriter, progress: Progress) -> Outcome:
     """Run the plan to its end, or to the first interrupt; the journal has every event the moment it is known."""
-    return _Coordinator(request, cluster, writer, progress).run()
+    try:
+        coordinator = _Coordinator(request, cluster, writer, progress)
+    except BaseException:
+        cluster.close()
+        raise
+    try:
+        return coordinator.run()
+    except FarmError:
+        raise
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise InfraError(
+            f"{writer.dir}: the coordinator failed ({type(error).__name__}: {first}); "
+            "what finished is in the journal, farm --debug run shows where"
+        ) from error
+    finally:
+        with suppress(OSError):  # what failed may be the disk that the journal is on
+            writer.close()
 
 
 class _Coordinator:
@@ -119,10 +137,10 @@ class _Coordinator:
         )
 
     def run(self) -> Outcome:
-        self.writer.plan(self._head(), self.cells)
         begun = time.monotonic()
         with _interrupts(self._interrupt):
             try:
+                self.writer.plan(self._head(), self.cells)
                 for slot in self.request.slots:
                     self._start(slot)
                 self._act(self.scheduler.begin(time.monotonic()))
@@ -229,6 +247,7 @@ class _Coordinator:
             elif isinstance(action, Conclude):
                 self._conclude(action)
             elif isinstance(action, Replace):
+                self._journal("replaced", {"device": action.device, "reason": action.reason}, "device", "reason")
                 self.cluster.stop(action.device)
                 self._start(self.slots[action.device])
             elif isinstance(action, Retire):
@@ -284,7 +303,8 @@ class _Coordinator:
     def _conclude(self, action: Conclude) -> None:
         cell = self.cells[action.cell]
         known = self.known.pop(action.cell, {})
-        measured = self._measurement(cell, known)
+        # what no judge has seen has no time: a device may be fast at nonsense
+        measured = self._measurement(cell, known) if action.status not in FARM_FAULTS else None
         backend = backends.get(cell.backend)
         row = results.finish_row(
             cell,
@@ -347,15 +367,12 @@ class _Coordinator:
         stopped = self.interrupted and self.scheduler.open_cells > 0
         rows = [self.rows.get(c.index) or results.planned_row(c) for c in self.cells]
         verdict, code = results.verdict(rows, strict_peers=self.request.strict_peers)
-        try:
-            if stopped:
-                self.writer.append({"event": "interrupted", "time": round(time.time(), 3)})
-                self.writer.sync()
-                return Outcome(rows, verdict, code, True)
-            self.writer.append({"event": "finished", "time": round(time.time(), 3)})
-            self.writer.finish(rows, self.samples, {**self._head(), **self._foot(rows, seconds, verdict, code)})
-        finally:
-            self.writer.close()
+        if stopped:
+            self.writer.append({"event": "interrupted", "time": round(time.time(), 3)})
+            self.writer.sync()
+            return Outcome(rows, verdict, code, True)
+        self.writer.append({"event": "finished", "time": round(time.time(), 3)})
+        self.writer.finish(rows, self.samples, {**self._head(), **self._foot(rows, seconds, verdict, code)})
         return Outcome(rows, verdict, code, False)
 
     def _foot(self, rows: list[dict[str, Any]], seconds: float, verdict: str, code: int) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """PyTorch as a user would call it: eager, its fused operators where they exist.  Rounding class: single (gemma).
 
-rms_norm on a GPU is `torch.nn.functional.rms_norm` as it stands: its fused kernel computes in float32 and rounds once.
-PyTorch leaves that kernel for a composite that rounds twice where x and weight differ in dtype, and always on the CPU;
-there, and where an offset makes the weight float32, the same function runs on float32 copies with one cast at the end.
+rms_norm is `torch.nn.functional.rms_norm`: float32 inside, one cast at the end, in its fused kernel as in the composite
+that it falls back to where x and weight differ in dtype (and so where an offset makes the weight float32).
 """
 
 from __future__ import annotations
@@ -34,12 +33,9 @@ def _rms_norm(x: Any, weight: Any, eps: float = 1e-6, *, offset: float = 0.0) ->
     """x [..., hidden], weight [hidden] or None -> y like x."""
     from torch.nn.functional import rms_norm
 
-    shape = (x.shape[-1],)
-    fused = x.device.type != "cpu" and (weight is None or (weight.dtype == x.dtype and offset == 0.0))
-    if fused:
-        return rms_norm(x, shape, weight, eps)
-    wide = None if weight is None else weight.float() + offset
-    return rms_norm(x.float(), shape, wide, eps).to(x.dtype)
+    if weight is not None and offset != 0.0:
+        weight = weight.float() + offset
+    return rms_norm(x, (x.shape[-1],), weight, eps)
 
 
 def rms_norm_quantize(x: Any, weight: Any, eps: float = 1e-6) -> tuple[Any, Any]:

@@ -43,6 +43,7 @@ def test_auto_serves_everything_and_others_serve_or_say_why(target, rows, hidden
     if choice.mode in dispatch.WHOLE_ROW:
         assert hidden <= choice.block < 2 * hidden
     assert choice.num_warps in (1, 2, 4, 8, 16, 32) and choice.num_stages >= 1
+    assert choice.num_warps * (64 if target.startswith("hip") else 32) <= 1024  # threads of a block
 
 
 @given(rows, hidden, sms)

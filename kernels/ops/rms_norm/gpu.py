@@ -17,7 +17,7 @@ What every kernel here relies on:
   (`forward_cached` alone takes one row a program).  `row64` is the row as int64 also in the interpreter, where a loop
   variable is a Python int.
 * W, RSTD, DW may be None, which compiles their code away.
-* DX may be DY: a program reads the whole of what it overwrites before it writes.
+* DX may be DY: what a program overwrites, it alone reads, and has read before.
 """
 
 import triton
