@@ -34,6 +34,9 @@ class Judges(Protocol):
     def prefetch(self, cell: dict[str, Any]) -> None:
         """Start on a cell's inputs; `prepare` will ask for them soon."""
 
+    def warm(self, cell: dict[str, Any]) -> None:
+        """Start on the inputs and the reference of a cell that waits behind this lease, maybe for another device."""
+
     def judge(self, request: dict[str, Any], done: Any) -> None:
         """Start judging; `done(judged dict)` is called from another thread, also when it failed."""
 
@@ -61,7 +64,10 @@ class DeviceActor:
     # what the coordinator calls
 
     def submit(self, lease: dict[str, Any]) -> None:
-        """Queue a lease: {"id", "attempts": [{"cell", "number", "round", "call"}]}."""
+        """Queue a lease: {"id", "attempts": [{"cell", "number", "round", "last", "call", "tolerances", "deadlines"}]}.
+
+        `last`: another fault of the device or the farm would be this cell's end.
+        """
         self._leases.put(lease)
 
     def poll(self, wait_s: float) -> list[dict[str, Any]]:
@@ -117,6 +123,8 @@ class DeviceActor:
             if lease is None:
                 break
             attempts = lease["attempts"]
+            for waiting in lease.get("coming", []):
+                self._judges.warm(waiting)
             for i, attempt in enumerate(attempts):
                 if self._stopping:
                     break
@@ -262,7 +270,7 @@ class DeviceActor:
             self._end(attempt, "infra_error", "infra", text, log=self._log(""))
             return
         text = f"its process ended with {error} in phase {phase}"
-        first_kill = error.code == -9 and attempt["number"] < 2
+        first_kill = error.code == -9 and not attempt["last"]
         self._end(attempt, "crashed", "infra" if first_kill else "kernel", text, log=self._log(""))
 
     def _replace_child(self) -> None:

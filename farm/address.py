@@ -25,7 +25,8 @@ def check(address: str) -> None:
         address = automatic()
         if not address:
             return  # Ray looks for a cluster of this host by itself, and says at once that there is none
-        told += f", which is {address} here"
+        source = "RAY_ADDRESS" if address == os.environ.get("RAY_ADDRESS") else address_file()
+        told += f" ({source} says {address})"
     reason = silent(*parse(address, told))
     if reason:
         raise InfraError(
@@ -43,11 +44,9 @@ def parse(address: str, told: str) -> tuple[str, int]:
 
 
 def automatic() -> str:
-    """Where `auto` leads: $RAY_ADDRESS, else what the last `ray start` wrote down; "" where Ray will find it itself."""
+    """Where `auto` leads: $RAY_ADDRESS, else what the last `ray start` wrote down, else "" (Ray looks by itself)."""
     named = os.environ.get("RAY_ADDRESS", "")
-    if named not in ("", "auto"):
-        return named
-    return "" if gcs_runs() else written()
+    return named if named not in ("", "auto") else written()
 
 
 def address_file() -> Path:
@@ -60,15 +59,6 @@ def written() -> str:
     with suppress(OSError):
         return address_file().read_text(encoding="utf-8", errors="replace").strip()[:200]
     return ""
-
-
-def gcs_runs() -> bool:
-    """Whether a head of Ray runs on this host, as its processes say."""
-    for comm in Path("/proc").glob("[0-9]*/comm"):
-        with suppress(OSError):
-            if comm.read_text(encoding="utf-8", errors="replace").strip() == "gcs_server":
-                return True
-    return False
 
 
 def silent(host: str, port: int, seconds: float = PROBE_SECONDS) -> str | None:

@@ -1,10 +1,9 @@
 """The judge: makes inputs, keeps references, compares outputs.  A pool of these serves the devices of a node.
 
-The pure core is `farm.accuracy.evaluate`; this is the edge that gives it files in shared memory and threads.  Inputs
-and references are files named by their content's key, written once and renamed into place, so that several judges of a
-node share them without talking; the oldest go when the folder outgrows its share.
+The pure core is `farm.accuracy.evaluate`; this is the edge that gives it files and threads.  Inputs and references are
+kept by content (`farm.filecache`), so that the judges of a host, and its next run, share them without talking.
 
-Code under test never sees a reference: it is not told the paths, and its inputs come from a folder of their own.
+Code under test is never told where a reference is.  This is no sandbox: it runs as the same user (docs/trust.md).
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -26,10 +24,9 @@ from farm import spool as spools
 from farm.accuracy import dtypes, evaluate
 from farm.cell import Cell
 from farm.deadline import Deadline
+from farm.filecache import FileCache, create, create_npy, default_root, source_digest
 from farm.ops import contract
 
-#: Share of the spool's file system that cached inputs and references may take, and its ceiling.
-CACHE_SHARE, CACHE_BYTES = 0.3, 24 << 30
 JUDGE_SECONDS = 900.0
 #: Facts of the checked call that are wrong whatever the numbers say.
 DISQUALIFYING = ("changed its inputs", "wrote outside")
@@ -38,14 +35,11 @@ DISQUALIFYING = ("changed its inputs", "wrote outside")
 class Judge:
     """One judge on one node: `spool` is the run's folder in shared memory, `threads` its share of the cores."""
 
-    def __init__(self, spool: str, threads: int):
+    def __init__(self, spool: str, threads: int, cache: str | None = None):
         self.spool = Path(spool)
         self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="judge")
-        self._pinned: dict[str, int] = {}
-        self._lock = threading.Lock()
         spools.claim(spool)
-        for name in ("inputs", "references"):
-            (self.spool / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._cache = FileCache(Path(cache) if cache else default_root())
 
     def prepare(self, cell_data: Mapping[str, Any]) -> dict[str, Any]:
         """The cell's tensors as the child is told of them (inputs with their files), and the model's bytes."""
@@ -60,6 +54,11 @@ class Judge:
             tensors.append(plan)
         work = op.work(cell)
         return {"tensors": _with_absent(cell, tensors), "work": {"bytes_moved": work.bytes_read + work.bytes_written}}
+
+    def warm(self, cell_data: Mapping[str, Any]) -> None:
+        """Make the cell's inputs and reference now, so that nobody has to wait for them later."""
+        cell = Cell.from_dict(cell_data)
+        self._reference(cell, self._read_inputs(cell))
 
     def judge(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """{"status", "reason", "owner", metrics, gates, the worst of them, hashes} of an attempt's outputs."""
@@ -97,12 +96,7 @@ class Judge:
                 return {"status": "inaccurate", "owner": "kernel", "reason": wrong}
             outputs[o["name"]] = _read(Path(o["path"]), o["dtype"], tuple(o["shape"]))
             _digest(digest, outputs[o["name"]])
-        folder = self._inputs(cell)
-        inputs = {
-            t.name: _read(folder / f"{t.name}.bin", t.dtype, t.dims)
-            for t in op.tensors(cell)
-            if t.role in ("input", "upstream", "mutated")
-        }
+        inputs = self._read_inputs(cell)
         judgement = evaluate.evaluate(
             cell,
             op,
@@ -122,20 +116,28 @@ class Judge:
             "worst_metric": judgement.worst_metric,
             "worst_ratio": judgement.worst_ratio,
             "output_hash": digest.hexdigest()[:16],
-            "input_hash": (folder / "hash").read_text() if (folder / "hash").exists() else "",
+            "input_hash": (self._inputs(cell) / "hash").read_text(),
         }
 
     # files by content
 
     def _inputs(self, cell: Cell) -> Path:
-        key = f"{cell.input_key()}-{_input_names(cell)}"
-        return self._once(self.spool / "inputs" / key, lambda folder: self._make_inputs(cell, folder))
+        key = f"{source_digest(cell.op)}-{cell.input_key()}-{_input_names(cell)}"
+        return self._cache.folder("inputs", key, lambda folder: self._make_inputs(cell, folder))
+
+    def _read_inputs(self, cell: Cell) -> dict[str, Any]:
+        folder = self._inputs(cell)
+        return {
+            t.name: _read(folder / f"{t.name}.bin", t.dtype, t.dims)
+            for t in contract(cell.op).tensors(cell)
+            if t.role in ("input", "upstream", "mutated")
+        }
 
     def _make_inputs(self, cell: Cell, folder: Path) -> None:
         op = contract(cell.op)
         tensors = {t.name: t for t in op.tensors(cell) if t.role in ("input", "upstream", "mutated")}
         files = {
-            name: _create(folder / f"{name}.bin", dtypes.storage_dtype(t.dtype), t.dims) for name, t in tensors.items()
+            name: create(folder / f"{name}.bin", dtypes.storage_dtype(t.dtype), t.dims) for name, t in tensors.items()
         }
 
         def fill(block: tuple[int, int]) -> None:
@@ -155,56 +157,15 @@ class Judge:
 
     def _reference(self, cell: Cell, inputs: Mapping[str, Any]) -> dict[str, Any]:
         op = contract(cell.op)
-        folder = self._once(
-            self.spool / "references" / evaluate.reference_key(cell, op),
-            lambda target: self._make_reference(cell, inputs, target),
-        )
+        key = f"{source_digest(cell.op)}-{evaluate.reference_key(cell, op)}"
+        folder = self._cache.folder("references", key, lambda target: self._make_reference(cell, inputs, target))
         return {path.stem: np.load(path, mmap_mode="r") for path in sorted(folder.glob("*.npy"))}
 
     def _make_reference(self, cell: Cell, inputs: Mapping[str, Any], folder: Path) -> None:
         def allocate(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-            if 0 in shape:
-                np.save(folder / f"{name}.npy", np.empty(shape, dtype))
-                return np.empty(shape, dtype)
-            return np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
+            return create_npy(folder / f"{name}.npy", dtype, shape)
 
         evaluate.fill_reference(cell, contract(cell.op), inputs, map=self._pool.map, allocate=allocate)
-
-    def _once(self, final: Path, make: Callable[[Path], None]) -> Path:
-        """`final`, made by whoever comes first; a folder is complete exactly when it bears its final name."""
-        if final.is_dir():
-            os.utime(final)
-            return final
-        self._make_room()
-        temporary = Path(tempfile.mkdtemp(prefix="making-", dir=final.parent))
-        try:
-            make(temporary)
-            temporary.rename(final)
-        except OSError:
-            if not final.is_dir():  # not a lost race: the disk is full, or the spool is gone
-                raise
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        return final
-
-    def _make_room(self) -> None:
-        """Remove the least recently used folders once the cache outgrows its share; open maps stay readable."""
-        with self._lock:
-            limit = min(CACHE_BYTES, CACHE_SHARE * shutil.disk_usage(self.spool).total)
-            entries = []
-            for folder in [*(self.spool / "references").iterdir(), *(self.spool / "inputs").iterdir()]:
-                try:
-                    size = sum(f.stat().st_size for f in folder.iterdir())
-                    entries.append((folder.stat().st_mtime, size, folder))
-                except OSError:
-                    continue
-            total = sum(size for _, size, _ in entries)
-            for age, size, folder in sorted(entries, key=lambda e: e[0]):
-                if total <= limit:
-                    return
-                del age
-                shutil.rmtree(folder, ignore_errors=True)
-                total -= size
 
     def clean(self) -> None:
         """Remove the run's folder."""
@@ -226,13 +187,6 @@ def _with_absent(cell: Cell, tensors: list[dict[str, Any]]) -> list[dict[str, An
             place = 1 + next((i for i, t in enumerate(out) if t["role"] == "input"), 0)
             out.insert(place, {"name": p.nullifies, "dtype": "float32", "shape": [], "role": "input", "of": None})
     return out
-
-
-def _create(path: Path, dtype: Any, shape: tuple[int, ...]) -> Any:
-    if 0 in shape:
-        path.write_bytes(b"")
-        return np.empty(shape, dtype)
-    return np.memmap(path, dtype=dtype, mode="w+", shape=shape)
 
 
 def _read(path: Path, dtype: str, shape: tuple[int, ...]) -> Any:
@@ -260,6 +214,9 @@ class LocalJudges:
     def prefetch(self, cell: dict[str, Any]) -> None:
         if cell["index"] not in self._coming:
             self._coming[cell["index"]] = self._pool.submit(self._judge.prepare, cell)
+
+    def warm(self, cell: dict[str, Any]) -> None:
+        self._pool.submit(self._judge.warm, cell)
 
     def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
         self.prefetch(cell)
@@ -302,6 +259,9 @@ class RayJudges:
     def prefetch(self, cell: dict[str, Any]) -> None:
         if cell["index"] not in self._coming:
             self._coming[cell["index"]] = self._one().prepare.remote(cell)
+
+    def warm(self, cell: dict[str, Any]) -> None:
+        self._one().warm.remote(cell)
 
     def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
         import ray

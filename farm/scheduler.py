@@ -12,22 +12,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from farm.cell import Owner, Status
 
 LEASE_SECONDS = 1.0
 MAX_ATTEMPTS = 2  # one retry
 MAX_DEVICE_FAULTS = 3  # then the device is retired
+LOOK_AHEAD = 48  # cells behind a lease that are told with it
 MAX_LEASE_CELLS = 64  # one lease's results stay well under 100 KiB on the wire
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try at a cell."""
+    """One try at a cell.  No two tries of a cell have one number; on the `last` one a fault is no longer excused."""
 
     cell: int
     number: int
     round: int = 0
+    last: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,9 +123,10 @@ class Interrupted(Event):
 
 @dataclass(frozen=True)
 class Grant:
-    """Send this lease to its device."""
+    """Send this lease to its device.  `coming`: cells that wait behind it, whose inputs may be made meanwhile."""
 
     lease: Lease
+    coming: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -186,7 +190,8 @@ class _Work:
 
     seconds: float
     deadline: float
-    attempts: int = 0
+    attempts: int = 0  # granted so far: the next one's number is one more
+    faults: int = 0  # attempts that ended by a fault of the device or the farm
     avoid: set[str] = field(default_factory=set)
     done: bool = False
 
@@ -282,9 +287,9 @@ class Scheduler:
             if running is not None and cell == running.cell:
                 out += self._retry_or_end(e.device, attempt, Status.INFRA_ERROR, Owner.INFRA, e.reason)
             else:
-                self._requeue(attempt, charged=False)
-        for attempt in judging.values():  # its outputs may be gone with it, and nobody waits for the judge
-            self._requeue(attempt, charged=False)
+                self._requeue(cell)
+        for cell in judging:  # its outputs may be gone with it, and nobody waits for the judge
+            self._requeue(cell)
         if e.final or device.faults >= MAX_DEVICE_FAULTS:
             device.state = "gone"
             return [*out, Retire(e.device, e.reason)]
@@ -323,8 +328,8 @@ class Scheduler:
         device = self._devices[e.device]
         if device.lease is None or device.lease.id != e.lease:
             return []
-        for attempt in reversed(list(device.open.values())):  # granted, and the device says nothing of them
-            self._requeue(attempt, charged=False)
+        for cell in reversed(list(device.open)):  # granted, and the device says nothing of them
+            self._requeue(cell)
         device.state, device.lease, device.running, device.open = "idle", None, None, {}
         return []
 
@@ -339,19 +344,17 @@ class Scheduler:
 
     def _retry_or_end(self, device: str, a: Attempt, status: Status, owner: Owner, reason: str) -> list[Action]:
         work = self._work[a.cell]
-        if a.number < MAX_ATTEMPTS:
+        work.faults += 1
+        if work.faults < MAX_ATTEMPTS:
             work.avoid.add(device)
-            self._requeue(a, charged=True)
+            self._requeue(a.cell)
             return []
         return self._conclude(a.cell, a.number, status, owner, reason)
 
-    def _requeue(self, attempt: Attempt, *, charged: bool) -> None:
-        work = self._work[attempt.cell]
-        if not charged:
-            work.attempts -= 1
-        queue = self._queues[self._backend[attempt.cell]]
-        queue.cells.appendleft(attempt.cell)
-        queue.seconds += work.seconds
+    def _requeue(self, cell: int) -> None:
+        queue = self._queues[self._backend[cell]]
+        queue.cells.appendleft(cell)
+        queue.seconds += self._work[cell].seconds
 
     def _conclude(self, cell: int, attempt: int, status: Status, owner: Owner | None, reason: str) -> list[Action]:
         work = self._work[cell]
@@ -373,7 +376,8 @@ class Scheduler:
             if device.state == "idle":
                 lease = self._take(name, device, at)
                 if lease:
-                    out.append(Grant(lease))
+                    waiting = self._queues[device.backend].cells
+                    out.append(Grant(lease, tuple(islice(waiting, LOOK_AHEAD))))
         for backend, queue in self._queues.items():
             if queue.cells and not any(d.backend == backend and d.state != "gone" for d in self._devices.values()):
                 while queue.cells:
@@ -403,7 +407,7 @@ class Scheduler:
                 continue
             queue.seconds -= work.seconds
             work.attempts += 1
-            taken.append(Attempt(cell, work.attempts))
+            taken.append(Attempt(cell, work.attempts, last=work.faults + 1 >= MAX_ATTEMPTS))
             spent += work.seconds * pace
             allowed += work.deadline
         queue.cells.extendleft(reversed(passed))

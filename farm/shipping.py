@@ -42,7 +42,7 @@ def pack(paths: Iterable[str]) -> dict[str, Any] | None:
     size = sum(len(content) for content in files.values())
     if size > MAX_BYTES:
         raise UsageError(
-            f"--provider: its files are {size >> 20} MiB, more than the {MAX_BYTES >> 20} MiB that are sent to devices; "
+            f"--provider: its files are {size >> 20} MiB, more than the {MAX_BYTES >> 20} MiB that travel to devices; "
             "install the package there and name a small module that imports it"
         )
     if not files:

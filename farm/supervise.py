@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import selectors
@@ -84,6 +85,19 @@ def child_variables(backend_env: Mapping[str, str], environment: Environment) ->
     return clean
 
 
+def keep_exit_codes() -> None:
+    """Let this process see how its children end.
+
+    A Ray worker whose cluster reaps orphans ignores SIGCHLD, set behind Python's back: then the kernel throws every
+    exit code away and `Popen` makes 0 of it.  `signal.signal` is for main threads only, hence the C library's.
+    """
+    libc = ctypes.CDLL(None)
+    libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+    before = libc.signal(signal.SIGCHLD, 0)
+    if before not in (None, 0, 1):  # neither the default nor ignored: somebody's handler
+        libc.signal(signal.SIGCHLD, before)
+
+
 class Child:
     """A running child in its own session and process group; every wait has a deadline."""
 
@@ -93,6 +107,7 @@ class Child:
         command = [w.format(python=sys.executable) for w in environment.command]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         self._buffer = b""
+        keep_exit_codes()
         self.process = subprocess.Popen(
             [*command, backend, device, json.dumps(dict(options))],
             stdin=subprocess.PIPE,

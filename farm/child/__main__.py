@@ -41,6 +41,7 @@ def _private_pipes() -> tuple[Any, Any]:
 def main(argv: list[str]) -> int:
     _die_with_parent()
     source, sink = _private_pipes()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by a Ray worker and inherited: ptxas must be able to fail
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to handle
     faulthandler.enable()
     from farm.child import protocol

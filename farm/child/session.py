@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import platform
 import time
 import traceback
@@ -17,6 +18,7 @@ from farm.child.protocol import Failed, Measured, Message, Phase, Run
 
 Say = Callable[[Message], None]
 _TRACE_LINES = 40
+MAX_KEPT_INPUTS = 4  # as many as one cell of a norm's backward and its neighbour have
 
 
 class EnvironmentUnusable(Exception):
@@ -51,6 +53,7 @@ class TorchSession:
             "triton": _version("triton"),
             "machine": platform.machine(),
         }
+        self._inputs: dict[str, tuple[torch.Tensor, int]] = {}  # file -> pristine copy on the device, checksum
         self._functions: dict[str, Callable[..., Any]] = {}
 
     def run(self, message: Run, say: Say) -> Measured | Failed:
@@ -64,6 +67,25 @@ class TorchSession:
             return attempt.classified(error)
         finally:
             attempt.release()
+
+    def load(self, tensor: dict[str, Any]) -> torch.Tensor:
+        """A fresh copy of an input on the device.  Neighbouring cells share inputs, so the last ones stay there: to
+        copy a gigabyte from the host costs more than to time it.  One that has lost its checksum is read again."""
+        file, shape = tensor["file"], tuple(tensor["shape"])
+        if self.device.type == "cpu":
+            return tensors.load(file, tensor["dtype"], shape, self.device)
+        kept = self._inputs.pop(file, None)
+        if kept is None or tensors.checksum(kept[0]) != kept[1]:
+            fresh = tensors.load(file, tensor["dtype"], shape, self.device)
+            kept = (fresh, tensors.checksum(fresh))
+        self._inputs[file] = kept  # last in order: used last
+        while len(self._inputs) > MAX_KEPT_INPUTS:
+            del self._inputs[next(iter(self._inputs))]
+        return kept[0].clone()
+
+    def forget_inputs(self) -> None:
+        """Give back what is kept for the next cell."""
+        self._inputs.clear()
 
     def function(self, provider: dict[str, Any], op: str) -> Callable[..., Any]:
         """The provider's callable for an op, resolved once per child."""
@@ -135,12 +157,12 @@ class _Attempt:
         by_name: dict[str, torch.Tensor] = {}
         for t in self.m.tensors:
             if t["role"] in ("input", "mutated") and t.get("file"):
-                by_name[t["name"]] = tensors.load(t["file"], t["dtype"], tuple(t["shape"]), self.s.device)
+                by_name[t["name"]] = self.s.load(t)
                 inputs.append(by_name[t["name"]])
             elif t["role"] == "input":
                 inputs.append(None)
             elif t["role"] == "upstream":
-                upstream.append(tensors.load(t["file"], t["dtype"], tuple(t["shape"]), self.s.device))
+                upstream.append(self.s.load(t))
         operation = self.m.cell["operation"]
         if operation != "no-grad-forward":
             for tensor in by_name.values():
@@ -267,7 +289,10 @@ class _Attempt:
             return self.failed("inaccurate", "kernel", str(error))
         if isinstance(error, NotImplementedError):
             return self.failed("unsupported", "kernel", str(error) or "NotImplementedError")
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return self.failed("infra_error", "infra", f"the outputs could not be written: {error}", trace)
         if isinstance(error, torch.OutOfMemoryError):
+            self.s.forget_inputs()
             return self.failed("out_of_memory", "kernel", text, trace)
         module = type(error).__module__
         if module.startswith("triton.compiler") or type(error).__name__ in ("OutOfResources", "PTXASError"):

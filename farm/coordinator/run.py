@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from farm import backends, results
+from farm.accuracy import evaluate
 from farm.actor import environment_dict
 from farm.calls import call_for
 from farm.cell import FARM_FAULTS, Cell, Owner, Status, Target
@@ -43,6 +44,7 @@ from farm.store import RunWriter
 from farm.supervise import Environment
 
 TICK_SECONDS = 0.2
+MAX_COMING = 3  # references that are made ahead of a lease, since each may take a gigabyte
 
 
 class Progress(Protocol):
@@ -125,6 +127,7 @@ class _Coordinator:
         self.known: dict[int, dict[str, Any]] = {}  # cell -> what its current attempt has said so far
         self.devices: dict[str, dict[str, Any]] = {}
         self.starting: dict[str, Deadline] = {}
+        self.announced: set[str] = set()  # keys of references that a judge was asked to make ahead
         self.finished = self.interrupted = False
         self.created = datetime.now(timezone.utc)
         self.deadlines = {m.name: dict(m.deadlines) for m in request.plan.matrices}
@@ -288,12 +291,24 @@ class _Coordinator:
                     "cell": cell.to_dict(),
                     "number": a.number,
                     "round": a.round,
+                    "last": a.last,
                     "call": call,
                     "tolerances": tolerances_for(matrix, cell),
                     "deadlines": self.deadlines[cell.matrix],
                 }
             )
-        self.cluster.grant(lease.device, {"id": lease.id, "attempts": attempts})
+        self.cluster.grant(lease.device, {"id": lease.id, "attempts": attempts, "coming": self._coming(action.coming)})
+
+    def _coming(self, waiting: tuple[int, ...]) -> list[dict[str, Any]]:
+        """One cell for each of the next references that nobody was told of yet."""
+        out: list[dict[str, Any]] = []
+        for index in waiting:
+            cell = self.cells[index]
+            key = evaluate.reference_key(cell, contract(cell.op))
+            if key not in self.announced and len(out) < MAX_COMING:
+                self.announced.add(key)
+                out.append(cell.to_dict())
+        return out
 
     def _provider(self, cell: Cell) -> Mapping[str, Any]:
         own = self.request.providers

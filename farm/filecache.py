@@ -1,0 +1,127 @@
+"""Folders of arrays by content key, made once per host and kept between runs within a bound.
+
+Inputs and float64 references depend on nothing but their key, and making them costs more than reading them: the next
+run of the same matrix, and the other judges of this host, find them here.  The key holds a digest of the sources that
+make them, so a changed contract never meets an old reference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from farm.ops import ROOT
+
+#: What the cache may take: this many bytes (FARM_CACHE_GIB sets another bound), and this share of the file system.
+DEFAULT_GIB, FREE_SHARE = 24.0, 0.3
+#: What was used this recently is never removed: a child may be about to read it.
+YOUNG_SECONDS = 300.0
+
+
+def default_root() -> Path:
+    """FARM_CACHE, else the user's cache folder."""
+    if os.environ.get("FARM_CACHE"):
+        return Path(os.environ["FARM_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kernel-farm"
+
+
+@cache
+def source_digest(op: str) -> str:
+    """Digest of the sources and the NumPy that make an op's inputs and references."""
+    digest = hashlib.sha256(np.__version__.encode())
+    files = [ROOT / "kernels" / "contract.py", *sorted((ROOT / "farm" / "accuracy").glob("*.py"))]
+    for file in [*files, *sorted((ROOT / "kernels" / "ops" / op).glob("contract*.py"))]:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+class FileCache:
+    """Folders under `root`, each complete exactly when it bears its final name."""
+
+    def __init__(self, root: Path, limit_gib: float | None = None):
+        self.root = root
+        self._limit = (limit_gib or float(os.environ.get("FARM_CACHE_GIB", DEFAULT_GIB))) * 2**30
+        self._lock = threading.Lock()
+        for name in ("inputs", "references", "locks"):
+            (root / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def folder(self, kind: str, key: str, make: Callable[[Path], None]) -> Path:
+        """The folder of a key, made by whoever comes first on this host while the others wait.
+
+        OSError if the file system is full; nothing half-made is left.
+        """
+        final = self.root / kind / key
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(final)
+            return final
+        with self._only_one(key):
+            if final.is_dir():
+                return final
+            self._make_room()
+            temporary = Path(tempfile.mkdtemp(prefix="making-", dir=final.parent))
+            try:
+                make(temporary)
+                temporary.rename(final)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+        return final
+
+    @contextlib.contextmanager
+    def _only_one(self, key: str) -> Iterator[None]:
+        """Held by one thread of one process; the kernel lets go of it when its holder dies."""
+        bucket = hashlib.sha256(key.encode()).hexdigest()[:2]  # 256 files in all, not one for every key ever made
+        with (self.root / "locks" / bucket).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _make_room(self) -> None:
+        """Remove what was used longest ago once the cache outgrows its bound; maps that are open stay readable."""
+        with self._lock:
+            limit = min(self._limit, FREE_SHARE * shutil.disk_usage(self.root).total)
+            entries = sorted(self._entries(), key=lambda e: e[0])
+            total = sum(size for _, size, _ in entries)
+            for used, size, folder in entries:
+                if total <= limit or time.time() - used < YOUNG_SECONDS:
+                    return
+                shutil.rmtree(folder, ignore_errors=True)
+                total -= size
+
+    def _entries(self) -> Iterator[tuple[float, int, Path]]:
+        for folder in [*(self.root / "references").iterdir(), *(self.root / "inputs").iterdir()]:
+            with contextlib.suppress(OSError):
+                yield folder.stat().st_mtime, sum(f.stat().st_size for f in folder.iterdir()), folder
+
+
+def create(path: Path, dtype: Any, shape: tuple[int, ...]) -> Any:
+    """A raw file of `shape` as a writable map.  Its blocks are claimed first: a full disk is an OSError here, and not
+    a bus error in the middle of writing."""
+    if 0 in shape:
+        path.write_bytes(b"")
+        return np.empty(shape, dtype)
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+    return np.memmap(path, dtype=dtype, mode="r+", shape=shape)
+
+
+def create_npy(path: Path, dtype: Any, shape: tuple[int, ...]) -> Any:
+    """The same as a .npy file, which knows its own dtype and shape."""
+    if 0 in shape:
+        np.save(path, np.empty(shape, dtype))
+        return np.empty(shape, dtype)
+    mapped = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return mapped

@@ -1,0 +1,103 @@
+"""Folders by content: made once, whole or not at all, within a bound."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from farm import filecache
+from farm.filecache import FileCache, create, create_npy, source_digest
+
+
+def write(size: int) -> object:
+    return lambda folder: (folder / "data").write_bytes(b"x" * size)
+
+
+def test_a_key_is_made_once_and_found_again(tmp_path: Path) -> None:
+    made = []
+    for _ in range(3):
+        found = FileCache(tmp_path).folder("inputs", "k", lambda f: made.append(f) or (f / "data").write_text("1"))
+        assert (found / "data").read_text() == "1"
+    assert len(made) == 1
+
+
+def test_two_that_come_at_once_make_it_once(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    def slow(folder: Path) -> None:
+        made.append(1)
+        time.sleep(0.2)
+        (folder / "data").write_text("1")
+
+    threads = [threading.Thread(target=lambda: FileCache(tmp_path).folder("inputs", "k", slow)) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(10)
+    assert made == [1]
+
+
+def test_what_fails_in_the_making_leaves_nothing(tmp_path: Path) -> None:
+    def broken(folder: Path) -> None:
+        (folder / "data").write_text("half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        FileCache(tmp_path).folder("inputs", "k", broken)
+    assert list((tmp_path / "inputs").iterdir()) == []
+
+
+def test_the_longest_unused_goes_first_and_the_young_stay(tmp_path: Path) -> None:
+    cache = FileCache(tmp_path, limit_gib=3000 / 2**30)
+    for i in range(3):
+        folder = cache.folder("inputs", f"k{i}", write(1000))  # type: ignore[arg-type]
+        old = time.time() - filecache.YOUNG_SECONDS - 100 + i
+        os.utime(folder, (old, old))
+    cache.folder("references", "young", write(1000))  # type: ignore[arg-type]
+    cache.folder("references", "new", write(1000))  # type: ignore[arg-type]
+    assert sorted(p.name for p in (tmp_path / "inputs").iterdir()) == ["k1", "k2"]
+    assert {p.name for p in (tmp_path / "references").iterdir()} == {"young", "new"}
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (0, 4), (7,)])
+def test_files_hold_what_was_written(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    for make, read in (
+        (create, lambda p: np.fromfile(p, dtype=np.float32).reshape(shape)),
+        (create_npy, np.load),
+    ):
+        path = tmp_path / f"{make.__name__}.npy"
+        array = make(path, np.float32, shape)
+        array[...] = values
+        if hasattr(array, "flush"):
+            array.flush()
+        np.testing.assert_array_equal(read(path), values)
+
+
+def test_a_full_disk_is_an_error_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    for make in (create, create_npy):
+        with pytest.raises(OSError, match="No space"):
+            make(tmp_path / make.__name__, np.float32, (4,))
+
+
+def test_a_changed_contract_changes_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kernels/ops/op").mkdir(parents=True)
+    (tmp_path / "kernels/contract.py").write_text("a")
+    contract = tmp_path / "kernels/ops/op/contract.py"
+    contract.write_text("one")
+    monkeypatch.setattr(filecache, "ROOT", tmp_path)
+    source_digest.cache_clear()
+    before = source_digest("op")
+    contract.write_text("two")
+    source_digest.cache_clear()
+    assert source_digest("op") != before
+    source_digest.cache_clear()
