@@ -31,9 +31,8 @@ def main(argv: list[str]) -> None:
         speed = cells / seconds if seconds else 0.0
         first = first or speed
         names = {r["device"] for r in run.rows if r["device"]}
-        print(
-            f"{run.id}: {devices} devices, {cells} cells in {seconds:.1f} s = {speed:.2f}/s, {speed / first:.2f}x of the first"
-        )
+        print(f"{run.id}: {devices} devices, {cells} cells in {seconds:.1f} s", end="")
+        print(f" = {speed:.2f}/s, {speed / first:.2f}x of the first")
         for name in sorted(names):
             print(f"    {name}")
 

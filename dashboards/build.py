@@ -15,7 +15,7 @@ from dashboards.queries import RunLike, RunLine, log_path, run_line
 from farm.errors import FarmError, StoreError
 
 #: What a damaged run directory may raise; pyarrow's errors are ValueError or OSError.
-UNREADABLE = (FarmError, OSError, ValueError, KeyError)
+UNREADABLE = (FarmError, OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 class StoreLike(Protocol):

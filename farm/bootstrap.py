@@ -7,6 +7,8 @@ triton are used as they are, and only what is missing is added.  Otherwise torch
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -36,6 +38,7 @@ def main(what: str) -> int:
         try:
             venv.create(TARGET, with_pip=True, symlinks=True)
         except (subprocess.CalledProcessError, OSError) as error:
+            shutil.rmtree(TARGET, ignore_errors=True)  # else the next try would take what is half-made for whole
             return _refuse(f"a virtual environment cannot be made here ({error}); install the package python3-venv")
     if sees:
         _borrow(python)
@@ -70,9 +73,13 @@ def _dependencies(what: str, without: tuple[str, ...] = ()) -> list[str]:
 
 def _list_after(text: str, start: str) -> list[str]:
     at = text.index("\n" + start) + 1 + len(start)
-    body = text[at : text.index("]", at)]
-    lines = [line.split("#", 1)[0] for line in body.splitlines()]
-    return [item.strip().strip('"') for line in lines for item in line.split('",') if item.strip().strip('"')]
+    found = []
+    for token in re.findall(r'"[^"]*"|#[^\n]*|\]', text[at:]):  # a `]` in quotes or in a comment ends nothing
+        if token == "]":
+            break
+        if token.startswith('"'):
+            found.append(token[1:-1])
+    return found
 
 
 def _borrow(python: Path) -> None:

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import importlib.machinery
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,34 +27,48 @@ def parse(spec: str) -> tuple[str, str]:
 
 
 def pack(paths: Iterable[str]) -> dict[str, Any] | None:
-    """The files behind `module:function` paths: {"sha", "files": {relative path: bytes}}; None for no files."""
-    files: dict[str, bytes] = {}
+    """The files behind `module:function` paths: {"sha", "files": {relative path: bytes}}; None for no files.
+
+    What is installed (in the standard library or site-packages) is not sent: it is imported where it is installed.
+    """
+    found: dict[str, Path] = {}
     for path in paths:
         module, _, function = path.partition(":")
         top = module.split(".")[0]
         origin = _find(top, path)
+        _check_function(_module_file(origin, module, path), function.split(".")[0], path)
+        if _installed(origin):
+            continue
         if origin.is_dir():
-            for file in sorted(origin.rglob("*")):
-                if file.is_file() and "__pycache__" not in file.parts and ".git" not in file.parts:
-                    files[f"{top}/{file.relative_to(origin)}"] = file.read_bytes()
+            found.update({f"{top}/{f.relative_to(origin)}": f for f in _package_files(origin)})
         else:
-            files[origin.name] = origin.read_bytes()
-            _check_function(origin, function.split(".")[0], path)
-    size = sum(len(content) for content in files.values())
+            found[origin.name] = origin
+    size = sum(file.stat().st_size for file in found.values())
     if size > MAX_BYTES:
         raise UsageError(
             f"--provider: its files are {size >> 20} MiB, more than the {MAX_BYTES >> 20} MiB that travel to devices; "
             "install the package there and name a small module that imports it"
         )
-    if not files:
+    if not found:
         return None
+    files = {name: file.read_bytes() for name, file in sorted(found.items())}
     digest = hashlib.sha256()
-    for name in sorted(files):
-        digest.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
+    for name, content in files.items():
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
     return {"sha": digest.hexdigest()[:16], "files": files}
 
 
+def _package_files(folder: Path) -> list[Path]:
+    return [f for f in folder.rglob("*") if f.is_file() and not {"__pycache__", ".git"} & set(f.parts)]
+
+
+def _installed(origin: Path) -> bool:
+    places = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
+    return any(place in origin.resolve().parents for place in places)
+
+
 def _find(top: str, path: str) -> Path:
+    """The file of a top-level module, or the folder of a package."""
     spec = importlib.machinery.PathFinder.find_spec(top, [*sys.path, str(Path.cwd())])
     if spec is None:
         raise UsageError(
@@ -65,8 +80,25 @@ def _find(top: str, path: str) -> Path:
     return Path(str(spec.origin))
 
 
+def _module_file(origin: Path, module: str, path: str) -> Path:
+    """The file of a dotted module inside its package."""
+    if not origin.is_dir():
+        if "." in module:
+            raise UsageError(f'--provider {path}: "{origin.name}" is a single module and has no "{module}"')
+        return origin
+    base = origin.joinpath(*module.split(".")[1:])
+    for file in (base / "__init__.py", base.with_suffix(".py")):
+        if file.is_file():
+            return file
+    if any(base.parent.glob(f"{base.name}.*.so")):
+        return base.with_suffix(".so")  # compiled: only the child can tell what it holds
+    raise UsageError(f'--provider {path}: the package {origin} has no module "{module}"')
+
+
 def _check_function(file: Path, name: str, path: str) -> None:
     """Refuse a name that the module plainly does not define; what its text cannot tell is left to the child."""
+    if file.suffix != ".py":
+        return
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError) as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from typing import Any
 
 from farm.backends import HostDevice
@@ -46,9 +48,24 @@ def smi(*query: str, deadline_s: float = 20.0) -> str:
 
 
 def detect(count: int | None = None) -> list[HostDevice]:
-    """This host's NVIDIA GPUs, at most `count`, as nvidia-smi lists them; none where the tool is absent."""
-    devices = parse_smi(smi(f"--query-gpu={_QUERY}", "--format=csv,noheader"))
+    """This host's NVIDIA GPUs as nvidia-smi lists them and CUDA_VISIBLE_DEVICES leaves them, at most `count`; none
+    where the tool is absent."""
+    devices = visible(parse_smi(smi(f"--query-gpu={_QUERY}", "--format=csv,noheader")), os.environ)
     return devices[:count] if count else devices
+
+
+def visible(devices: list[HostDevice], environment: Mapping[str, str]) -> list[HostDevice]:
+    """The devices that a mask of indexes or UUIDs (or beginnings of UUIDs) leaves, in the mask's order."""
+    mask = environment.get("CUDA_VISIBLE_DEVICES")
+    if mask is None:
+        return devices
+    out: list[HostDevice] = []
+    for item in (m.strip() for m in mask.split(",")):
+        match = next((d for d in devices if item and (d.id == item or d.uuid.startswith(item))), None)
+        if match is None:  # CUDA itself ends the list at the first entry that names nothing
+            break
+        out.append(match)
+    return out
 
 
 def child_env(device_id: str) -> dict[str, str]:

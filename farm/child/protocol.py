@@ -132,10 +132,19 @@ def encode(message: Message) -> str:
     return json.dumps({"kind": message.kind, **asdict(message)}, separators=(",", ":")) + "\n"
 
 
+def printable(value: Any) -> Any:
+    """`value` with every text such that any encoder takes it: an exception's text may hold lone surrogates."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {printable(k): printable(v) for k, v in value.items()}
+    return [printable(v) for v in value] if isinstance(value, list) else value
+
+
 def decode(line: str | bytes) -> Message:
     """The message of one line.  ValueError if it is none: a child that writes nonsense is a harness fault."""
     try:
-        data = json.loads(line)
+        data = printable(json.loads(line))
         kind = _KINDS[data.pop("kind")]
         message: Message = kind(**data)
         return message

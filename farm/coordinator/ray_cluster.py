@@ -46,6 +46,8 @@ class RayCluster:
         _settings()
         if self._local:
             self._host = {b: host_devices(b, devices) for b in wanted or []}
+            # Ray's agents outlive a killed driver for as long as they hope for its GCS: 60 s by default
+            os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
             os.environ["RAY_AUTH_MODE"] = "token"
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
             os.environ["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
@@ -59,8 +61,9 @@ class RayCluster:
             ray.init(**self._init_arguments(address))
         except Exception as error:
             first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            token = "" if self._local else "if the cluster has a token, set RAY_AUTH_TOKEN; "
             raise InfraError(
-                f"--address {address}: Ray did not {'start' if self._local else 'answer'} ({first}); "
+                f"--address {address}: Ray did not {'start' if self._local else 'answer'} ({first}); {token}"
                 "farm doctor checks this host, --address inline runs without Ray"
             ) from error
 

@@ -134,7 +134,9 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str,
     assert code == 1
     assert len(rows) == 3 * (len(names) + 2)
     out: dict[str, list[dict[str, Any]]] = {}
+    folder_of_run = Store(folder / "store").run("last").dir
     for row in rows:
+        row["log_text"] = (folder_of_run / row["log"]).read_text() if row["log"] else ""
         out.setdefault(row["provider"], []).append(row)
     return out
 
@@ -142,13 +144,20 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str,
 @pytest.mark.parametrize(
     ("provider", "status"),
     [
-        ("farm", "passed"), ("torch", "passed"), ("right", "passed"), ("no_eps", "inaccurate"), ("scaled", "inaccurate"),
-        ("last_column", "inaccurate"), ("unwritten", "inaccurate"), ("illegal", "crashed"), ("hangs", "timed_out"),
-        ("synchronizes", "passed"), ("exhausts", "out_of_memory"),
+        ("farm", "passed"), ("torch", "passed"), ("right", "passed"), ("synchronizes", "passed"),
+        ("no_eps", "inaccurate"), ("scaled", "inaccurate"), ("last_column", "inaccurate"), ("unwritten", "inaccurate"),
+        ("illegal", "crashed"), ("hangs", "timed_out"), ("exhausts", "out_of_memory"),
     ],
 )  # fmt: skip
 def test_each_fault_is_named_and_no_other_cell_suffers(faulty: Any, provider: str, status: str) -> None:
     assert {r["status"] for r in faulty[provider]} == {status}, [(r["cell_id"], r["reason"]) for r in faulty[provider]]
+
+
+def test_a_failed_cell_has_its_log(faulty: Any) -> None:
+    for provider in ("illegal", "hangs"):
+        for row in faulty[provider]:
+            assert row["log"].startswith("logs/"), row["cell_id"]
+    assert all("illegal memory access" in r["log_text"] for r in faulty["illegal"])
 
 
 def test_a_call_that_cannot_be_captured_is_timed_by_events_and_says_so(faulty: Any) -> None:

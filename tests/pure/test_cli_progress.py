@@ -1,0 +1,80 @@
+"""What a run says of itself while it goes on and at its end."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from farm.cell import Cell, Status
+from farm.cli import progress
+from farm.cli.progress import Live, Plain, duration, summary
+
+
+def cell(backend: str = "cpu") -> Cell:
+    return Cell(backend, "rms_norm", "torch", "auto", "forward", {"x": "float32"}, {"rows": 1}, {})
+
+
+def row(status: str, backend: str = "cpu", reason: str = "", evidence: str = "interpreted") -> dict[str, Any]:
+    return {"status": status, "backend": backend, "cell_id": "an/id", "reason": reason, "evidence": evidence}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.4, "59 s"), (60, "1 min 00 s"), (185, "3 min 05 s"), (3600, "1 h 00 min"), (7800, "2 h 10 min")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_plain_lines_tell_findings_at_once_and_the_standing_at_the_end() -> None:
+    out = io.StringIO()
+    with Plain([cell(), cell(), cell("sim")], out) as said:
+        said.device("cpu:0: a processor, ready")
+        said.cell(row("passed"))
+        said.cell(row("inaccurate", reason="rel_l2 is 2 times its gate"))
+        said.eta({"sim": 12.0})
+    assert out.getvalue().splitlines() == [
+        "  cpu:0: a processor, ready",
+        "  inaccurate: an/id: rel_l2 is 2 times its gate",
+        "  cpu: 2 of 2 done, 1 failed",
+        "  sim: 0 of 1 done, 0 failed, about 12 s left",
+    ]
+
+
+@pytest.mark.parametrize("status", [s.value for s in Status])
+def test_what_counts_as_failed(status: str) -> None:
+    said = Plain([cell()], io.StringIO())
+    said.cell(row(status))
+    accused = status in ("inaccurate", "compile_error", "crashed", "timed_out", "out_of_memory", "infra_error", "lost")
+    assert said.failed["cpu"] == int(accused)
+
+
+@pytest.mark.parametrize("kind", [Plain, Live])
+def test_a_kernels_words_cannot_steer_the_terminal(kind: type[Plain]) -> None:
+    out = io.StringIO()
+    with kind([cell()], out) as said:
+        said.device("cpu:0: \x1b]0;title\x07")
+        said.cell(row("crashed", reason="RuntimeError: \x1b[2J\r[bold]gone[/bold]\nall passed"))
+    shown = out.getvalue()
+    assert "\\x1b[2J [bold]gone[/bold] all passed" in shown.replace("\n", " ").replace("  ", " ")
+    assert "\x1b]0" not in shown and "\x1b[2J" not in shown and "\x07" not in shown
+
+
+def test_a_reason_without_end_is_cut() -> None:
+    out = io.StringIO()
+    Plain([cell()], out).cell(row("crashed", reason="x" * 10_000))
+    assert len(out.getvalue()) < 500
+
+
+def test_the_summary_adds_up_and_never_sums_over_evidence() -> None:
+    rows = [row("passed"), row("passed"), row("inaccurate"), row("passed", "sim", evidence="simulated"),
+            row("skipped", evidence="")]  # fmt: skip
+    assert summary(rows, 65.0) == [
+        "cpu (not run): 1 skipped",
+        "cpu (interpreted): 2 passed, 1 inaccurate",
+        "sim (simulated): 1 passed",
+        "5 planned = 5 accounted for, in 1 min 05 s",
+    ]
+    assert progress.told(rows[2]) == "inaccurate: an/id: "

@@ -1,0 +1,38 @@
+"""What the cuda backend reads from nvidia-smi's text and from the mask; no device needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from farm.backends import HostDevice, cuda
+
+TWO = "0, GPU-aa11, NVIDIA H200\n1, GPU-bb22, NVIDIA GB200, with a comma\n"
+
+
+def test_csv_lines_become_devices() -> None:
+    assert cuda.parse_smi(TWO) == [
+        HostDevice("0", "NVIDIA H200", "GPU-aa11"),
+        HostDevice("1", "NVIDIA GB200, with a comma", "GPU-bb22"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "No devices were found\n", "NVIDIA-SMI has failed, driver, not loaded\n"])
+def test_anything_else_is_no_device(text: str) -> None:
+    assert cuda.parse_smi(text) == []
+
+
+@pytest.mark.parametrize(
+    ("mask", "ids"),
+    [(None, ["0", "1"]), ("1", ["1"]), ("1,0", ["1", "0"]), ("GPU-bb", ["1"]), ("", []), ("7", []), ("0,7,1", ["0"])],
+)
+def test_the_mask_narrows_and_orders(mask: str | None, ids: list[str]) -> None:
+    environment = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
+    assert [d.id for d in cuda.visible(cuda.parse_smi(TWO), environment)] == ids
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [("NVIDIA H200", 4800.0), ("NVIDIA GB200", 8000.0), ("NVIDIA H100 80GB HBM3", 3350.0), ("T4", None)],
+)
+def test_peak_bandwidth_is_by_part(name: str, peak: float | None) -> None:
+    assert cuda.peak_gbps(name) == peak
