@@ -1,7 +1,6 @@
 """Cells per second of finished runs, after start-up: `python -m benchmarks.throughput STORE [RUN..]`.
 
-From the journal: cells that ended, over the time from the first attempt's start to the last cell's end.  With two runs
-or more, the ratio of each to the first.
+From the journal.  With two runs or more, the ratio of each to the first.
 """
 
 from __future__ import annotations
@@ -12,15 +11,18 @@ from farm.store import Run, Store
 
 
 def rate(run: Run) -> tuple[int, int, float]:
-    """(devices, cells, seconds)."""
-    begun, ended, cells, devices = None, 0.0, 0, set()
+    """(devices, cells, seconds) after start-up: from when every device has been through its first cell of every
+    provider (imports, first compilations), to the last cell's end."""
+    provider = {cell.index: cell.provider for cell in run.cells()}
+    first: dict[tuple[str, str], float] = {}
+    ends: list[float] = []
     for line in run.journal():
-        if line["event"] == "started":
-            begun = line["time"] if begun is None else begun
-        elif line["event"] in ("judged", "ended"):
-            ended, cells = line["time"], cells + 1
-            devices.add(line["device"])
-    return len(devices), cells, ended - (begun or ended)
+        if line["event"] in ("measured", "ended"):
+            first.setdefault((line["device"], provider[line["cell"]]), line["time"])
+        if line["event"] in ("judged", "ended"):
+            ends.append(line["time"])
+    ready = max(first.values())
+    return len({device for device, _ in first}), sum(t > ready for t in ends), max(ends) - ready
 
 
 def main(argv: list[str]) -> None:

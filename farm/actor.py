@@ -144,6 +144,7 @@ class DeviceActor:
             return self._ready
         if self._child:
             self._child.close()
+            self._child = None
         backend = backends.get(self._config["backend"])
         env = supervise.child_variables(backend.child_env(self._config["device_id"]), self._environment)
         if self._stopping:

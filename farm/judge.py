@@ -201,6 +201,8 @@ def _digest(digest: Any, array: Any) -> None:
 
 
 Done = Callable[[dict[str, Any]], None]
+#: Threads for each kind of work in one judge.  Inputs that a device waits for never queue behind judging.
+GROUPS = {"prepare": 2, "judge": 3, "warm": 1}
 
 
 class LocalJudges:
@@ -208,37 +210,37 @@ class LocalJudges:
 
     def __init__(self, spool: str, threads: int | None = None):
         self._judge = Judge(spool, threads or min(8, os.cpu_count() or 2))
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="judges")
+        self._pools = {group: ThreadPoolExecutor(n, thread_name_prefix=group) for group, n in GROUPS.items()}
         self._coming: dict[int, Future[dict[str, Any]]] = {}
 
     def prefetch(self, cell: dict[str, Any]) -> None:
         if cell["index"] not in self._coming:
-            self._coming[cell["index"]] = self._pool.submit(self._judge.prepare, cell)
+            self._coming[cell["index"]] = self._pools["prepare"].submit(self._judge.prepare, cell)
 
     def warm(self, cell: dict[str, Any]) -> None:
-        self._pool.submit(self._judge.warm, cell)
+        self._pools["warm"].submit(self._judge.warm, cell)
 
     def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
         self.prefetch(cell)
         return self._coming.pop(cell["index"]).result(timeout=deadline.remaining)
 
     def judge(self, request: dict[str, Any], done: Done) -> None:
-        self._pool.submit(lambda: done(self._judge.judge(request)))
+        self._pools["judge"].submit(lambda: done(self._judge.judge(request)))
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in self._pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def ray_judge(ray: Any, node: str, spool: str, threads: int) -> Any:
     """A judge as a Ray actor on a node.  It keeps nothing in memory that matters, so Ray may restart it."""
     return (
-        ray.remote(Judge)
+        ray.remote(concurrency_groups=GROUPS)(Judge)
         .options(
             num_cpus=0,
             label_selector={"ray.io/node-id": node},
             max_restarts=3,
             max_task_retries=1,
-            max_concurrency=4,
         )
         .remote(spool, threads)
     )
@@ -258,10 +260,10 @@ class RayJudges:
 
     def prefetch(self, cell: dict[str, Any]) -> None:
         if cell["index"] not in self._coming:
-            self._coming[cell["index"]] = self._one().prepare.remote(cell)
+            self._coming[cell["index"]] = self._one().prepare.options(concurrency_group="prepare").remote(cell)
 
     def warm(self, cell: dict[str, Any]) -> None:
-        self._one().warm.remote(cell)
+        self._one().warm.options(concurrency_group="warm").remote(cell)
 
     def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
         import ray
@@ -289,7 +291,8 @@ class RayJudges:
         timer = threading.Timer(JUDGE_SECONDS, late)
         timer.daemon = True
         timer.start()
-        self._one().judge.remote(request).future().add_done_callback(arrived)
+        answer = self._one().judge.options(concurrency_group="judge").remote(request)
+        answer.future().add_done_callback(arrived)
 
 
 def _judge_failed(reason: str) -> dict[str, Any]:

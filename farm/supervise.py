@@ -191,7 +191,9 @@ class Child:
             return
 
     def close(self) -> None:
-        """Ask it to leave, then make it."""
+        """Ask it to leave, then make it; a second call does nothing."""
+        if self._log.closed:
+            return
         try:
             self.send(protocol.Exit())
             self.process.wait(timeout=3)

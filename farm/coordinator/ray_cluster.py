@@ -46,8 +46,6 @@ class RayCluster:
         _settings()
         if self._local:
             self._host = {b: host_devices(b, devices) for b in wanted or []}
-            # Ray's agents outlive a killed driver for as long as they hope for its GCS: 60 s by default
-            os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
             os.environ["RAY_AUTH_MODE"] = "token"
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
             os.environ["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)

@@ -1,0 +1,107 @@
+"""A user's provider on its way to the devices."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from farm import shipping
+from farm.errors import UsageError
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory that is not on the import path."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p and Path(p).resolve() != tmp_path.resolve()])
+    return tmp_path
+
+
+@pytest.mark.parametrize("spec", ["", "mine", "mine=", "mine=mod", "mine=mod:", "=mod:f", "mine=:f", "mod:f"])
+def test_what_is_no_provider(spec: str) -> None:
+    with pytest.raises(UsageError, match="NAME=module:function"):
+        shipping.parse(spec)
+
+
+def test_specs() -> None:
+    assert shipping.parse("mine=a.b:c.d") == ("mine", "a.b:c.d")
+    assert shipping.parse("rms_norm:mine=a:b") == ("rms_norm:mine", "a:b")
+
+
+def test_a_module_travels_as_one_file_and_back(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (folder / "mine.py").write_text("def f(x):\n    return x  # é\n", encoding="utf-8")
+    shipped = shipping.pack(["mine:f"])
+    assert shipped is not None
+    assert list(shipped["files"]) == ["mine.py"]
+    spool = tmp_path_factory.mktemp("spool")
+    where = shipping.unpack(shipped, str(spool))
+    assert Path(where, "mine.py").read_bytes() == (folder / "mine.py").read_bytes()
+    assert shipping.unpack(shipped, str(spool)) == where
+    assert [p.name for p in (spool / "providers").iterdir()] == [shipped["sha"]]
+    code = subprocess.run(
+        [sys.executable, "-c", "import mine; print(mine.f(3))"],
+        env={**os.environ, "PYTHONPATH": where}, capture_output=True, text=True, check=True, timeout=60, cwd="/",
+    )  # fmt: skip
+    assert code.stdout == "3\n"
+
+
+def test_a_package_travels_whole_without_its_litter(folder: Path) -> None:
+    for name in ("pkg/__init__.py", "pkg/sub/deep.py", "pkg/data.bin", "pkg/__pycache__/x.pyc", "pkg/.git/config"):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("def f(): pass\n" if name.endswith(".py") else "")
+    shipped = shipping.pack(["pkg.sub.deep:f"])
+    assert shipped is not None
+    assert sorted(shipped["files"]) == ["pkg/__init__.py", "pkg/data.bin", "pkg/sub/deep.py"]
+
+
+def test_the_name_is_of_the_content(folder: Path) -> None:
+    (folder / "mine.py").write_text("def f(): pass\n")
+    first = shipping.pack(["mine:f"])
+    os.utime(folder / "mine.py", (1, 1))
+    same = shipping.pack(["mine:f", "mine:f"])
+    (folder / "mine.py").write_text("def f(): return 1\n")
+    other = shipping.pack(["mine:f"])
+    assert first is not None
+    assert same is not None
+    assert other is not None
+    assert first["sha"] == same["sha"] != other["sha"]
+
+
+def test_nothing_to_ship() -> None:
+    assert shipping.pack([]) is None
+
+
+def test_refusals_say_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r'no module "absent_module".*PYTHONPATH'):
+        shipping.pack(["absent_module:f"])
+    (folder / "mine.py").write_text("def g(): pass\n")
+    with pytest.raises(UsageError, match='defines no "f"'):
+        shipping.pack(["mine:f"])
+    (folder / "mine.py").write_text("def f(:\n")
+    with pytest.raises(UsageError, match="no Python"):
+        shipping.pack(["mine:f"])
+    (folder / "mine.py").write_text("def f(): pass\n")
+    monkeypatch.setattr(shipping, "MAX_BYTES", 3)
+    with pytest.raises(UsageError, match="MiB that travel"):
+        shipping.pack(["mine:f"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["f = 1", "class f: 0", "from os import path as f", "import os as f", "from os import *", "def __getattr__(n): 0",
+     "if True:\n    def f(): pass"],
+)  # fmt: skip
+def test_every_way_to_define_a_name_is_seen(folder: Path, text: str) -> None:
+    (folder / "mine.py").write_text(text + "\n")
+    assert shipping.pack(["mine:f"]) is not None
+
+
+def test_a_module_without_a_source_is_refused(folder: Path) -> None:
+    """A built-in or a compiled module cannot travel."""
+    with pytest.raises(UsageError):
+        shipping.pack(["sys:exit"])
