@@ -131,13 +131,13 @@ class RmsNorm(Contract):
             if tensor.name == "y":
                 found["y"] = g.limits(outputs[dtype], hidden, tensor.size, growth=growth)
             elif tensor.name == "dx":
-                found["dx"] = g.gradient_limits(gradients[dtype], hidden, growth=growth)
+                found["dx"] = g.gradient_limits(gradients[dtype], hidden, tensor.size, growth=growth)
             elif tensor.name == "dw":
                 gradients = g.REDUCED_SINGLE if once else g.REDUCED_DOUBLE
                 narrow = not once and g.PRECISION[x] < g.PRECISION[dtype]
                 base = g.wider_stored(gradients[x], x, dtype) if narrow else gradients[dtype]
                 growth *= g.root_growth(rows, 1024) if dtype == "float32" else 1.0
-                found["dw"] = g.gradient_limits(base, hidden, growth=growth)
+                found["dw"] = g.gradient_limits(base, hidden, tensor.size, growth=growth)
         return found
 
 
