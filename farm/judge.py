@@ -39,6 +39,7 @@ class Judge:
         self.spool = Path(spool)
         self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="judge")
         spools.claim(spool)
+        spools.sweep(Path(spool).parent)  # this node's, where nobody else may start anything
         self._cache = FileCache(Path(cache) if cache else default_root())
 
     def prepare(self, cell_data: Mapping[str, Any]) -> dict[str, Any]:

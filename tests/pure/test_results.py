@@ -1,0 +1,130 @@
+"""Rows, counts and the verdict."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status
+from farm.results import COLUMNS, counts, finish_row, planned_row, verdict
+
+CELL = Cell(
+    backend="sim", op="rms_norm", provider="farm", mode="auto", operation="forward",
+    dtypes={"x": "bfloat16", "weight": "float32"}, dims={"rows": 4, "hidden": 100}, params={"eps": 1e-6, "offset": 0.0},
+    index=7, matrix="m", cell_id="sim/x",
+)  # fmt: skip
+SPEEDS = ("time_us_p20", "time_us_p50", "time_us_p80", "time_rel_mad", "bandwidth_gbps", "tflops")
+
+
+def measured(samples: list[float], *, peak: float | None = None, cold: bool = True, **timing: Any) -> dict[str, Any]:
+    return {
+        "facts": {"mode_resolved": "row_packed", "launch": {"kernels": []}, "flags": ["x"], "check_s": 0.5},
+        "timing": {"method": "host", "samples_us": samples, "cold": cold, **timing},
+        "work": {"bytes_read": 3_000_000, "bytes_written": 1_000_000, "operations": {"fp32": 2_000_000}},
+        "peak_gbps": peak,
+    }
+
+
+def a_row(**more: Any) -> dict[str, Any]:
+    return finish_row(CELL, status=Status.PASSED, reason="", owner="", attempt=1, evidence="executed", **more)
+
+
+def test_a_planned_row_has_every_column_and_is_lost() -> None:
+    row = planned_row(CELL)
+    assert list(row) == list(COLUMNS)
+    assert (row["status"], row["timing_quality"], row["evidence"]) == ("lost", "none", "")
+    assert (row["dtype"], row["shape"]) == ("bfloat16", "4x100")
+    assert list(json.loads(row["dims"])) == ["rows", "hidden"]  # the contract's order
+
+
+def test_every_json_column_is_json_from_the_start() -> None:
+    for name in ("dims", "dtypes", "params", "flags", "metrics", "gates", "launch", "fingerprint"):
+        json.loads(planned_row(CELL)[name])
+
+
+def test_evidence_is_claimed_only_by_what_ran() -> None:
+    assert a_row()["evidence"] == ""
+    assert a_row(origin={"target": "t", "fingerprint": {"a": 1}})["evidence"] == "executed"
+
+
+def test_speed_is_work_over_the_median() -> None:
+    row = a_row(measured=measured([10.0] * 20))
+    assert row["time_us_p50"] == 10.0
+    assert row["bandwidth_gbps"] == pytest.approx(400.0)  # 4 MB in 10 us
+    assert row["tflops"] == pytest.approx(0.2)  # 2e6 operations in 10 us
+    assert (row["timing_quality"], row["samples"], row["bytes_moved"]) == ("ok", 20, 4_000_000)
+    assert list(row) == list(COLUMNS)
+
+
+def test_an_impossible_time_is_never_a_speed() -> None:
+    row = a_row(measured=measured([10.0] * 20, peak=399.0))
+    assert row["timing_quality"] == "impossible"
+    assert [row[c] for c in SPEEDS] == [None] * len(SPEEDS)
+    assert row["samples"] == 20  # they stay in samples.parquet
+    assert a_row(measured=measured([10.0] * 20, peak=401.0))["timing_quality"] == "ok"
+    assert a_row(measured=measured([10.0] * 20, peak=1.0, cold=False))["timing_quality"] == "ok"  # from a cache
+
+
+@pytest.mark.parametrize("samples", [[0.0] * 9, [-1.0] * 9, [float("nan")] * 9, [float("inf")] * 9])
+def test_times_that_no_clock_gives_are_impossible(samples: list[float]) -> None:
+    row = a_row(measured=measured(samples))
+    assert row["timing_quality"] == "impossible"
+    assert [row[c] for c in SPEEDS] == [None] * len(SPEEDS)
+
+
+def test_no_samples_no_speed() -> None:
+    row = a_row(measured=measured([]))
+    assert (row["timing_quality"], row["samples"]) == ("none", 0)
+    assert [row[c] for c in SPEEDS] == [None] * len(SPEEDS)
+
+
+def test_a_time_near_the_launch_floor_is_called_so() -> None:
+    assert a_row(measured=measured([10.0] * 20, floor_us=4.0))["timing_quality"] == "launch_bound"
+    assert a_row(measured=measured([10.0] * 20, floor_us=3.0))["timing_quality"] == "ok"
+
+
+def test_the_worst_outputs_metrics_become_columns() -> None:
+    judged = {
+        "metrics": {"y": {"max_ulp": 9.0, "rel_l2": 0.1, "max_abs": 0.2}, "dw": {"max_ulp": 1.0}},
+        "gates": {"y": {"rel_l2": 0.01}}, "worst_output": "y", "worst_metric": "rel_l2", "worst_ratio": 10.0,
+        "output_hash": "o", "input_hash": "i",
+    }  # fmt: skip
+    row = a_row(judged=judged)
+    assert (row["max_ulp"], row["rel_l2"], row["max_abs"], row["worst_ratio"]) == (9.0, 0.1, 0.2, 10.0)
+    # refused before any number was looked at
+    early = a_row(judged={"status": "inaccurate", "reason": "y has 3 elements"})
+    assert (early["worst_ratio"], early["max_ulp"], early["worst_output"]) == (None, None, "")
+
+
+def test_counts_are_of_every_row_in_the_status_sets_order() -> None:
+    rows = [{"status": s} for s in ("lost", "passed", "skipped", "passed")]
+    assert list(counts(rows).items()) == [("passed", 2), ("skipped", 1), ("lost", 1)]
+
+
+@given(st.lists(st.sampled_from(list(Status))))
+def test_counts_sum_to_what_was_planned(statuses: list[Status]) -> None:
+    assert sum(counts([{"status": s.value} for s in statuses]).values()) == len(statuses)
+
+
+@pytest.mark.parametrize("status", list(Status))
+@pytest.mark.parametrize("role", ["subject", "peer"])
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_verdict_of_one_cell(status: Status, role: str, strict: bool) -> None:
+    want = ("passed", 0)
+    if status in FARM_FAULTS:
+        want = ("farm_fault", 3)
+    elif status in FINDINGS and (role == "subject" or strict):
+        want = ("findings", 1)
+    assert verdict([{"status": status.value, "role": role}], strict_peers=strict) == want
+
+
+def test_the_farms_own_fault_comes_before_findings() -> None:
+    rows = [{"status": "inaccurate", "role": "subject"}, {"status": "lost", "role": "peer"}]
+    assert verdict(rows) == ("farm_fault", 3)
+    assert verdict(rows[:1]) == ("findings", 1)
+    assert verdict([]) == ("passed", 0)
+    assert FINDINGS.isdisjoint(FARM_FAULTS)

@@ -1,0 +1,99 @@
+"""What samples say: order statistics, when to stop, what a number is worth."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.timing.statistics import enough, median_half_width, quality, quantile, summarize
+
+times = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=200)
+POLICY = {"min_samples": 20.0, "max_samples": 200.0, "target_rel_width": 0.01, "max_seconds": 1.0}
+
+
+@given(times, st.floats(0, 1))
+def test_quantiles_are_numpys(samples: list[float], q: float) -> None:
+    assert quantile(sorted(samples), q) == pytest.approx(float(np.quantile(samples, q)), rel=1e-9)
+
+
+@given(times, st.randoms(use_true_random=False))
+def test_the_order_of_samples_does_not_matter(samples: list[float], dice: random.Random) -> None:
+    shuffled = samples[:]
+    dice.shuffle(shuffled)
+    assert summarize(shuffled) == summarize(samples)
+
+
+@given(times)
+def test_a_summary_is_ordered_and_inside_its_samples(samples: list[float]) -> None:
+    s = summarize(samples)
+    assert s is not None
+    tiny = 1e-9 * max(samples)  # interpolation may round
+    assert min(samples) - tiny <= s.p20 <= s.p50 + tiny
+    assert s.p50 <= s.p80 + tiny
+    assert s.p80 <= max(samples) + tiny
+    assert s.count == len(samples)
+    assert s.rel_mad >= 0
+
+
+def test_no_samples_have_no_summary() -> None:
+    assert summarize([]) is None
+
+
+def test_the_medians_interval_covers_it_as_often_as_it_says() -> None:
+    dice = random.Random(1)
+    inside = 0
+    for _ in range(400):
+        samples = [dice.lognormvariate(0.0, 0.3) for _ in range(40)]
+        s = summarize(samples)
+        assert s is not None
+        half = median_half_width(samples) * s.p50
+        ordered = sorted(samples)
+        reach = 0.98 * math.sqrt(40)
+        low, high = ordered[math.floor(20 - reach)], ordered[math.ceil(20 + reach) - 1]
+        assert half == pytest.approx((high - low) / 2)
+        inside += low <= 1.0 <= high
+    assert 0.90 <= inside / 400 <= 0.995
+
+
+@pytest.mark.parametrize("n", range(6))
+def test_a_handful_of_samples_has_no_interval(n: int) -> None:
+    assert median_half_width([1.0] * n) == math.inf
+
+
+def test_an_interval_of_nothing_is_endless() -> None:
+    assert median_half_width([0.0] * 20) == math.inf
+
+
+def test_when_to_stop() -> None:
+    quiet, wild = [1.0] * 20, [1.0, 2.0] * 10
+    assert not enough([1.0] * 19, 0.5, POLICY)  # too few, however alike
+    assert enough(quiet, 0.0, POLICY)
+    assert not enough(wild, 0.5, POLICY)
+    assert enough(wild, 1.0, POLICY)  # time is up
+    assert enough([1.0, 2.0] * 100, 0.0, POLICY)  # as many as allowed
+    assert not enough([1.0] * 6, 4.0, POLICY)
+    assert enough([1.0] * 6, 4.1, POLICY)  # a kernel of seconds: six will do
+    assert not enough([1.0] * 5, 100.0, POLICY)
+
+
+def test_quality() -> None:
+    def of(samples: list[float], **more: float | bool | None) -> str:
+        given_ = {"floor_us": None, "bytes_moved": 1000, "peak_gbps": None, "cold": True, **more}
+        return quality(samples, **given_)  # type: ignore[arg-type]
+
+    assert of([]) == "none"
+    assert of([10.0] * 20) == "ok"
+    assert of([10.0, 20.0] * 10) == "noisy"
+    assert of([10.0] * 3) == "noisy"  # no interval at all
+    assert of([10.0] * 20, floor_us=4.0) == "launch_bound"
+    assert of([1e-3] * 20, peak_gbps=999.0) == "impossible"  # 1000 B in 1 ns are 1000 GB/s
+    assert of([1e-3] * 20, peak_gbps=1001.0) == "ok"
+    assert of([1e-3] * 20, peak_gbps=999.0, cold=False) == "ok"
+    assert of([0.0] * 20) == "impossible"
+    assert of([math.nan] * 20) == "impossible"
+    assert of([-5.0] * 20, floor_us=1.0) == "impossible"
