@@ -245,6 +245,8 @@ class DeviceActor:
         except _NoChild as reason:
             self._end(attempt, "infra_error", "infra", f"no child could be started: {reason}")
         except supervise.ChildTimedOut:
+            if self._child:
+                self._child.show_stacks()
             log = self._log("")
             limit = float(limits["import" if phase == "spawn" else phase])
             if self._child and not self._child.kill():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -205,6 +206,12 @@ class Child:
             if pipe:
                 pipe.close()
         self._log.close()
+
+    def show_stacks(self, wait_s: float = 0.3) -> None:
+        """Have the child print where each of its threads is; it ends up in the log.  Works inside native code too."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(self.process.pid, signal.SIGUSR1)
+            time.sleep(wait_s)
 
     def log_tail(self) -> str:
         """The end of what the child and everything in it printed."""

@@ -105,8 +105,17 @@ class _Attempt:
         self.phase = "import"
         self.facts: dict[str, Any] = {"flags": []}
         self.problem: calling.Problem | None = None
+        self.spent: dict[str, float] = {}  # part of the attempt -> seconds of this process
+        self.part, self.since = "import", time.perf_counter()
+
+    def account(self, part: str) -> None:
+        """Book the time since the last call to the part that ends, and begin another."""
+        now = time.perf_counter()
+        self.spent[self.part] = round(self.spent.get(self.part, 0.0) + now - self.since, 4)
+        self.part, self.since = part, now
 
     def enter(self, phase: str) -> None:
+        self.account(phase)
         self.phase = phase
         self.say(Phase(self.m.revision, self.m.round, self.m.attempt, phase))
 
@@ -123,8 +132,11 @@ class _Attempt:
             self.facts["peak_memory_mib"] = self.peak_memory(function)
         self.enter("check")
         outputs = self.check(function, launches)
+        self.account("write")
         described = self.write(outputs, "out")
         timing = self.time(function, outputs)
+        self.account("end")
+        self.facts["phases_s"] = self.spent
         self.facts.update(launches.facts(cell["mode"]))
         return Measured(self.m.revision, self.m.round, self.m.attempt, described, self.facts, timing)
 

@@ -209,6 +209,8 @@ class _Coordinator:
 
     def _on_judged(self, said: dict[str, Any]) -> Event:
         self.known.setdefault(said["cell"], {})["judged"] = said
+        if said["status"] != "passed":
+            self._keep_log(said, _judgement_text(said))
         self._journal("judged", said, "device", "cell", "attempt", "status", "reason", "metrics", "gates",
                       "worst_output", "worst_metric", "worst_ratio", "output_hash", "input_hash")  # fmt: skip
         return self._as_ended(said)
@@ -216,11 +218,17 @@ class _Coordinator:
     def _on_ended(self, said: dict[str, Any]) -> Event:
         known = self.known.setdefault(said["cell"], {})
         known["origin"] = dict(said["origin"])
-        if said.get("log"):
-            cell = self.cells[said["cell"]]
-            known["origin"]["log"] = self.writer.log(f"{cell.index:05d}-{cell.cell_id}-{said['attempt']}", said["log"])
+        text = said.get("log") or ("" if said["status"] == "unsupported" else said["reason"])
+        self._keep_log(said, text)
         self._journal("ended", said, "device", "cell", "attempt", "status", "owner", "reason")
         return self._as_ended(said)
+
+    def _keep_log(self, said: Mapping[str, Any], text: str) -> None:
+        """Keep what an attempt left behind, and where: every failed cell has a log."""
+        if text:
+            cell = self.cells[said["cell"]]
+            name = f"{cell.index:05d}-{cell.cell_id}-{said['attempt']}"
+            self.known[said["cell"]].setdefault("origin", {})["log"] = self.writer.log(name, text)
 
     def _as_ended(self, said: dict[str, Any]) -> Event:
         owner = Owner(said["owner"]) if said.get("owner") else None
@@ -415,6 +423,18 @@ class _Coordinator:
             "verdict": verdict,
             "exit_code": code,
         }
+
+
+def _judgement_text(said: Mapping[str, Any]) -> str:
+    """A judgement for people: the reason, then every metric beside its gate."""
+    lines = [said.get("reason", ""), ""]
+    for output, metrics in (said.get("metrics") or {}).items():
+        gates = (said.get("gates") or {}).get(output, {})
+        lines += [
+            f"{output:12} {name:20} {value:<14.6g}" + (f" gate {gates[name]:.6g}" if name in gates else "")
+            for name, value in metrics.items()
+        ]
+    return "\n".join(lines)
 
 
 def _with_target(origin: Mapping[str, Any] | None, backend: str) -> dict[str, Any] | None:

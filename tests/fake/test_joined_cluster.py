@@ -89,8 +89,8 @@ def test_a_run_joins_leaves_and_leaves_nothing(farm: Farm, cluster: tuple[str, s
 def test_a_killed_driver_takes_its_actors_and_children_with_it(farm: Farm, cluster: tuple[str, str]) -> None:
     address, mark = cluster
     run = farm(matrix(400), address=address)
+    wait_for("two children", lambda: sum("farm.child" in line for line in workers(mark).values()) == 2, 30)
     finished = run.wait_for("result", 4)
-    assert len([line for line in workers(mark).values() if "farm.child" in line]) == 2
     assert run.process is not None
     run.process.kill()
     run.process.wait(timeout=20)
