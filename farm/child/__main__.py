@@ -44,9 +44,7 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by a Ray worker and inherited: ptxas must be able to fail
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to handle
     faulthandler.enable()
-    faulthandler.register(
-        signal.SIGUSR1, all_threads=True
-    )  # the supervisor asks where it hangs
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # the supervisor asks where it hangs
     from farm.child import protocol
 
     def say(message: protocol.Message) -> None:
