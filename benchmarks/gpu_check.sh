@@ -16,9 +16,9 @@ if [ "$what" = one ]; then
   farm run matrices/rms_norm.yaml --backend cuda --out "$store" --select "$peers"
   farm run matrices/matmul.yaml matrices/rms_norm_quantize.yaml --backend cuda --out "$store"
 else
-  farm run matrices/rms_norm.yaml --backend cuda --out "$store"
-  farm run matrices/rms_norm.yaml --backend cuda --out "$store" --devices 1 --select "$peers" --run-id zz-1-device
-  farm run matrices/rms_norm.yaml --backend cuda --out "$store" --select "$peers" --run-id zz-2-devices
+  farm run matrices/rms_norm.yaml --backend cuda --out "$store" --select "${cells:-$peers}"
+  farm run matrices/rms_norm.yaml --backend cuda --out "$store" --devices 1 --select "${cells:-$peers}" --run-id zz-1-device
+  farm run matrices/rms_norm.yaml --backend cuda --out "$store" --select "${cells:-$peers}" --run-id zz-2-devices
   "$python" -m benchmarks.throughput "$store" zz-1-device zz-2-devices
 fi
 for run in $(ls "$store/runs" | grep -v zz-); do "$python" -m benchmarks.show "$store" "$run" | cut -c1-175; done

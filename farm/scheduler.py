@@ -9,17 +9,15 @@ The state is rebuilt by feeding the same events again (the journal keeps them).
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 from farm.cell import Owner, Status
+from farm.workqueue import WorkQueue
 
 LEASE_SECONDS = 1.0
 MAX_ATTEMPTS = 2  # one retry
 MAX_DEVICE_FAULTS = 3  # then the device is retired
-LOOK_AHEAD = 48  # cells behind a lease that are told with it
 MAX_LEASE_CELLS = 64  # one lease's results stay well under 100 KiB on the wire
 
 
@@ -177,14 +175,6 @@ class _Device:
 
 
 @dataclass
-class _Queue:
-    """Cells of one backend that wait, and the estimated seconds of them all."""
-
-    cells: deque[int] = field(default_factory=deque)
-    seconds: float = 0.0
-
-
-@dataclass
 class _Work:
     """A cell's standing."""
 
@@ -198,7 +188,8 @@ class _Work:
 
 class Scheduler:
     """`backends[i]`, `seconds[i]` (estimate) and `deadline[i]` (longest allowed) speak of cell i; `settled` are cells
-    with a status before anything starts (skipped, unsupported); `devices` maps device to backend."""
+    with a status before anything starts (skipped, unsupported); `devices` maps device to backend; cells of one
+    `groups[i]` are kept on one device while there is other work (default: each cell is a group of its own)."""
 
     def __init__(
         self,
@@ -207,16 +198,17 @@ class Scheduler:
         deadlines: Sequence[float],
         devices: Mapping[str, str],
         settled: Mapping[int, tuple[Status, str]] | None = None,
+        groups: Sequence[Hashable] | None = None,
     ):
         self._work = [_Work(s, d) for s, d in zip(seconds, deadlines)]
         self._backend = list(backends)
         self._devices = {name: _Device(backend) for name, backend in devices.items()}
         self._settled = dict(settled or {})
-        self._queues: dict[str, _Queue] = {b: _Queue() for b in dict.fromkeys(backends)}
+        waiting: dict[str, list[tuple[int, Hashable, float]]] = {b: [] for b in dict.fromkeys(backends)}
         for i, backend in enumerate(backends):
             if i not in self._settled:
-                self._queues[backend].cells.append(i)
-                self._queues[backend].seconds += self._work[i].seconds
+                waiting[backend].append((i, groups[i] if groups else i, seconds[i]))
+        self._queues = {backend: WorkQueue(cells) for backend, cells in waiting.items()}
         self._lease_id = 0
         self._open = len(self._work)
         self._interrupted = False
@@ -290,6 +282,8 @@ class Scheduler:
                 self._requeue(cell)
         for cell in judging:  # its outputs may be gone with it, and nobody waits for the judge
             self._requeue(cell)
+        if device.backend in self._queues:
+            self._queues[device.backend].release(e.device)
         if e.final or device.faults >= MAX_DEVICE_FAULTS:
             device.state = "gone"
             return [*out, Retire(e.device, e.reason)]
@@ -352,9 +346,7 @@ class Scheduler:
         return self._conclude(a.cell, a.number, status, owner, reason)
 
     def _requeue(self, cell: int) -> None:
-        queue = self._queues[self._backend[cell]]
-        queue.cells.appendleft(cell)
-        queue.seconds += self._work[cell].seconds
+        self._queues[self._backend[cell]].push(cell)
 
     def _conclude(self, cell: int, attempt: int, status: Status, owner: Owner | None, reason: str) -> list[Action]:
         work = self._work[cell]
@@ -376,12 +368,10 @@ class Scheduler:
             if device.state == "idle":
                 lease = self._take(name, device, at)
                 if lease:
-                    waiting = self._queues[device.backend].cells
-                    out.append(Grant(lease, tuple(islice(waiting, LOOK_AHEAD))))
+                    out.append(Grant(lease, self._queues[device.backend].ahead(name)))
         for backend, queue in self._queues.items():
-            if queue.cells and not any(d.backend == backend and d.state != "gone" for d in self._devices.values()):
-                while queue.cells:
-                    cell = queue.cells.popleft()
+            if queue and not any(d.backend == backend and d.state != "gone" for d in self._devices.values()):
+                while (cell := queue.pop("")) is not None:
                     reason = f"no device of backend {backend} was left to run it"
                     out += self._conclude(cell, self._work[cell].attempts, Status.LOST, Owner.INFRA, reason)
         if self._open == 0 and not self._finished:
@@ -391,7 +381,7 @@ class Scheduler:
 
     def _take(self, name: str, device: _Device, at: float) -> Lease | None:
         queue = self._queues.get(device.backend)
-        if not queue or not queue.cells:
+        if not queue:
             return None
         peers = [n for n, d in self._devices.items() if d.backend == device.backend and d.state != "gone"]
         pace = max(1e-3, self._pace(device.backend))
@@ -399,18 +389,20 @@ class Scheduler:
         taken: list[Attempt] = []
         passed: list[int] = []
         spent = allowed = 0.0
-        while queue.cells and len(taken) < MAX_LEASE_CELLS and (not taken or spent < budget):
-            cell = queue.cells.popleft()
+        while len(taken) < MAX_LEASE_CELLS and (not taken or spent < budget):
+            cell = queue.pop(name)
+            if cell is None:
+                break
             work = self._work[cell]
             if name in work.avoid and any(p not in work.avoid for p in peers):
                 passed.append(cell)
                 continue
-            queue.seconds -= work.seconds
             work.attempts += 1
             taken.append(Attempt(cell, work.attempts, last=work.faults + 1 >= MAX_ATTEMPTS))
             spent += work.seconds * pace
             allowed += work.deadline
-        queue.cells.extendleft(reversed(passed))
+        for cell in reversed(passed):
+            queue.push(cell)
         if not taken:
             return None
         self._lease_id += 1

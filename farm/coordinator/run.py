@@ -137,6 +137,7 @@ class _Coordinator:
             [sum(self.deadlines[c.matrix].values()) for c in self.cells],
             {s.device: s.backend for s in request.slots},
             settled(self.cells),
+            [(c.op, *c.dims.values(), *c.dtypes.values(), c.family, c.seed) for c in self.cells],  # those of one input
         )
 
     def run(self) -> Outcome:

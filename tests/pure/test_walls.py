@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 VENDOR = {"pynvml", "amdsmi", "acl", "torch_npu", "cupy", "hip"}
 PEERS = {"liger_kernel", "quack", "transformers", "aiter", "flash_attn"}
-PURE = ("cell", "scheduler", "results", "calls", "simulation", "accuracy", "timing/statistics")
+PURE = ("cell", "scheduler", "workqueue", "results", "calls", "simulation", "accuracy", "timing/statistics")
 NO_IO = {"os", "pathlib", "subprocess", "socket", "shutil", "tempfile", "io", "ray", "torch", "time", "threading"}
 
 
