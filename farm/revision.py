@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from farm.ops import ROOT
 
 def of(folder: Path = ROOT) -> dict[str, Any]:
     """{"name", "commit", "dirty", "version"}; `name` is what messages and rows carry."""
-    commit = _git(folder, "rev-parse", "HEAD") if (folder / ".git").exists() else ""
+    commit = _git(folder, "rev-parse", "--verify", "HEAD^{commit}") if (folder / ".git").exists() else ""
+    commit = commit if re.fullmatch(r"[0-9a-f]{40,64}", commit) else ""  # a repository without a commit has none
     dirty = bool(commit and _git(folder, "status", "--porcelain", "--", "kernels", "farm"))
     name = f"{commit[:12]}{'+' if dirty else ''}" if commit else __version__
     return {"name": name, "commit": commit, "dirty": dirty, "version": __version__}
