@@ -13,6 +13,7 @@ nvidia-smi --query-gpu=index,uuid,name,power.limit,driver_version --format=csv
 if [ "$what" = one ]; then
   make run PYTHON="$python" 2>&1 | tail -8
   "$python" -m pytest -q tests/hardware 2>&1 | tail -15 | cut -c1-220
+  farm run matrices/timing_policies.yaml --backend cuda --out "$store"
   farm run matrices/rms_norm.yaml --backend cuda --out "$store" --select "$peers"
   farm run matrices/matmul.yaml matrices/rms_norm_quantize.yaml --backend cuda --out "$store"
 else

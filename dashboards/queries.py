@@ -140,6 +140,9 @@ def verdict(run: RunLike) -> Verdict:
     ours = [r for r in done if is_subject(r)]
     if not done or (not ours and any(is_subject(r) for r in run.rows)):
         return Verdict("nothing", "Nothing is proven: no cell of a subject ran.")
+    silent = _silent_subjects(run.rows)
+    if silent:
+        return Verdict("nothing", f"Inconclusive: everything is unsupported for {', '.join(silent)}.")
     idle = sorted({r["backend"] for r in run.rows} - {r["backend"] for r in done})
     but = f"; nothing ran on {', '.join(idle)}" if idle else ""
     lies = sum(r.get("timing_quality") == "impossible" for r in run.rows)
@@ -147,6 +150,16 @@ def verdict(run: RunLike) -> Verdict:
     return Verdict(
         "passed", f"No findings: {cells(len(ours or done))} of {'subjects' if ours else 'peers'} passed{but}."
     )
+
+
+def _silent_subjects(rows: Iterable[Row]) -> list[str]:
+    """Subjects that were asked for something on a backend where all of it was unsupported: `farm on cuda`."""
+    seen: dict[str, bool] = {}
+    for r in rows:
+        if is_subject(r) and r.get("status") != "skipped":
+            name = f"{r.get('provider')} on {r.get('backend')}"
+            seen[name] = seen.get(name, False) or r.get("status") != "unsupported"
+    return sorted(name for name, spoke in seen.items() if not spoke)
 
 
 def warnings(run: RunLike) -> list[str]:
@@ -164,7 +177,7 @@ def warnings(run: RunLike) -> list[str]:
         said = {s: n for s, n in (run.head.get("counts") or {}).items() if n}
         if said and said != have:
             out.append("run.json counts other statuses than cells.parquet holds; this page counts the cells.")
-        kind, told = verdict(run).kind.replace("nothing", "passed"), run.head.get("verdict")
+        kind, told = verdict(run).kind.replace("nothing", "inconclusive"), run.head.get("verdict")
         if told and told != kind:
             out.append(f"run.json says `{told}`; the cells say `{kind}`.")
         if int(run.head.get("schema") or SCHEMA) > SCHEMA:

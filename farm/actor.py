@@ -132,6 +132,9 @@ class DeviceActor:
                     self._judges.prefetch(coming["cell"])
                 try:
                     self._attempt(attempt)
+                except _DeviceGone as gone:
+                    self._emit("device_down", reason=gone.reason, final=gone.final)
+                    return
                 except Exception:
                     self._end(attempt, "infra_error", "harness", "the farm's actor failed", log=traceback.format_exc())
             if not self._stopping:
@@ -196,7 +199,7 @@ class DeviceActor:
             self._ensure_child()
         except _NoChild as reason:
             self._end(attempt, "infra_error", "infra", f"no child could be started: {reason}")
-            return
+            raise _DeviceGone(str(reason), reason.final) from None
         out_dir = tempfile.mkdtemp(prefix="out-", dir=self._config["spool"])
         call = dict(attempt["call"])
         known = self._no_capture.get(_capture_key(cell))
@@ -244,16 +247,17 @@ class DeviceActor:
                     return said
         except _NoChild as reason:
             self._end(attempt, "infra_error", "infra", f"no child could be started: {reason}")
+            raise _DeviceGone(str(reason), reason.final) from None
         except supervise.ChildTimedOut:
             if self._child:
                 self._child.show_stacks()
             log = self._log("")
             limit = float(limits["import" if phase == "spawn" else phase])
             if self._child and not self._child.kill():
-                self._end(
-                    attempt, "infra_error", "device", "its process could not be killed: the device is stuck", log=log
-                )
-            elif phase == "spawn":
+                text = "its process could not be killed: the device is stuck"
+                self._end(attempt, "infra_error", "device", text, log=log)
+                raise _DeviceGone(text, final=True) from None
+            if phase == "spawn":
                 text = f"its process answered nothing for {limit:g} s before the cell began"
                 self._end(attempt, "infra_error", "infra", text, log=log)
             else:
@@ -340,13 +344,21 @@ class _NoChild(Exception):
         self.final = final
 
 
+class _DeviceGone(Exception):
+    """This device can serve nobody now; `final` says that starting anew is pointless."""
+
+    def __init__(self, reason: str, final: bool):
+        super().__init__(reason)
+        self.reason, self.final = reason, final
+
+
 def _last_line(log: str) -> str:
     lines = [line for line in log.splitlines() if line.strip()]
     return f"; its last words: {lines[-1].strip()[:300]}" if lines else ""
 
 
 def _capture_key(cell: dict[str, Any]) -> str:
-    return f"{cell['provider']}/{cell['op']}/{cell['operation']}"
+    return f"{cell['provider']}/{cell['op']}/{cell['mode']}/{cell['operation']}/{sorted(cell['params'].items())}"
 
 
 def _tupled(environment: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from farm import spool as spools
 from farm.accuracy import dtypes, evaluate
 from farm.cell import Cell
 from farm.deadline import Deadline
-from farm.filecache import FileCache, create, create_npy, default_root, source_digest
+from farm.filecache import FileCache, create, create_npy, default_root, names, source_digest
 from farm.ops import contract
 
 JUDGE_SECONDS = 900.0
@@ -40,7 +40,7 @@ class Judge:
         self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="judge")
         spools.claim(spool)
         spools.sweep(Path(spool).parent)  # this node's, where nobody else may start anything
-        self._cache = FileCache(Path(cache) if cache else default_root())
+        self._cache = FileCache(Path(cache) if cache else default_root(), verified=self.spool / "verified")
 
     def prepare(self, cell_data: Mapping[str, Any]) -> dict[str, Any]:
         """The cell's tensors as the child is told of them (inputs with their files), and the model's bytes."""
@@ -50,6 +50,7 @@ class Judge:
         tensors = []
         for t in op.tensors(cell):
             plan: dict[str, Any] = {"name": t.name, "dtype": t.dtype, "shape": list(t.dims), "role": t.role, "of": t.of}
+            plan["may_overwrite"] = t.may_overwrite
             if t.role in ("input", "upstream", "mutated"):
                 plan["file"] = str(folder / f"{t.name}.bin")
             tensors.append(plan)
@@ -76,8 +77,6 @@ class Judge:
     def _judge(self, request: Mapping[str, Any]) -> dict[str, Any]:
         cell = Cell.from_dict(request["cell"])
         bad = [f for f in request.get("flags", []) if f.startswith(DISQUALIFYING)]
-        if cell.params.get("in_place"):
-            bad = [f for f in bad if f != "changed its inputs"]
         found = self._compare(cell, request["outputs"], request)
         if found["status"] == "passed" and request.get("timed_outputs"):
             timed = self._compare(cell, request["timed_outputs"], request)
@@ -160,7 +159,7 @@ class Judge:
         op = contract(cell.op)
         key = f"{source_digest(cell.op)}-{evaluate.reference_key(cell, op)}"
         folder = self._cache.folder("references", key, lambda target: self._make_reference(cell, inputs, target))
-        return {path.stem: np.load(path, mmap_mode="r") for path in sorted(folder.glob("*.npy"))}
+        return {Path(name).stem: np.load(folder / name, mmap_mode="r") for name in names(folder)}
 
     def _make_reference(self, cell: Cell, inputs: Mapping[str, Any], folder: Path) -> None:
         def allocate(name: str, shape: tuple[int, ...], dtype: Any) -> Any:

@@ -25,6 +25,7 @@ COLUMNS: dict[str, str] = {
     "worst_output": "text", "worst_metric": "text", "worst_ratio": "float", "metrics": "text", "gates": "text",
     **dict.fromkeys(("max_ulp", "rel_l2", "max_abs"), "float"),
     **dict.fromkeys(("time_us_p20", "time_us_p50", "time_us_p80", "time_rel_mad"), "float"), "samples": "int",
+    "timing_cold": "int",
     **dict.fromkeys(("host_us_p50", "bandwidth_gbps", "tflops", "share_of_roof"), "float"),
     "bytes_moved": "int", "operations": "int",
     **dict.fromkeys(("peak_memory_mib", "compile_s", "check_s"), "float"),
@@ -109,12 +110,16 @@ def _measurement(measured: Mapping[str, Any]) -> dict[str, Any]:
         "timing_method": timing["method"],
     }
     samples = timing.get("samples_us", [])
+    peaks = measured.get("peaks") or (None, None)
+    row["timing_cold"] = int(bool(timing.get("cold"))) if samples else None
     row["timing_quality"] = quality(
         samples,
         floor_us=timing.get("floor_us"),
         bytes_moved=moved,
-        peak_gbps=measured.get("peak_gbps"),
+        peak_gbps=peaks[0],
         cold=bool(timing.get("cold")),
+        operations=operations,
+        peak_tflops=peaks[1],
     )
     row["samples"] = len(samples)
     host = summarize(timing.get("host_us", []))
@@ -136,12 +141,24 @@ def counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def verdict(rows: Iterable[Mapping[str, Any]], *, strict_peers: bool = False) -> tuple[str, int]:
-    """(words, exit code) of a run: 3 the farm's fault, 1 findings of subjects, 0 all well."""
+    """(words, exit code) of a run: 3 the farm's fault, 1 findings of subjects, 4 inconclusive, 0 all well.
+
+    Inconclusive: a provider that was asked for something on a backend proved nothing there, since all of it was
+    unsupported.  Of peers that only counts where a run has no subject.
+    """
     fault = finding = False
+    proven: dict[tuple[str, str, str], bool] = {}
     for row in rows:
         status = Status(row["status"])
         fault = fault or status in FARM_FAULTS
         finding = finding or (status in FINDINGS and (strict_peers or row["role"] == "subject"))
+        if status is not Status.SKIPPED:
+            who = (row["role"], row.get("backend", ""), row.get("provider", ""))
+            proven[who] = proven.get(who, False) or status is not Status.UNSUPPORTED
     if fault:
         return "farm_fault", 3
-    return ("findings", 1) if finding else ("passed", 0)
+    if finding:
+        return "findings", 1
+    subjects = [ok for (role, _, _), ok in proven.items() if role == "subject"]
+    conclusive = all(subjects) if subjects else any(proven.values())
+    return ("passed", 0) if conclusive else ("inconclusive", 4)

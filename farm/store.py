@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.cell import Cell
-from farm.errors import StoreError
+from farm.errors import InfraError, StoreError
 from farm.results import COLUMNS, SCHEMA, planned_row
 
 _LOG_LIMIT = 64 << 10
@@ -119,8 +119,8 @@ class RunWriter:
         except OSError as error:
             raise self._lost("the journal", error) from None
 
-    def _lost(self, what: str, error: OSError) -> StoreError:
-        return StoreError(
+    def _lost(self, what: str, error: OSError) -> InfraError:
+        return InfraError(
             f"{self.dir}: {what} cannot be written ({error.strerror or error}); the run stops here, "
             "what finished before is in its journal"
         )

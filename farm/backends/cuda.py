@@ -17,13 +17,28 @@ EVIDENCE = "executed"
 DEFAULT_TIMING = "rotating_graph"
 RESOURCE = {"num_gpus": 1}
 _QUERY = "index,uuid,name"
-#: Datasheet memory bandwidth in 1e9 B/s by part, read 2026-11; a cold number above it is impossible.
-PEAK_GBPS = {"H200": 4800.0, "H100": 3350.0, "GB200": 8000.0, "B200": 8000.0, "GB300": 8000.0, "A100": 2039.0}
+#: By part, first match: datasheet memory bandwidth in 1e9 B/s, and the densest dense matrix rate (fp8 where there is
+#: one, never the sparse number) in 1e12 op/s.  Vendor datasheets, read 2026-11; above either a number is impossible.
+PEAKS: tuple[tuple[str, float, float], ...] = (
+    ("H200", 4800.0, 1979.0),
+    ("H100 NVL", 3938.0, 1671.0),
+    ("H100 PCIe", 2039.0, 1513.0),
+    ("H100", 3350.0, 1979.0),
+    ("GH200", 4900.0, 1979.0),
+    ("H20", 4000.0, 296.0),
+    ("GB300", 8000.0, 5000.0),
+    ("B300", 8000.0, 4500.0),
+    ("GB200", 8000.0, 5000.0),
+    ("B200", 8000.0, 4500.0),
+    ("A100", 2039.0, 624.0),
+    ("L40S", 864.0, 733.0),
+)
 
 
-def peak_gbps(model: str) -> float | None:
-    """The datasheet's bandwidth of a part by the name that its driver gives, or None for one not in the table."""
-    return next((peak for part, peak in PEAK_GBPS.items() if part in model.replace("-", " ").split()), None)
+def peaks(model: str) -> tuple[float, float] | None:
+    """(bandwidth, matrix rate) of a part by the name that its driver gives, or None for one not in the table."""
+    words = f" {model.replace('-', ' ')} "
+    return next(((gbps, tflops) for part, gbps, tflops in PEAKS if f" {part} " in words), None)
 
 
 def parse_smi(text: str) -> list[HostDevice]:

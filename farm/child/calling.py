@@ -18,7 +18,8 @@ class Unsupported(Exception):
 def resolve(spec: dict[str, Any], op: str) -> Callable[..., Any]:
     """The provider's callable: `builtin` by name, or somebody's own `module:function`, shipped as files or importable.
 
-    ImportError and NotImplementedError become `Unsupported`; whatever else the module raises is the provider's crash.
+    A module that is missing here and NotImplementedError become `Unsupported`.  Whatever else a subject's module raises
+    is its crash, an import that fails inside its own package too: a broken kernel package is not an absent one.
     """
     try:
         if spec.get("path"):
@@ -26,8 +27,15 @@ def resolve(spec: dict[str, Any], op: str) -> Callable[..., Any]:
         module = importlib.import_module(f"farm.providers.{spec['name']}")
         loaded: Callable[..., Any] = module.load(op)
         return loaded
-    except (ImportError, NotImplementedError) as error:
+    except NotImplementedError as error:
         raise Unsupported(f"provider {spec['name']}: {error}") from error
+    except ImportError as error:
+        own = {"kernels", "farm", str(spec.get("path") or "").split(":")[0].split(".")[0]}
+        absent = isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] not in own
+        peer = not spec.get("path") and spec["name"] != "farm"
+        if absent or peer:
+            raise Unsupported(f"provider {spec['name']}: {error}") from error
+        raise
 
 
 def _own(path: str) -> Callable[..., Any]:

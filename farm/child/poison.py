@@ -11,6 +11,7 @@ In checked calls only; a timed launch never runs under either.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from typing import Any
@@ -99,5 +100,8 @@ def poison_freed(device: torch.device, sizes: list[int]) -> None:
     """Leave freed, NaN-filled blocks of `sizes` bytes to the caching allocator of `device` (no-op on a CPU)."""
     if device.type == "cpu":
         return
-    blocks = [torch.full((max(1, n // 4),), math.nan, dtype=torch.float32, device=device) for n in sizes for _ in "ab"]
+    blocks = []
+    with contextlib.suppress(torch.OutOfMemoryError):  # where the last block does not fit, those before it did
+        for n in sizes:
+            blocks.append(torch.full((max(1, n // 4),), math.nan, dtype=torch.float32, device=device))
     del blocks

@@ -39,6 +39,7 @@ class TensorPlan:
     role: str
     of: str | None = None
     file: str | None = None
+    may_overwrite: bool = False
 
 
 @dataclass(frozen=True)

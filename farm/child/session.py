@@ -58,6 +58,16 @@ class TorchSession:
 
     def run(self, message: Run, say: Say) -> Measured | Failed:
         """One attempt; every end is a message, and an exception of the code under test never leaves this method."""
+        reply = self._once(message, say)
+        if isinstance(reply, Failed) and reply.status == "out_of_memory":
+            # Not the kernel's fault while the farm holds what it could give back.
+            self.forget_inputs()
+            torch.get_device_module(self.device.type).empty_cache() if self.device.type != "cpu" else None
+            reply = self._once(message, say)
+            self.forget_inputs()
+        return reply
+
+    def _once(self, message: Run, say: Say) -> Measured | Failed:
         attempt = _Attempt(self, message, say)
         try:
             return attempt.run()
@@ -71,12 +81,12 @@ class TorchSession:
     def load(self, tensor: dict[str, Any]) -> torch.Tensor:
         """A fresh copy of an input on the device.  Neighbouring cells share inputs, so the last ones stay there: to
         copy a gigabyte from the host costs more than to time it.  One that has lost its checksum is read again."""
-        file, shape = tensor["file"], tuple(tensor["shape"])
+        file = tensor["file"]
         if self.device.type == "cpu":
-            return tensors.load(file, tensor["dtype"], shape, self.device)
+            return _read(tensor, self.device)
         kept = self._inputs.pop(file, None)
         if kept is None or tensors.checksum(kept[0]) != kept[1]:
-            fresh = tensors.load(file, tensor["dtype"], shape, self.device)
+            fresh = _read(tensor, self.device)
             kept = (fresh, tensors.checksum(fresh))
         self._inputs[file] = kept  # last in order: used last
         while len(self._inputs) > MAX_KEPT_INPUTS:
@@ -107,6 +117,7 @@ class _Attempt:
         self.problem: calling.Problem | None = None
         self.spent: dict[str, float] = {}  # part of the attempt -> seconds of this process
         self.part, self.since = "import", time.perf_counter()
+        self.making = False
 
     def account(self, part: str) -> None:
         """Book the time since the last call to the part that ends, and begin another."""
@@ -123,12 +134,14 @@ class _Attempt:
         self.enter("import")
         cell = self.m.cell
         function = calling.bind(self.s.function(self.m.call["provider"], cell["op"]), self.m.call)
-        self.problem = self.make()
         launches = _Launches()
         if self.s.device.type != "cpu":
-            # The first call compiles.  It runs apart, so that the checked call's memory and time are its own.
+            # The first call compiles.  It runs apart, so that the checked call's memory and time are its own.  Every
+            # call has tensors of its own: one that overwrites its inputs must not prepare the next one's.
             self.enter("compile")
-            self.facts["compile_s"] = self.timed(lambda: self._drop(self.problem.run(function)))  # type: ignore[union-attr]
+            problem = self.make()
+            self.facts["compile_s"] = self.timed(lambda: self._drop(problem.run(function)))
+            del problem
             self.facts["peak_memory_mib"] = self.peak_memory(function)
         self.enter("check")
         outputs = self.check(function, launches)
@@ -150,9 +163,10 @@ class _Attempt:
         """MiB (2^20 bytes) that one plain call takes beyond what was there, its outputs included.  Not in the checked
         call, whose poisoned allocations are larger than the provider's own."""
         api = torch.get_device_module(self.s.device.type)
+        problem = self.make()
         api.reset_peak_memory_stats(self.s.device)
         base = api.memory_allocated(self.s.device)
-        self.timed(lambda: self._drop(self.problem.run(function)))  # type: ignore[union-attr]
+        self.timed(lambda: self._drop(problem.run(function)))
         return round((api.max_memory_allocated(self.s.device) - base) / 2**20, 3)
 
     def synchronize(self) -> None:
@@ -163,7 +177,8 @@ class _Attempt:
         del outputs
 
     def make(self) -> calling.Problem:
-        """A fresh set of the cell's tensors on the device, read from the judge's files."""
+        """A fresh set of the cell's tensors on the device, with the values of the judge's files."""
+        self.making = True  # what goes wrong until it is done is no fault of the code under test
         inputs: list[Any] = []
         upstream: list[torch.Tensor] = []
         by_name: dict[str, torch.Tensor] = {}
@@ -181,12 +196,14 @@ class _Attempt:
                 if tensor.dtype.is_floating_point:
                     tensor.requires_grad_(True)
         wrt = [by_name[t["of"]] for t in self.m.tensors if t["role"] == "gradient"]
+        self.making = False
         return calling.Problem(inputs, upstream, wrt, operation)
 
     def check(self, function: Callable[..., Any], launches: _Launches) -> tuple[torch.Tensor, ...]:
         """The checked call: poisoned allocations, inputs compared before and after, launches recorded."""
-        assert self.problem is not None
-        before = [tensors.checksum(t) for t in self.problem.inputs if t is not None]
+        problem = self.make()
+        guarded = self._guarded(problem)
+        before = [tensors.checksum(t) for t in guarded]
         poison.poison_freed(
             self.s.device, [self._bytes(t) for t in self.m.tensors if t["role"] in ("output", "gradient")]
         )
@@ -196,16 +213,23 @@ class _Attempt:
         def call() -> None:
             nonlocal got
             with mode:
-                got = self.problem.run(function)  # type: ignore[union-attr]
+                got = problem.run(function)
 
         with launches:
             self.facts["check_s"] = self.timed(call)
         poison.forget_skipped_frames()
         self.facts["flags"] += mode.broken()
-        after = [tensors.checksum(t) for t in self.problem.inputs if t is not None]
-        if before != after:
+        if before != [tensors.checksum(t) for t in guarded]:
             self.facts["flags"].append("changed its inputs")
         return self._plain(got)
+
+    def _guarded(self, problem: calling.Problem) -> list[torch.Tensor]:
+        """Tensors that a call must leave as they are: inputs and upstream gradients, but what the contract gives up."""
+        given_up = {t["name"] for t in self.m.tensors if t.get("may_overwrite") or t["role"] == "mutated"}
+        names = [t["name"] for t in self.m.tensors if t["role"] in ("input", "mutated")]
+        upstreams = [t["name"] for t in self.m.tensors if t["role"] == "upstream"]
+        both = [*zip(names, problem.inputs), *zip(upstreams, problem.upstream)]
+        return [t for name, t in both if t is not None and name not in given_up]
 
     def _bytes(self, tensor: dict[str, Any]) -> int:
         size = tensors.DTYPES[tensor["dtype"]].itemsize
@@ -242,10 +266,14 @@ class _Attempt:
             return {"method": "none", "samples_us": []}
         if method not in self.s.timing_methods:
             raise calling.Unsupported(f"backend {self.s.backend} has no timing method {method}")
+        if any(t.get("may_overwrite") or t["role"] == "mutated" for t in self.m.tensors):
+            self.facts["flags"].append("not timed: it may overwrite its inputs, so a second call would see other data")
+            return {"method": "none", "samples_us": []}
         from farm.timing.policies import POLICIES, Bench, CaptureFailed
 
         self.enter("timing")
         work = self.m.work
+        self.problem = self.make()
         bench = Bench(function, self.clone, self.s.device, self.s.cache_bytes, int(work.get("bytes_moved", 0)), policy)
         try:
             result = POLICIES[method](bench)
@@ -262,12 +290,14 @@ class _Attempt:
         }
         self.facts["flags"] += result.flags
         timed = tuple(t.detach() for t in result.timed_outputs or ())
-        if len(timed) == len(checked) and not all(_same_bits(a, b) for a, b in zip(timed, checked)):
+        if len(timed) != len(checked):
+            raise _WrongAnswer(f"returned {len(timed)} tensors in a timed launch, {len(checked)} in the checked one")
+        if not all(_same_bits(a, b) for a, b in zip(timed, checked)):
             out["timed_outputs"] = self.write(timed, "timed")
         return out
 
     def clone(self) -> calling.Problem:
-        """Another set of buffers with the same values, made on the device."""
+        """Another set of buffers with the values of `problem`, which no call ever gets."""
         assert self.problem is not None
         index: dict[int, torch.Tensor] = {}
         inputs = []
@@ -303,8 +333,11 @@ class _Attempt:
             return self.failed("unsupported", "kernel", str(error) or "NotImplementedError")
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return self.failed("infra_error", "infra", f"the outputs could not be written: {error}", trace)
+        if isinstance(error, _InputsUnreadable):
+            return self.failed("infra_error", "infra", str(error), trace)
         if isinstance(error, torch.OutOfMemoryError):
-            self.s.forget_inputs()
+            if self.making:
+                return self.failed("unsupported", "harness", f"the cell does not fit in the device's memory ({text})")
             return self.failed("out_of_memory", "kernel", text, trace)
         module = type(error).__module__
         if module.startswith("triton.compiler") or type(error).__name__ in ("OutOfResources", "PTXASError"):
@@ -315,6 +348,21 @@ class _Attempt:
 
 class _WrongAnswer(Exception):
     """What came back is not what the contract says, before any number is looked at."""
+
+
+class _InputsUnreadable(Exception):
+    """The judge's files cannot be read: nobody's kernel is at fault."""
+
+
+def _read(tensor: dict[str, Any], device: torch.device) -> torch.Tensor:
+    try:
+        return tensors.load(tensor["file"], tensor["dtype"], tuple(tensor["shape"]), device)
+    except torch.OutOfMemoryError:
+        raise
+    except (OSError, RuntimeError) as error:
+        if isinstance(error, getattr(torch, "AcceleratorError", ())):
+            raise
+        raise _InputsUnreadable(f"input {tensor['name']} cannot be read from {tensor['file']}: {error}") from error
 
 
 class _CaptureFailed(Exception):

@@ -20,6 +20,7 @@ from farm.coordinator.clusters import Slot, host_devices, spool_folder
 from farm.errors import BackendError, InfraError
 
 POLL_SECONDS = 2.0
+STOP_SECONDS = 2.0  # then it is killed; its child dies with it
 SILENCE_SECONDS = 45.0  # a poll that is not answered by then: its actor or its node hangs
 LABEL = "farm/backend"
 
@@ -193,7 +194,7 @@ class RayCluster:
         self._polls = {r: v for r, v in self._polls.items() if v[0] != device}
         if actor is not None:
             with contextlib.suppress(Exception):
-                self._ray.get(actor.stop.remote(), timeout=8)
+                self._ray.get(actor.stop.remote(), timeout=STOP_SECONDS)
             with contextlib.suppress(Exception):
                 self._ray.kill(actor)
 
@@ -213,11 +214,14 @@ class RayCluster:
                 continue
             out += [{**event, "device": device, "at": now} for event in found]
             self._poll(device)
-        for ref, (device, since) in list(self._polls.items()):
-            if now - since > POLL_SECONDS + SILENCE_SECONDS:
-                del self._polls[ref]
-                out.append({"event": "device_down", "device": device, "at": now, "final": False,
-                            "reason": f"its actor answered nothing for {SILENCE_SECONDS:g} s"})  # fmt: skip
+        silent = [ref for ref, (_, since) in self._polls.items() if now - since > POLL_SECONDS + SILENCE_SECONDS]
+        if silent:
+            # Only what has truly not answered: answers may wait here while this loop was busy elsewhere.
+            _, silent = self._ray.wait(silent, num_returns=len(silent), timeout=0)
+        for ref in silent:
+            device, _ = self._polls.pop(ref)
+            out.append({"event": "device_down", "device": device, "at": now, "final": False,
+                        "reason": f"its actor answered nothing for {SILENCE_SECONDS:g} s"})  # fmt: skip
         return out
 
     def _down(self, device: str, error: Exception) -> dict[str, Any]:

@@ -361,14 +361,14 @@ class _Coordinator:
             return None
         work = contract(cell.op).work(cell)
         target = (known.get("origin") or {}).get("target") or {}
-        peak = getattr(backends.get(cell.backend), "peak_gbps", lambda model: None)(target.get("model", ""))
+        peaks = getattr(backends.get(cell.backend), "peaks", lambda model: None)(target.get("model", ""))
         return {
             "facts": said["facts"],
             "timing": said["timing"],
             "work": {
                 "bytes_read": work.bytes_read, "bytes_written": work.bytes_written, "operations": dict(work.operations)
             },
-            "peak_gbps": peak,
+            "peaks": peaks,
         }  # fmt: skip
 
     # the end
@@ -389,6 +389,11 @@ class _Coordinator:
 
     def _conclude_run(self, seconds: float) -> Outcome:
         stopped = self.interrupted and self.scheduler.open_cells > 0
+        missing = [c.cell_id for c in self.cells if c.index not in self.rows]
+        if missing and not self.interrupted:
+            raise InfraError(
+                f"the run ended without a result for {len(missing)} cells ({missing[0]}, ...): report this"
+            )
         rows = [self.rows.get(c.index) or results.planned_row(c) for c in self.cells]
         verdict, code = results.verdict(rows, strict_peers=self.request.strict_peers)
         if stopped:

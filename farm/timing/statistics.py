@@ -66,20 +66,36 @@ def summarize(samples_us: Sequence[float]) -> Summary | None:
 
 #: Above this relative half-width of the median a number says too little to be compared.
 NOISY_HALF_WIDTH = 0.05
+#: Data that may come from the last-level cache may come this much faster than memory gives it.
+CACHE_FACTOR = 5.0
 #: Under three launch floors of the same policy a kernel's own time cannot be told from the launch.
 FLOORS = 3.0
 
 
 def quality(
-    samples_us: Sequence[float], *, floor_us: float | None, bytes_moved: int, peak_gbps: float | None, cold: bool
+    samples_us: Sequence[float],
+    *,
+    floor_us: float | None,
+    bytes_moved: int,
+    peak_gbps: float | None,
+    cold: bool,
+    operations: int = 0,
+    peak_tflops: float | None = None,
 ) -> str:
-    """One of ok, launch_bound, noisy, impossible, none.  `peak_gbps`: the datasheet's bandwidth, in 1e9 B/s."""
+    """One of ok, launch_bound, noisy, impossible, none.
+
+    `peak_gbps`: the datasheet's memory bandwidth, 1e9 B/s; `peak_tflops`: its densest matrix rate, 1e12 op/s; None
+    where the part is not in the table: then nothing is impossible.
+    """
     summary = summarize(samples_us)
     if summary is None:
         return "none"
     if not (summary.p50 > 0 and math.isfinite(summary.p50)):
         return "impossible"
-    if cold and peak_gbps and bytes_moved / (summary.p50 * 1e3) > peak_gbps:
+    speed = bytes_moved / (summary.p50 * 1e3)  # 1e9 B/s
+    if peak_gbps and speed > peak_gbps * (1.0 if cold else CACHE_FACTOR):
+        return "impossible"
+    if peak_tflops and operations / (summary.p50 * 1e6) > peak_tflops:
         return "impossible"
     if floor_us and summary.p50 < FLOORS * floor_us:
         return "launch_bound"

@@ -83,6 +83,43 @@ def synchronizes(x, weight, eps):
     torch.cuda.synchronize()
     return right(x, weight, eps)
 
+class Own(torch.autograd.Function):
+    fault = ""
+
+    @staticmethod
+    def forward(ctx, x, weight, eps, fault):
+        ctx.save_for_backward(x, weight)
+        ctx.eps, ctx.fault = eps, fault
+        return right(x, weight, eps)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight = (t.detach().requires_grad_(True) for t in ctx.saved_tensors)
+        with torch.enable_grad():
+            y = right(x, weight, ctx.eps)
+        dx, dw = torch.autograd.grad(y, (x, weight), dy.clone())
+        if ctx.fault == "dw":
+            dw = dw * 1.005
+        if ctx.fault == "dy":
+            dy.zero_()
+        if ctx.fault == "dx":
+            out = torch.empty_like(dx)
+            out.view(-1)[:-1] = dx.view(-1)[:-1]
+            dx = out
+        return dx, dw, None, None
+
+def own(x, weight, eps):
+    return Own.apply(x, weight, eps, "")
+
+def dw_scaled(x, weight, eps):
+    return Own.apply(x, weight, eps, "dw")
+
+def dy_clobbered(x, weight, eps):
+    return Own.apply(x, weight, eps, "dy")
+
+def dx_unwritten(x, weight, eps):
+    return Own.apply(x, weight, eps, "dx")
+
 def exhausts(x, weight, eps):
     torch.empty(1 << 42, device=x.device)
 """
@@ -164,6 +201,30 @@ def test_a_call_that_cannot_be_captured_is_timed_by_events_and_says_so(faulty: A
     for row in faulty["synchronizes"]:
         assert row["timing_method"] == "events"
         assert "capture failed" in row["flags"]
+
+
+def test_backward_faults_are_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gpu_faults.py").write_text(FAULTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = ["own", "dw_scaled", "dy_clobbered", "dx_unwritten"]
+    providers = [w for n in names for w in ("--provider", f"{n}=gpu_faults:{n}")]
+    code, rows = farm(
+        tmp_path, "--address", "inline", "--select", "operation=backward,rows=4096,hidden=1000", *providers
+    )
+    assert code == 1
+    found = {(r["provider"], r["dtype"]): (r["status"], r["reason"]) for r in rows}
+    for (provider, dtype), (status, reason) in found.items():
+        assert status == ("passed" if provider in ("own", "farm", "torch") else "inaccurate"), (provider, dtype, reason)
+        if provider == "dy_clobbered":
+            assert reason == "it changed its inputs"
+    assert len(found) == 18
+
+
+def test_in_place_is_right_and_not_timed(tmp_path: Path) -> None:
+    matrix = MATRIX.replace("providers: [farm, torch]", "  in_place: true\nproviders: [farm]")
+    code, rows = farm(tmp_path, "--address", "inline", "--select", "operation=backward,dtype=bf16", matrix=matrix)
+    assert code == 0, [(r["cell_id"], r["reason"]) for r in rows]
+    assert {r["timing_quality"] for r in rows} == {"none"}
 
 
 @pytest.mark.skipif(_gpus() < 2, reason="needs two GPUs on this host")

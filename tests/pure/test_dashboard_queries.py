@@ -52,8 +52,13 @@ def test_strict_peers_are_findings():
 
 
 def test_all_green_names_the_backend_on_which_nothing_ran():
-    text = queries.verdict(some(row(0), row(1, backend="cuda", status="unsupported"))).text
+    text = queries.verdict(some(row(0), row(1, backend="cuda", status="unsupported", role="peer"))).text
     assert "nothing ran on cuda" in text
+
+
+def test_a_subject_of_which_nothing_is_supported_is_told():
+    said = queries.verdict(some(row(0), row(1, backend="cuda", status="unsupported", provider="farm")))
+    assert (said.kind, said.text) == ("nothing", "Inconclusive: everything is unsupported for farm on cuda.")
 
 
 def test_findings_come_worst_harm_first_and_hold_every_failed_cell():

@@ -52,8 +52,41 @@ def test_what_fails_in_the_making_leaves_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "inputs").iterdir()) == []
 
 
+@pytest.mark.parametrize("harm", ["zeros", "cut", "one word", "gone", "manifest"])
+def test_a_later_run_finds_what_was_harmed_and_makes_it_again(tmp_path: Path, harm: str) -> None:
+    content = np.arange(3000, dtype=np.uint64).tobytes()
+    made: list[int] = []
+
+    def make(folder: Path) -> None:
+        made.append(1)
+        (folder / "data").write_bytes(content)
+
+    data = FileCache(tmp_path).folder("inputs", "k", make) / "data"
+    if harm == "zeros":
+        data.write_bytes(bytes(len(content)))
+    elif harm == "cut":
+        data.write_bytes(content[:-1])
+    elif harm == "one word":
+        data.write_bytes(content[:800] + b"12345678" + content[808:])
+    elif harm == "gone":
+        data.unlink()
+    else:
+        (data.parent / filecache.MANIFEST).write_text("{")
+    assert (FileCache(tmp_path).folder("inputs", "k", make) / "data").read_bytes() == content
+    assert len(made) == 2
+    FileCache(tmp_path).folder("inputs", "k", make)
+    assert len(made) == 2
+
+
+def test_a_file_that_is_cut_is_found_in_the_same_run(tmp_path: Path) -> None:
+    cache = FileCache(tmp_path)
+    data = cache.folder("inputs", "k", write(1000)) / "data"  # type: ignore[arg-type]
+    data.write_bytes(b"x")
+    assert (cache.folder("inputs", "k", write(1000)) / "data").stat().st_size == 1000  # type: ignore[arg-type]
+
+
 def test_the_longest_unused_goes_first_and_the_young_stay(tmp_path: Path) -> None:
-    cache = FileCache(tmp_path, limit_gib=3000 / 2**30)
+    cache = FileCache(tmp_path, limit_gib=3300 / 2**30)
     for i in range(3):
         folder = cache.folder("inputs", f"k{i}", write(1000))  # type: ignore[arg-type]
         old = time.time() - filecache.YOUNG_SECONDS - 100 + i

@@ -25,7 +25,7 @@ def measured(samples: list[float], *, peak: float | None = None, cold: bool = Tr
         "facts": {"mode_resolved": "row_packed", "launch": {"kernels": []}, "flags": ["x"], "check_s": 0.5},
         "timing": {"method": "host", "samples_us": samples, "cold": cold, **timing},
         "work": {"bytes_read": 3_000_000, "bytes_written": 1_000_000, "operations": {"fp32": 2_000_000}},
-        "peak_gbps": peak,
+        "peaks": (peak, None) if peak else None,
     }
 
 
@@ -66,7 +66,8 @@ def test_an_impossible_time_is_never_a_speed() -> None:
     assert [row[c] for c in SPEEDS] == [None] * len(SPEEDS)
     assert row["samples"] == 20  # they stay in samples.parquet
     assert a_row(measured=measured([10.0] * 20, peak=401.0))["timing_quality"] == "ok"
-    assert a_row(measured=measured([10.0] * 20, peak=1.0, cold=False))["timing_quality"] == "ok"  # from a cache
+    assert a_row(measured=measured([10.0] * 20, peak=100.0, cold=False))["timing_quality"] == "ok"  # from a cache
+    assert a_row(measured=measured([10.0] * 20, peak=79.0, cold=False))["timing_quality"] == "impossible"
 
 
 @pytest.mark.parametrize("samples", [[0.0] * 9, [-1.0] * 9, [float("nan")] * 9, [float("inf")] * 9])
@@ -114,7 +115,7 @@ def test_counts_sum_to_what_was_planned(statuses: list[Status]) -> None:
 @pytest.mark.parametrize("role", ["subject", "peer"])
 @pytest.mark.parametrize("strict", [False, True])
 def test_the_verdict_of_one_cell(status: Status, role: str, strict: bool) -> None:
-    want = ("passed", 0)
+    want = ("inconclusive", 4) if status in (Status.SKIPPED, Status.UNSUPPORTED) else ("passed", 0)
     if status in FARM_FAULTS:
         want = ("farm_fault", 3)
     elif status in FINDINGS and (role == "subject" or strict):
@@ -122,9 +123,22 @@ def test_the_verdict_of_one_cell(status: Status, role: str, strict: bool) -> Non
     assert verdict([{"status": status.value, "role": role}], strict_peers=strict) == want
 
 
+def test_a_subject_that_proved_nothing_leaves_a_run_inconclusive() -> None:
+    def row(provider: str, status: str, role: str = "subject", backend: str = "cpu") -> dict[str, str]:
+        return {"provider": provider, "status": status, "role": role, "backend": backend}
+
+    fine, none = row("farm", "passed"), row("mine", "unsupported")
+    assert verdict([fine, none]) == ("inconclusive", 4)
+    assert verdict([fine, none, row("mine", "passed")]) == ("passed", 0)
+    assert verdict([fine, row("farm", "unsupported", backend="cuda")]) == ("inconclusive", 4)
+    assert verdict([fine, row("liger", "unsupported", "peer")]) == ("passed", 0)
+    assert verdict([row("liger", "unsupported", "peer")]) == ("inconclusive", 4)
+    assert verdict([row("torch", "passed", "peer"), row("liger", "unsupported", "peer")]) == ("passed", 0)
+
+
 def test_the_farms_own_fault_comes_before_findings() -> None:
     rows = [{"status": "inaccurate", "role": "subject"}, {"status": "lost", "role": "peer"}]
     assert verdict(rows) == ("farm_fault", 3)
     assert verdict(rows[:1]) == ("findings", 1)
-    assert verdict([]) == ("passed", 0)
+    assert verdict([]) == ("inconclusive", 4)
     assert FINDINGS.isdisjoint(FARM_FAULTS)

@@ -93,7 +93,10 @@ def test_quality() -> None:
     assert of([10.0] * 20, floor_us=4.0) == "launch_bound"
     assert of([1e-3] * 20, peak_gbps=999.0) == "impossible"  # 1000 B in 1 ns are 1000 GB/s
     assert of([1e-3] * 20, peak_gbps=1001.0) == "ok"
-    assert of([1e-3] * 20, peak_gbps=999.0, cold=False) == "ok"
+    assert of([1e-3] * 20, peak_gbps=999.0, cold=False) == "ok"  # from a cache
+    assert of([1e-3] * 20, peak_gbps=199.0, cold=False) == "impossible"  # no cache is that fast
+    assert of([1e-3] * 20, operations=10**6, peak_tflops=999.0) == "impossible"  # 1e6 in 1 ns are 1000 Top/s
+    assert of([1e-3] * 20, operations=10**6, peak_tflops=1001.0) == "ok"
     assert of([0.0] * 20) == "impossible"
     assert of([math.nan] * 20) == "impossible"
     assert of([-5.0] * 20, floor_us=1.0) == "impossible"

@@ -15,7 +15,7 @@ import pytest
 
 from farm import spool, store
 from farm.cell import Cell, Status
-from farm.errors import StoreError
+from farm.errors import InfraError, StoreError
 from farm.results import COLUMNS, counts, finish_row, planned_row
 from farm.store import SAMPLE_COLUMNS, RunWriter, Store, fold
 
@@ -160,20 +160,20 @@ def test_a_full_disk_is_one_sentence_wherever_it_strikes(tmp_path: Path, monkeyp
         pytest.skip("/dev/full is Linux's")
     writer, planned = written(tmp_path, 1)
     monkeypatch.setattr(writer, "_journal", open("/dev/full", "a", encoding="utf-8"))  # noqa: SIM115 - cannot close
-    with pytest.raises(StoreError, match=r"No space left.*what finished before is in its journal"):
+    with pytest.raises(InfraError, match=r"No space left.*what finished before is in its journal"):
         writer.append({"event": "result", "row": a_row(planned[1])})
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreError, match="No space left"):
+    with pytest.raises(InfraError, match="No space left"):
         writer.sync()
     monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(StoreError, match="No space left"):
+    with pytest.raises(InfraError, match="No space left"):
         writer.log("x", "y")
     monkeypatch.setattr(store, "_write_table", full)
-    with pytest.raises(StoreError, match="its tables cannot be written"):
+    with pytest.raises(InfraError, match="its tables cannot be written"):
         writer.finish([], [], {})
     assert not (writer.dir / "run.json").exists()
     rows = Store(tmp_path).run("run-1").rows

@@ -1,0 +1,117 @@
+"""What a call may do to its inputs, which failing imports are whose fault, and when a run proves nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farm.cli import main
+from farm.store import Store
+
+PROVIDERS = """
+import torch
+
+
+def right(x, weight, eps):
+    f = x.float()
+    return (f * torch.rsqrt(f.pow(2).mean(-1, keepdim=True) + eps) * weight.float()).to(x.dtype)
+
+
+class TakesDy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        ctx.save_for_backward(x, weight)
+        ctx.eps = eps
+        return right(x, weight, eps)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight = (t.detach().requires_grad_(True) for t in ctx.saved_tensors)
+        with torch.enable_grad():
+            y = right(x, weight, ctx.eps)
+        dx, dw = torch.autograd.grad(y, (x, weight), dy.clone())
+        dy.copy_(dx)
+        return dy, dw, None
+
+
+def takes_dy(x, weight, eps, in_place=False):
+    return TakesDy.apply(x, weight, eps)
+
+
+def takes_x(x, weight, eps, in_place=False):
+    y = right(x, weight, eps)
+    x.data.fill_(3)
+    return y
+
+
+def cannot(x, weight, eps):
+    raise NotImplementedError("not on this machine")
+"""
+MATRIX = """
+name: kept
+op: rms_norm
+axes:
+  shape: [{rows: 8, hidden: 128}]
+  dtype: [float32]
+  operation: [forward, backward]
+  in_place: [false, true]
+providers: [torch]
+"""
+
+
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str, select: str) -> tuple[int, list[dict[str, Any]]]:
+    (folder / "m.yaml").write_text(MATRIX)
+    monkeypatch.chdir(folder)
+    given = [word for name in names for word in ("--provider", f"{name.replace(':', '_')}={name}")]
+    fixed = ["run", "m.yaml", "--out", "s", "--backend", "cpu", "--address", "inline", "--devices", "1", "--no-page"]
+    code = main([*fixed, "--select", select, *given])
+    return code, Store(folder / "s").run("last").rows
+
+
+def test_only_what_the_contract_gives_up_may_be_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kept_providers.py").write_text(PROVIDERS)
+    code, rows = run(
+        tmp_path, monkeypatch, "kept_providers:takes_dy", "kept_providers:takes_x", select="provider=!=torch"
+    )
+    assert code == 1
+    found = {
+        (r["provider"].removeprefix("kept_providers_"), r["operation"], json.loads(r["params"])["in_place"]): (
+            r["status"],
+            r["reason"],
+        )
+        for r in rows
+    }
+    changed = ("inaccurate", "it changed its inputs")
+    assert found == {
+        ("takes_dy", "forward", False): ("passed", ""),
+        ("takes_dy", "forward", True): ("passed", ""),
+        ("takes_dy", "backward", False): changed,
+        ("takes_dy", "backward", True): ("passed", ""),  # in place: dx may take dy's memory
+        ("takes_x", "forward", False): changed,
+        ("takes_x", "forward", True): changed,
+        ("takes_x", "backward", False): changed,
+        ("takes_x", "backward", True): changed,
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "code"),
+    [
+        ("from kernels.ops.rms_norm import gpuu\ndef f(x, weight, eps): pass", "crashed", 1),
+        ("import kernels.ops.nothing\ndef f(x, weight, eps): pass", "crashed", 1),
+        ("import a_peer_that_is_not_here\ndef f(x, weight, eps): pass", "unsupported", 4),
+        ("def f(x, weight, eps): raise NotImplementedError('never')", "unsupported", 4),
+    ],
+)
+def test_a_broken_import_is_a_crash_an_absent_module_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, status: str, code: int
+) -> None:
+    (tmp_path / "broken_provider.py").write_text(source)
+    got, rows = run(
+        tmp_path, monkeypatch, "broken_provider:f", select="provider=broken_provider_f,operation=forward,in_place=false"
+    )
+    assert [r["status"] for r in rows] == [status], rows[0]["reason"]
+    assert got == code
