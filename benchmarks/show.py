@@ -23,13 +23,13 @@ def main(argv: list[str]) -> None:
         us = r["time_us_p50"]
         mark = "" if r["timing_quality"] == "ok" else {"launch_bound": "~", "noisy": "?"}.get(r["timing_quality"], "!")
         cell = f"{us:.1f}{mark}" if us else r["status"][:9]
-        table.setdefault((*key, r["timing_method"] if us else ""), {})[f"{r['provider']}/{r['mode']}"] = cell
+        table.setdefault((*key, f"{r['timing_method'][:8]}{' warm' if r.get('timing_cold') == 0 else ''}" if us else ""), {})[f"{r['provider']}/{r['mode']}"] = cell
     short = [
         p.replace("static_persistent", "persist").replace("multi_wave_", "").replace("/auto", "") for p in providers
     ]
     print(f"{'operation dtype shape':40}" + "".join(f"{p[:14]:>15}" for p in short))
     for key, cells in table.items():
-        head = f"{key[0][:8]} {key[1]} {key[2]}{' gemma' if key[3] else ''} {key[4][:6]}"
+        head = f"{key[0][:8]} {key[1]} {key[2]}{' gemma' if key[3] else ''} {key[4]}"
         print(f"{head:40}" + "".join(f"{cells.get(p, ''):>15}" for p in providers))
     for r in rows:
         if r["status"] not in ("passed", "skipped"):
