@@ -23,7 +23,9 @@ def main(argv: list[str]) -> None:
         us = r["time_us_p50"]
         mark = "" if r["timing_quality"] == "ok" else {"launch_bound": "~", "noisy": "?"}.get(r["timing_quality"], "!")
         cell = f"{us:.1f}{mark}" if us else r["status"][:9]
-        table.setdefault((*key, f"{r['timing_method'][:8]}{' warm' if r.get('timing_cold') == 0 else ''}" if us else ""), {})[f"{r['provider']}/{r['mode']}"] = cell
+        table.setdefault(
+            (*key, f"{r['timing_method'][:8]}{' warm' if r.get('timing_cold') == 0 else ''}" if us else ""), {}
+        )[f"{r['provider']}/{r['mode']}"] = cell
     short = [
         p.replace("static_persistent", "persist").replace("multi_wave_", "").replace("/auto", "") for p in providers
     ]
