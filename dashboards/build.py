@@ -32,6 +32,7 @@ def build(store: StoreLike, run_id: str | None = None, out_dir: Path | None = No
 
     Returns the path of the run's page, or of the list.  A file appears whole or not at all.
     """
+    need_store(store)
     out = Path(out_dir) if out_dir else Path(store.path) / "pages"
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -46,6 +47,12 @@ def build(store: StoreLike, run_id: str | None = None, out_dir: Path | None = No
     except OSError as e:
         raise StoreError(f"{out}: pages cannot be written: {e.strerror or e}; choose a folder that can") from e
     return page
+
+
+def need_store(store: StoreLike) -> None:
+    """StoreError where no run was ever written; a store without runs yet is one."""
+    if not (Path(store.path) / "runs").is_dir():
+        raise StoreError(f"there is no store at {store.path}; name one with --out")
 
 
 def _build_run(run: RunLike, out: Path) -> Path:

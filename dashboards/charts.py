@@ -56,24 +56,27 @@ def scale_css() -> str:
     return "".join(out)
 
 
-def status_bar(counts: Mapping[str, int]) -> Markup:
-    """A bar whose parts are as long as their counts; even one cell of a kind stays visible."""
-    total = sum(counts.values()) or 1
+def status_bar(counts: Mapping[str, int], missing: Mapping[str, int] | None = None) -> Markup:
+    """A bar whose parts are as long as their counts; even one cell of a kind stays visible.
+
+    `missing`: cells without evidence, thinner parts at the end.
+    """
+    told = [(f"s-{s}", n, f"{count(n)} {label(s)}") for s, n in counts.items() if n]
+    told += [(f"bare s-{s}", n, f"{count(n)} {label(s)}, without evidence") for s, n in (missing or {}).items() if n]
+    total = sum(n for _, n, _ in told) or 1
     parts = "".join(
-        f'<i class="s-{esc(s)}" style="flex-grow:{n / total:.4f}" title="{count(n)} {esc(label(s))}"></i>'
-        for s, n in counts.items()
-        if n
+        f'<i class="{esc(name)}" style="flex-grow:{n / total:.4f}" title="{esc(said)}"></i>' for name, n, said in told
     )
-    words = ", ".join(f"{count(n)} {label(s)}" for s, n in counts.items() if n)
+    words = ", ".join(said for _, _, said in told)
     return Markup(f'<span class="bar" role="img" aria-label="{esc(words)}">{parts}</span>')
 
 
 def status_list(counts: Mapping[str, int]) -> Markup:
-    """`■ ✓ 3,710 passed` and so on: the bar's direct labels."""
+    """`■ 3,710 passed  ■ ≠ 12 inaccurate` and so on: the bar's direct labels."""
     parts = (
-        f'<span class="key"><i class="s-{esc(s)}"></i><b>{count(n)}</b> {esc(label(s))}'
-        + (f" <em>{esc(glyph(s))}</em>" if s not in ("passed", "built") else "")
-        + "</span>"
+        f'<span class="key"><i class="s-{esc(s)}"></i>'
+        + (f"<em>{esc(glyph(s))}</em> " if s not in ("passed", "built") else "")
+        + f"<b>{count(n)}</b> {esc(label(s))}</span>"
         for s, n in counts.items()
         if n
     )

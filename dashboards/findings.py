@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dashboards.queries import PLACE, Row, RunLike, by, is_finding, parse, said_worst, worst_row
-from dashboards.words import FARM_FAULTS, HARM, SET_ASIDE, number, short_dtype
+from dashboards.words import FARM_FAULTS, HARM, SET_ASIDE, clip, number, short_dtype
 
 
 @dataclass(frozen=True)
@@ -73,20 +73,22 @@ def repeat(run: RunLike, rows: Sequence[Row]) -> str:
     words = ["farm", "run", *dict.fromkeys(str(paths.get(n) or n) for n in names)]  # a file may hold several matrices
     if len({r["backend"] for r in rows}) == 1:
         words += ["--backend", str(first["backend"])]
-    words += _carried(run.head.get("argv") or [])
+    words += _carried(run.head.get("argv") or [], {str(r.get("provider")) for r in rows})
     if picked:
         words += ["--select", picked]
     return " ".join(shlex.quote(w) for w in words)
 
 
-def _carried(argv: Sequence[str]) -> list[str]:
-    """The options of the run without which its cells are others: somebody's own providers, and what was set."""
+def _carried(argv: Sequence[str], providers: set[str]) -> list[str]:
+    """The options of the run without which its cells are others: what was set, and those own providers that failed."""
     out = []
     for word, following in zip(argv, [*argv[1:], ""]):
-        if word in ("--provider", "--set"):
-            out += [word, following]
-        elif word.startswith(("--provider=", "--set=")):
-            out.append(word)
+        option, equals, value = word.partition("=")
+        if option not in ("--provider", "--set"):
+            continue
+        name = (value if equals else following).partition("=")[0].rpartition(":")[2]  # of `[op:]name=module:function`
+        if option == "--set" or name in providers:
+            out += [word] if equals else [word, following]
     return out
 
 
@@ -112,6 +114,7 @@ def _groups(run: RunLike, chosen: Iterable[Row], prefix: str, kinds: Sequence[st
     out = []
     for i, (key, rows) in enumerate(found):
         place = dict(zip(names, key[1:], strict=True))
+        worst = said_worst(worst_row(rows)) if key[0] == "inaccurate" else ""
         reasons = Counter(str(r.get("reason") or "no reason was recorded") for r in rows).most_common(3)
         out.append(
             Group(
@@ -125,7 +128,7 @@ def _groups(run: RunLike, chosen: Iterable[Row], prefix: str, kinds: Sequence[st
                 rows=tuple(rows),
                 of=len(alike[key[1:]]),
                 where=where(rows, alike[key[1:]]),
-                worst=said_worst(worst_row(rows)) if key[0] == "inaccurate" else "",
+                worst="" if worst in [clip(r) for r, _ in reasons] else worst,
                 reasons=tuple(reasons),
                 command=repeat(run, rows),
             )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dashboards.queries import flop_bound, parse, speed_counts
+from dashboards.queries import MEASURED, flop_bound, parse, speed_counts
 from dashboards.words import (
     IMPOSSIBLE,
     QUALITY_MARKS,
@@ -183,7 +183,8 @@ def _spot(index: int, row: Row, anchor: str, flops: bool, best: float, roof: boo
     if status == "passed" and over is not None:
         what = ".".join(p for p in (row.get("worst_output"), row.get("worst_metric")) if p)
         return Spot(index, "error", over, ratio(over), _join(what, *_notes(row)), status)
-    text = f"{glyph(status)} {ratio(over)}" if status == "inaccurate" and over is not None else glyph(status)
+    measured = status == "inaccurate" and over is not None and 1 < over < MEASURED
+    text = f"{glyph(status)} {ratio(over)}" if measured else glyph(status)
     tip = _join(label(status), clip(str(row.get("reason") or ""), 90), *_notes(row))
     return Spot(index, "status", 0.0, text, tip, status, anchor)
 

@@ -45,8 +45,8 @@ def _templates() -> Environment:
         "keys": charts.status_list,
     }  # fmt: skip
     env.globals |= {
-        "css": Markup((HERE / "farm.css").read_text() + charts.scale_css()),
-        "js": Markup((HERE / "farm.js").read_text()),
+        "css": Markup((HERE / "farm.css").read_text(encoding="utf-8") + charts.scale_css()),
+        "js": Markup((HERE / "farm.js").read_text(encoding="utf-8")),
     }
     return env
 

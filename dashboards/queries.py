@@ -14,12 +14,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-from dashboards.words import FARM_FAULTS, HARM, STATUSES, cells, count, number, ratio
+from dashboards.words import FARM_FAULTS, HARM, STATUSES, cells, clip, count, number, ratio
 
 Row = Mapping[str, Any]
 #: Operations per byte above which cells are told in TFLOP/s: norms do about 1, matrix products hundreds.
 FLOP_BOUND = 50.0
 PLACE = ("backend", "op", "provider", "mode")
+MEASURED = 1e8  # a worst ratio from here on stands for what no metric measures: not finite, another layout
 SCHEMA = 1  # the newest run.json that these pages understand
 
 
@@ -46,13 +47,14 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Part:
-    """One line of a card: one provider's cells of one op."""
+    """One line of a card: one provider's cells of one op, skipped ones aside."""
 
     op: str
     provider: str
     role: str
-    cells: int
+    cells: int  # planned, with evidence or without
     passed: int
+    missing: dict[str, int]  # those without evidence
     worst_ratio: float | None
     speed: float | None  # median over the timed cells of mode `auto`
     unit: str  # of `speed`: GB/s, or TFLOP/s where operations bind
@@ -67,13 +69,22 @@ class Card:
     target: str
     evidence: str
     counts: dict[str, int]
-    not_run: dict[str, int]  # cells of this backend without evidence, told on its first card only
+    not_run: dict[str, int]  # cells of this backend without evidence, told on its first card only, never in `counts`
     devices: tuple[str, ...]
     parts: tuple[Part, ...]
 
     @property
     def timed(self) -> bool:
         return any(p.speed is not None for p in self.parts)
+
+    @property
+    def roof(self) -> bool:
+        return any(p.share is not None for p in self.parts)
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """Cells that were asked for and have no evidence: the part of the bar that proves nothing."""
+        return {s: n for s, n in self.not_run.items() if s != "skipped"}
 
 
 @dataclass(frozen=True)
@@ -194,8 +205,12 @@ def worst_row(rows: Iterable[Row]) -> Row | None:
 
 
 def said_worst(row: Row | None) -> str:
+    """`dw.rel_l2 5.3 × its gate`; the reason where no metric is why the cell is inaccurate."""
     if row is None:
         return ""
+    over = number(row.get("worst_ratio")) or 0.0
+    if row.get("status") == "inaccurate" and row.get("reason") and not 1 < over < MEASURED:
+        return clip(str(row["reason"]))
     what = ".".join(p for p in (row.get("worst_output"), row.get("worst_metric")) if p) or "error"
     return f"{what} {ratio(number(row['worst_ratio']))} × its gate"
 
@@ -214,13 +229,12 @@ def cards(run: RunLike) -> list[Card]:
     """One per backend, target and evidence."""
     out = []
     for (backend,), rows in by(run.rows, "backend").items():
-        bare = counts(r for r in rows if not r.get("evidence"))
+        bare = [r for r in rows if not r.get("evidence")]
         proven = by((r for r in rows if r.get("evidence")), "target", "evidence")
         for (target, evidence), members in proven.items() or {("", ""): []}.items():
-            out.append(
-                Card(backend, target, evidence, counts(members), bare, _devices(members), tuple(_parts(members)))
-            )
-            bare = {}
+            parts = tuple(_parts([*members, *bare]))
+            out.append(Card(backend, target, evidence, counts(members), counts(bare), _devices(members), parts))
+            bare = []
     return out
 
 
@@ -234,7 +248,8 @@ def _devices(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def _parts(rows: Sequence[Row]) -> Iterable[Part]:
-    for (op, provider), members in by(rows, "op", "provider").items():
+    asked = sorted((r for r in rows if r.get("status") != "skipped"), key=lambda r: r.get("index") or 0)
+    for (op, provider), members in by(asked, "op", "provider").items():
         timed = [r for r in members if r.get("mode") in ("auto", "", None) and speed_counts(r)]
         flops = flop_bound(members)
         yield Part(
@@ -243,6 +258,7 @@ def _parts(rows: Sequence[Row]) -> Iterable[Part]:
             role=str(members[0].get("role") or "subject"),
             cells=len(members),
             passed=sum(r.get("status") in ("passed", "built") for r in members),
+            missing=counts(r for r in members if not r.get("evidence")),
             worst_ratio=number((worst_row(members) or {}).get("worst_ratio")),
             speed=_median(r.get("tflops" if flops else "bandwidth_gbps") for r in timed),
             unit="TFLOP/s" if flops else "GB/s",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import socket
+import sys
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
-from dashboards.build import StoreLike, run_lines
+from dashboards.build import StoreLike, need_store, run_lines
 from dashboards.pages import Links, run_page, runs_page
 from dashboards.queries import RunLike, log_path
 from farm.errors import FarmError, UsageError
@@ -26,7 +29,7 @@ def _need() -> None:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as e:
-        message = "serving pages needs starlette and uvicorn: pip install 'kernel-farm[serve]', or use `build`"
+        message = "serving pages needs more: pip install starlette uvicorn (the extra `serve`), or use `build`"
         raise UsageError(message) from e
 
 
@@ -87,12 +90,32 @@ def live_links(run: RunLike) -> Links:
 def serve(store: StoreLike, host: str = "127.0.0.1", port: int = 8000) -> None:
     """Serves until interrupted.  Pages hold logs and commands: on another host than this one, mind who can read."""
     _need()
+    need_store(store)
     import uvicorn
 
+    with listen(host, port) as listening, suppress(KeyboardInterrupt):
+        shown = f"[{host}]" if ":" in host else host
+        sys.stderr.write(f"serving {store.path} at http://{shown}:{port}/ (Ctrl-C ends it)\n")
+        sys.stderr.flush()
+        uvicorn.Server(uvicorn.Config(app(store), log_level="warning", lifespan="off")).run(sockets=[listening])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; made here, because uvicorn logs an error of its own and exits where it cannot bind."""
     try:
-        uvicorn.run(app(store), host=host, port=port, log_level="warning")
-    except SystemExit as e:  # uvicorn's way to say that it could not bind
-        raise UsageError(f"{host}:{port} cannot be served: is the port taken? choose another with --port") from e
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just left is free
+            sock.bind(address)
+            sock.listen(128)
+        except BaseException:
+            sock.close()
+            raise
+    except (OSError, UnicodeError) as e:
+        why = getattr(e, "strerror", None) or e
+        raise UsageError(f"{host}:{port} cannot be served ({why}); choose another --port or --host") from e
+    return sock
 
 
 __all__ = ["app", "serve"]

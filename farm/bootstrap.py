@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / ".venv"
-EXTRAS = {"run": "cpu", "test": "cpu,dev,serve"}
+EXTRAS = {"run": "cpu,serve", "test": "cpu,dev,serve"}
 _SEES = "import torch, sys; sys.exit(0 if torch.accelerator.is_available() else 1)"
 _MISSING = """
 import importlib.metadata as m, re, sys

@@ -8,6 +8,7 @@ Code under test is never told where a reference is.  This is no sandbox: it runs
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -28,6 +29,7 @@ from farm.filecache import FileCache, create, create_npy, default_root, names, s
 from farm.ops import contract
 
 JUDGE_SECONDS = 900.0
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT)
 #: Facts of the checked call that are wrong whatever the numbers say.
 DISQUALIFYING = ("changed its inputs", "wrote outside")
 
@@ -40,7 +42,26 @@ class Judge:
         self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="judge")
         spools.claim(spool)
         spools.sweep(Path(spool).parent)  # this node's, where nobody else may start anything
-        self._cache = FileCache(Path(cache) if cache else default_root(), verified=self.spool / "verified")
+        self._cache = self._open_cache(Path(cache) if cache else default_root())
+        self._own = self._cache if self._cache.root == self.spool / "cache" else None
+
+    def _open_cache(self, root: Path) -> FileCache:
+        """The host's cache, or where that cannot be written (a home that is not there), the run's own."""
+        try:
+            return FileCache(root, verified=self.spool / "verified")
+        except OSError:
+            return FileCache(self.spool / "cache", verified=self.spool / "verified")
+
+    def _folder(self, kind: str, key: str, make: Callable[[Path], None]) -> Path:
+        """From the cache; in the run's own folder where the cache is full or read-only: that is no reason to fail."""
+        try:
+            return self._cache.folder(kind, key, make)
+        except OSError as error:
+            if self._own is self._cache or error.errno not in _UNWRITABLE:
+                raise
+            if self._own is None:
+                self._own = FileCache(self.spool / "cache", verified=self.spool / "verified-own")
+            return self._own.folder(kind, key, make)
 
     def prepare(self, cell_data: Mapping[str, Any]) -> dict[str, Any]:
         """The cell's tensors as the child is told of them (inputs with their files), and the model's bytes."""
@@ -116,14 +137,14 @@ class Judge:
             "worst_metric": judgement.worst_metric,
             "worst_ratio": judgement.worst_ratio,
             "output_hash": digest.hexdigest()[:16],
-            "input_hash": (self._inputs(cell) / "hash").read_text(),
+            "input_hash": (self._inputs(cell) / "hash").read_text(encoding="ascii"),
         }
 
     # files by content
 
     def _inputs(self, cell: Cell) -> Path:
         key = f"{source_digest(cell.op)}-{cell.input_key()}-{_input_names(cell)}"
-        return self._cache.folder("inputs", key, lambda folder: self._make_inputs(cell, folder))
+        return self._folder("inputs", key, lambda folder: self._make_inputs(cell, folder))
 
     def _read_inputs(self, cell: Cell) -> dict[str, Any]:
         folder = self._inputs(cell)
@@ -153,12 +174,12 @@ class Judge:
         digest = hashlib.sha256()
         for name in sorted(files):
             _digest(digest, files[name])
-        (folder / "hash").write_text(digest.hexdigest()[:16])
+        (folder / "hash").write_text(digest.hexdigest()[:16], encoding="ascii")
 
     def _reference(self, cell: Cell, inputs: Mapping[str, Any]) -> dict[str, Any]:
         op = contract(cell.op)
         key = f"{source_digest(cell.op)}-{evaluate.reference_key(cell, op)}"
-        folder = self._cache.folder("references", key, lambda target: self._make_reference(cell, inputs, target))
+        folder = self._folder("references", key, lambda target: self._make_reference(cell, inputs, target))
         return {Path(name).stem: np.load(folder / name, mmap_mode="r") for name in names(folder)}
 
     def _make_reference(self, cell: Cell, inputs: Mapping[str, Any], folder: Path) -> None:
@@ -269,7 +290,10 @@ class RayJudges:
         import ray
 
         self.prefetch(cell)
-        out: dict[str, Any] = ray.get(self._coming.pop(cell["index"]), timeout=deadline.remaining)
+        try:
+            out: dict[str, Any] = ray.get(self._coming.pop(cell["index"]), timeout=deadline.remaining)
+        except ray.exceptions.RayTaskError as error:  # its text is a page of Ray's; the cause is ours
+            raise RuntimeError(f"{type(error.cause).__name__}: {error.cause}") from None
         return out
 
     def judge(self, request: dict[str, Any], done: Done) -> None:

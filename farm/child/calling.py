@@ -15,6 +15,10 @@ class Unsupported(Exception):
     """The provider cannot do this cell; the message is the reason."""
 
 
+class WrongAnswer(Exception):
+    """What came back is not what the contract says, before any number is looked at."""
+
+
 def resolve(spec: dict[str, Any], op: str) -> Callable[..., Any]:
     """The provider's callable: `builtin` by name, or somebody's own `module:function`, shipped as files or importable.
 
@@ -100,9 +104,17 @@ class Problem:
 
     def gradients(self, outputs: Sequence[Any], *, retain: bool = False) -> tuple[torch.Tensor, ...]:
         """d outputs / d wrt for the upstream gradients."""
-        heads = [o for o in outputs if isinstance(o, torch.Tensor) and o.dtype.is_floating_point][: len(self.upstream)]
-        if any(h.grad_fn is None for h in heads) or not heads:
-            raise Unsupported("its output has no graph, so it has no backward")
+        heads = list(outputs)[: len(self.upstream)]
+        if len(heads) < len(self.upstream):
+            raise WrongAnswer(f"returned {len(heads)} outputs where {len(self.upstream)} are expected")
+        for head, dy in zip(heads, self.upstream):
+            if not isinstance(head, torch.Tensor):
+                raise WrongAnswer(f"its output is a {type(head).__name__}, not a torch.Tensor")
+            if head.shape != dy.shape or head.dtype != dy.dtype:
+                got, want = (f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in (head, dy))
+                raise WrongAnswer(f"its output is {got}, expected {want}")
+            if head.grad_fn is None:
+                raise Unsupported("its output has no graph, so it has no backward")
         return torch.autograd.grad(heads, self.wrt, self.upstream, retain_graph=retain)
 
     def run(self, function: Callable[..., Any]) -> tuple[Any, ...]:

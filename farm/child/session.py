@@ -242,12 +242,12 @@ class _Attempt:
         expected = [t for t in self.m.tensors if t["role"] in ("output", "gradient")]
         if len(got) != len(expected):
             names = ", ".join(t["name"] for t in expected)
-            raise _WrongAnswer(f"returned {len(got)} tensors where {len(expected)} are expected ({names})")
+            raise calling.WrongAnswer(f"returned {len(got)} tensors where {len(expected)} are expected ({names})")
         for value, want in zip(got, expected):
             if type(value) not in (torch.Tensor, torch.nn.Parameter):
-                raise _WrongAnswer(f"{want['name']} is a {type(value).__name__}, not a torch.Tensor")
+                raise calling.WrongAnswer(f"{want['name']} is a {type(value).__name__}, not a torch.Tensor")
             if value.device.type != self.s.device.type:
-                raise _WrongAnswer(f"{want['name']} is on {value.device}, not on {self.s.device}")
+                raise calling.WrongAnswer(f"{want['name']} is on {value.device}, not on {self.s.device}")
         return tuple(v.detach() for v in got)
 
     def write(self, outputs: tuple[torch.Tensor, ...], prefix: str) -> list[dict[str, Any]]:
@@ -291,7 +291,9 @@ class _Attempt:
         self.facts["flags"] += result.flags
         timed = tuple(t.detach() for t in result.timed_outputs or ())
         if len(timed) != len(checked):
-            raise _WrongAnswer(f"returned {len(timed)} tensors in a timed launch, {len(checked)} in the checked one")
+            raise calling.WrongAnswer(
+                f"returned {len(timed)} tensors in a timed launch, {len(checked)} in the checked one"
+            )
         if not all(_same_bits(a, b) for a, b in zip(timed, checked)):
             out["timed_outputs"] = self.write(timed, "timed")
         return out
@@ -327,7 +329,7 @@ class _Attempt:
         text = f"{type(error).__name__}: {error}"
         if isinstance(error, _CaptureFailed):
             return self.failed("capture_failed", "harness", str(error), trace, fatal=True)
-        if isinstance(error, _WrongAnswer):
+        if isinstance(error, calling.WrongAnswer):
             return self.failed("inaccurate", "kernel", str(error))
         if isinstance(error, NotImplementedError):
             return self.failed("unsupported", "kernel", str(error) or "NotImplementedError")
@@ -335,7 +337,7 @@ class _Attempt:
             return self.failed("infra_error", "infra", f"the outputs could not be written: {error}", trace)
         if isinstance(error, _InputsUnreadable):
             return self.failed("infra_error", "infra", str(error), trace)
-        if isinstance(error, torch.OutOfMemoryError):
+        if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or _cpu_is_full(error):
             if self.making:
                 return self.failed("unsupported", "harness", f"the cell does not fit in the device's memory ({text})")
             return self.failed("out_of_memory", "kernel", text, trace)
@@ -344,10 +346,6 @@ class _Attempt:
             return self.failed("compile_error", "kernel", text, trace)
         fatal = _device_is_lost(error, self.s.device)
         return self.failed("crashed", "kernel", f"{text} (in phase {self.phase})", trace, fatal)
-
-
-class _WrongAnswer(Exception):
-    """What came back is not what the contract says, before any number is looked at."""
 
 
 class _InputsUnreadable(Exception):
@@ -395,6 +393,11 @@ class _Launches:
         modes = [r.get("mode") for r in self.records if r.get("mode")]
         resolved = modes[-1] if modes else requested
         return {"mode_resolved": resolved, "launch": {"kernels": self.records}}
+
+
+def _cpu_is_full(error: Exception) -> bool:
+    """torch's allocator for the CPU has no exception of its own."""
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
 
 
 def _device_is_lost(error: Exception, device: torch.device) -> bool:

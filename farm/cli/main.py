@@ -6,10 +6,12 @@ import argparse
 import os
 import sys
 import traceback
+from contextlib import nullcontext
 from importlib import import_module
 from typing import NoReturn
 
 from farm import __version__
+from farm.cli.streams import open_missing, surviving
 from farm.cli.text import printable
 from farm.errors import FarmError
 
@@ -30,7 +32,8 @@ def parser() -> argparse.ArgumentParser:
         prog="farm",
         description="Kernels through a matrix of shapes, dtypes and modes, on every accelerator of a cluster.",
         epilog="example: farm run matrices/smoke.yaml --- "
-        "exit codes: 2 wrong usage or matrix, 3 the farm's own fault, 1 findings, 0 all well",
+        "exit codes: 2 wrong usage or matrix, 3 the farm's own fault or an interrupt, 1 findings, 4 nothing proven, "
+        "0 all well",
     )
     top.add_argument("--version", action="version", version=f"kernel-farm {__version__}")
     top.add_argument("--debug", action="store_true", help="show tracebacks of refusals too")
@@ -42,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Exit code of one command line."""
+    open_missing()
     arguments = sys.argv[1:] if argv is None else argv
     top = parser()
     for word in arguments:
@@ -52,8 +56,9 @@ def main(argv: list[str] | None = None) -> int:
     args = top.parse_args(arguments)
     args.argv = list(arguments)
     try:
-        code: int = import_module(f"farm.cli.{args.command}").run(args)
-        sys.stdout.flush()
+        with surviving() if args.command == "run" else nullcontext():
+            code: int = import_module(f"farm.cli.{args.command}").run(args)
+            sys.stdout.flush()
         return code
     except FarmError as error:
         if args.debug:

@@ -15,6 +15,12 @@ PLAIN_SECONDS = 5.0
 _BAD = {s.value for s in FINDINGS | FARM_FAULTS}
 
 
+def needs_a_look(row: Mapping[str, Any], strict_peers: bool) -> bool:
+    """A finding of a subject (of a peer where peers are held to it), or the farm's own fault on anybody."""
+    status = Status(row["status"])
+    return status in FARM_FAULTS or (status in FINDINGS and (strict_peers or row["role"] == "subject"))
+
+
 def duration(seconds: float) -> str:
     """`8 s`, `3 min 05 s`, `2 h 10 min`."""
     if seconds < 60:

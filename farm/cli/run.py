@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import secrets
 import shlex
@@ -19,11 +20,12 @@ from farm.cli.text import printable
 from farm.coordinator import RunRequest, execute
 from farm.coordinator.clusters import InlineCluster
 from farm.coordinator.ray_cluster import RayCluster
-from farm.errors import BackendError, FarmError, StoreError, UsageError
+from farm.errors import BackendError, FarmError, InfraError, StoreError, UsageError
 from farm.matrix import Matrix, plan
 from farm.store import Store
 
 MAX_FINDINGS = 10
+MAX_DEVICES = 256
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -54,8 +56,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan, run, say how it went."""
-    if args.devices is not None and args.devices < 1:
-        raise UsageError(f"--devices {args.devices}: at least one device is needed")
+    if args.devices is not None and not 1 <= args.devices <= MAX_DEVICES:
+        raise UsageError(f"--devices {args.devices}: between 1 and {MAX_DEVICES} devices can be asked for")
     if args.run_id is not None and not _RUN_ID.fullmatch(args.run_id):
         raise UsageError(
             f"--run-id {args.run_id!r} cannot name a folder; use letters, digits, '.', '_' and '-', "
@@ -106,11 +108,29 @@ def run(args: argparse.Namespace) -> int:
     shown = Live if sys.stderr.isatty() else Plain
     with shown(planned.cells) as telling:
         telling.line(f"run {run_id}: {len(planned.cells)} cells on {_devices(slots)}")
-        outcome = execute(request, cluster, writer, telling)
+        try:
+            outcome = execute(request, cluster, writer, telling)
+        except InfraError as error:
+            if not getattr(cluster, "lost", False):
+                raise
+            _end_without_cluster(args, store, run_id, error)
     code = _tell(args, store, run_id, outcome, time.monotonic() - begun)
     if args.json and not outcome.interrupted:
         print(json.dumps(store.run(run_id).head, indent=1))
     return code
+
+
+def _end_without_cluster(args: argparse.Namespace, store: Store, run_id: str, error: InfraError) -> None:
+    """The cluster under us is dead: say so, build the page, and leave before Ray ends this process with a code that
+    means findings."""
+    print(f"farm run: {printable(str(error))}; what finished is in the journal of {run_id}", file=sys.stderr)
+    if not args.no_page:
+        from dashboards.build import build
+
+        print(f"page: {build(store, run_id).resolve()}", file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(3)
 
 
 def _host_has(backend: str) -> bool:
@@ -158,11 +178,13 @@ def _tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, sec
     print("", file=err)
     for line in progress.summary(outcome.rows, seconds):
         print(line, file=err)
-    bad = [r for r in outcome.rows if r["status"] in progress._BAD and (r["role"] == "subject" or args.strict_peers)]
+    bad = [r for r in outcome.rows if progress.needs_a_look(r, args.strict_peers)]
     if bad and not outcome.interrupted:
-        print(f"{len(bad)} cells need a look; the first:", file=err)
+        print(f"{len(bad)} cell{'s need' if len(bad) > 1 else ' needs'} a look; the first:", file=err)
         for row in bad[:MAX_FINDINGS]:
             print(f"  {printable(progress.told(row))}"[:300], file=err)
+            if row["log"]:
+                print(f"    log: {store.path / 'runs' / run_id / row['log']}", file=err)
     if outcome.interrupted:
         lost = sum(r["status"] == "lost" for r in outcome.rows)
         print(f"interrupted: {lost} cells were not run; what finished is in the journal", file=err)

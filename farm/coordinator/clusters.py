@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import secrets
 import shutil
 import threading
 import time
@@ -44,7 +45,7 @@ class Cluster(Protocol):
 
 def spool_folder(run_id: str) -> str:
     """The run's folder for tensors, claimed by this process; folders that killed runs left behind are removed."""
-    path = spool.folder(run_id)
+    path = spool.folder(f"{run_id}-{secrets.token_hex(4)}")  # two stores may have a run of one id
     spool.sweep(Path(path).parent)
     spool.claim(path)
     return path

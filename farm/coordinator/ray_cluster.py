@@ -13,6 +13,7 @@ import secrets
 import shutil
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from farm import __version__, backends
@@ -56,6 +57,7 @@ class RayCluster:
         import ray
 
         self._ray = ray
+        self.lost = False
         try:
             ray.init(**self._init_arguments(address))
         except Exception as error:
@@ -65,6 +67,7 @@ class RayCluster:
                 f"--address {address}: Ray did not {'start' if self._local else 'answer'} ({first}); {token}"
                 "farm doctor checks this host, --address inline runs without Ray"
             ) from error
+        self._raylet = _own_raylet() if self._local else None
 
     def _init_arguments(self, address: str) -> dict[str, Any]:
         common: dict[str, Any] = {"namespace": "farm", "log_to_driver": False, "logging_level": "ERROR"}
@@ -199,6 +202,9 @@ class RayCluster:
                 self._ray.kill(actor)
 
     def events(self, wait_s: float) -> list[dict[str, Any]]:
+        if self._raylet and not _alive(self._raylet):
+            self.lost = True
+            raise InfraError("Ray's own process on this host died (killed from outside, or the host is out of memory)")
         if not self._polls:
             time.sleep(min(wait_s, 0.05))
             return []
@@ -236,6 +242,9 @@ class RayCluster:
 
     def close(self) -> None:
         """Stop every actor with its child, then Ray if it is ours; bounded in time."""
+        if self.lost:  # actors and judges died with it, and a call would end this process
+            shutil.rmtree(self.spool, ignore_errors=True)
+            return
         stopping = [a.stop.remote() for a in self._actors.values() if a is not None]
         with contextlib.suppress(Exception):
             self._ray.wait(stopping, num_returns=len(stopping), timeout=10)
@@ -249,6 +258,25 @@ class RayCluster:
         with contextlib.suppress(Exception):
             self._ray.shutdown()
         shutil.rmtree(self.spool, ignore_errors=True)
+
+
+def _own_raylet() -> int | None:
+    """The pid of the raylet that this process started."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            name, _, rest = path.read_text(encoding="utf-8", errors="replace").rpartition(")")
+            if name.partition("(")[2] == "raylet" and int(rest.split()[1]) == os.getpid():
+                return int(path.parent.name)
+    return None
+
+
+def _alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return (
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+            not in "ZX"
+        )
+    return False
 
 
 class _RayDevice:

@@ -452,7 +452,8 @@ def _with_target(origin: Mapping[str, Any] | None, backend: str) -> dict[str, An
 
 @contextmanager
 def _interrupts(on_interrupt: Callable[[], None]) -> Any:
-    """Ctrl-C and SIGTERM end the run in order; a second one at once.  Ray replaces handlers, so these come after it."""
+    """Ctrl-C, SIGTERM and a closed terminal end the run in order; a second one at once.  Ray sets handlers of its own,
+    so these come after it."""
     count = 0
 
     def handle(number: int, frame: Any) -> None:
@@ -464,8 +465,9 @@ def _interrupts(on_interrupt: Callable[[], None]) -> Any:
 
     previous = {}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            previous[number] = signal.signal(number, handle)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+                previous[number] = signal.signal(number, handle)
     except ValueError:
         pass  # not the main thread: somebody else's signals
     try:

@@ -192,6 +192,12 @@ def _kernels(f: Facts) -> Findings:
 def _space(f: Facts) -> Findings:
     yield _memory(f.memory)
     yield _writable("store", f.store, "name a folder with --out or FARM_STORE")
+    if f.cache.failure or f.cache.free < GIB:
+        why = f.cache.failure or f"only {size(f.cache.free)} are free"
+        what = f"inputs and references cannot be kept in {f.cache.path} ({why}): each run makes them anew"
+        yield Finding("cache", Level.WARN, what, "name another folder with FARM_CACHE")
+    else:
+        yield Finding("cache", Level.OK, f"{f.cache.path}, {size(f.cache.free)} free")
     scratch = _writable("scratch", f.scratch, "set RAY_TMPDIR and TMPDIR to a folder with space")
     s = f.scratch
     if scratch.level is Level.OK and s.total and 1 - s.free / s.total > RAY_FULL:

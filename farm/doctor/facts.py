@@ -66,6 +66,7 @@ class Facts:
     memory: Space | None  # /dev/shm
     store: Space
     scratch: Space  # where Ray keeps its sessions
+    cache: Space  # where inputs and references are kept between runs
     cxx: str | None
     cc: str | None
     python_header: bool

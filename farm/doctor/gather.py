@@ -22,6 +22,7 @@ from farm import __version__, address, backends, providers, supervise
 from farm.deadline import Deadline
 from farm.doctor.facts import BackendFacts, Facts, Space, Trial
 from farm.errors import FarmError
+from farm.filecache import default_root
 from farm.ops import ROOT, foreign_kernels
 
 STEP_SECONDS = 60.0
@@ -55,6 +56,7 @@ def gather(store: str | Path) -> Facts:
         memory=space("/dev/shm") if Path("/dev/shm").is_dir() else None,
         store=space(store),
         scratch=space(address.address_file().parent.parent),
+        cache=space(default_root()),
         cxx=_first(os.environ.get("CXX"), "g++", "clang++"),
         cc=_first(os.environ.get("CC"), "gcc", "clang", "cc"),
         python_header=Path(sysconfig.get_path("include"), "Python.h").is_file(),

@@ -1,8 +1,7 @@
 """The timing policies, as they run in the child on a device.  torch is imported here; only the child loads this.
 
 Every policy gives raw samples in microseconds per call of the operation, outputs kept from a timed launch, and the
-host's own time.  `rotating_graph` and why it is the default: docs/facts.md (an event pair around one tiny kernel reads
-4 us, and event-timed 6 us kernels read up to 28 us, since Python's launch path is in them).
+host's own time.  Why `rotating_graph` is the default: docs/facts.md (event pairs tell a 6.8 us kernel as 11.4).
 """
 
 from __future__ import annotations

@@ -85,7 +85,9 @@ class FarmRun:
 
     @property
     def spool(self) -> Path:
-        return Path(spool.folder(self.run_id))
+        """The run's folder in shared memory while it is there; its name ends in what only the run knows."""
+        name = Path(spool.folder(self.run_id))
+        return next(iter(name.parent.glob(f"{name.name}-*")), name)
 
     def start(self, **popen: Any) -> FarmRun:
         command = [

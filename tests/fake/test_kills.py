@@ -207,6 +207,68 @@ def test_a_child_that_dies_before_it_is_ready_gives_its_last_words(farm: Farm, t
     assert [e["reason"] for e in run.journal("retired")] != []
 
 
+@pytest.mark.ray
+def test_a_killed_raylet_is_the_farms_fault_and_the_run_says_so(farm: Farm) -> None:
+    """Left to itself, Ray would end the driver with exit code 1, which means findings."""
+    run = farm(matrix(200), address="local")
+    finished = run.wait_for("result", 3)
+    assert run.process is not None
+    raylets = [p for p, line in marked(run.mark).items() if "raylet/raylet" in line.split(" ")[0]]
+    assert len(raylets) == 1
+    os.kill(raylets[0], signal.SIGKILL)
+    assert run.wait(60) == 3, run.said()
+    assert "Ray's own process on this host died" in run.said()
+    assert not (run.run.dir / "run.json").exists()
+    assert len([r for r in run.rows() if r["status"] == "passed"]) >= len(finished)
+    assert (run.store.pages / f"run-{run.run_id}.html").is_file()
+
+
+def test_a_reader_that_leaves_does_not_end_the_run(farm: Farm) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    run = farm(matrix(3), popen={"preexec_fn": lambda: (os.dup2(writing, 1), os.dup2(writing, 2))})
+    os.close(writing)
+    assert run.wait() == 0
+    assert run.run.complete
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (1, 2)])
+def test_closed_output_does_not_end_the_run(farm: Farm, closed: tuple[int, ...]) -> None:
+    run = farm(matrix(2), popen={"preexec_fn": lambda: [os.close(d) for d in closed]})
+    assert run.wait() == 0
+    assert run.run.complete
+
+
+def test_a_hang_up_ends_the_run_in_order(farm: Farm) -> None:
+    run = farm(matrix(200))
+    finished = run.wait_for("result", 3)
+    assert run.process is not None
+    run.process.send_signal(signal.SIGHUP)
+    assert run.wait(30) == 3, run.said()
+    run.assert_interrupted(finished)
+
+
+def test_two_stores_may_have_a_run_of_one_id(farm: Farm) -> None:
+    first = farm(matrix(40))
+    first.wait_for("result", 1)
+    second = farm(matrix(3), f"--run-id={first.run_id}")
+    assert second.wait() == 0, second.said()
+    assert first.wait() == 0, first.said()
+    assert {r["status"] for r in first.rows()} == {"passed"}
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+@pytest.mark.parametrize("cache", ["/proc/nowhere", "full"])
+def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(
+    farm: Farm, tmp_path: Path, address: str, cache: str
+) -> None:
+    if cache == "full":
+        cache = str(tmp_path / "file")
+        Path(cache).write_text("a file where the folder should be")
+    run = farm(matrix(3), address=address, environment={"FARM_CACHE": cache})
+    assert run.wait() == 0, run.said()
+
+
 def test_a_disk_that_fills_up_is_one_sentence_and_nothing_hangs(farm: Farm) -> None:
     """A limit on file sizes stands in for the disk: the journal alone grows that far."""
 

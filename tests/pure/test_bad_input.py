@@ -219,8 +219,8 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
     "provider twice": (["--provider", "a=own:f", "--provider", "a=own:f"], "is given twice"),
     "provider of no op": (["--provider", "rms_nrom:a=own:f"], 'did you mean "rms_norm"?'),
     "provider name": (["--provider", "a/b=own:f"], "a provider's name has letters"),
-    "no devices": (["--devices", "0"], "at least one device"),
-    "negative devices": (["--devices", "-2"], "at least one device"),
+    "no devices": (["--devices", "0"], "between 1 and 256 devices"),
+    "negative devices": (["--devices", "-2"], "between 1 and 256 devices"),
     "devices no number": (["--devices", "two"], "invalid int value: 'two'"),
     "run id up": (["--run-id", ".."], "--run-id"),
     "run id path": (["--run-id", "a/b"], "--run-id"),
@@ -383,4 +383,4 @@ def test_runs_and_stores_that_are_not_there(refuse: Refuse, here: Path) -> None:
     assert 'no run "last"' in refuse("export", "markdown", "last", "--out", "nowhere")
     assert 'no run "nope"' in refuse("dashboard", "build", "nope")
     assert not (here / "nowhere").exists()
-    assert "pages cannot be written" in refuse("dashboard", "build", "--out", "m.yaml")
+    assert "there is no store at m.yaml" in refuse("dashboard", "build", "--out", "m.yaml")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import socket
 import sys
 from pathlib import Path
 
@@ -132,8 +133,67 @@ def test_serving_without_the_extra_is_one_sentence(store, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", blocked)
     from dashboards.serve import app
 
-    with pytest.raises(UsageError, match=r"kernel-farm\[serve\]"):
+    with pytest.raises(UsageError, match="pip install starlette uvicorn"):
         app(store)
+
+
+def test_a_taken_port_is_one_sentence(store, capfd):
+    pytest.importorskip("starlette")
+    pytest.importorskip("uvicorn")
+    from dashboards.serve import serve
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"127.0.0.1:{port} cannot be served"):
+            serve(store, port=port)
+    assert capfd.readouterr() == ("", ""), "neither an address that is not served nor the server's own error"
+
+
+def test_the_address_is_told_before_serving(store, capfd, monkeypatch):
+    pytest.importorskip("starlette")
+    uvicorn = pytest.importorskip("uvicorn")
+    from dashboards import serve
+
+    told = []
+
+    def run(self, sockets):
+        told.append(capfd.readouterr().err)
+        socket.create_connection(sockets[0].getsockname(), timeout=10).close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    serve.serve(store, port=port)
+    assert told == [f"serving {store.path} at http://127.0.0.1:{port}/ (Ctrl-C ends it)\n"]
+
+
+def test_no_store_is_not_an_empty_one(tmp_path):
+    absent = FakeStore(tmp_path / "nowhere", [])
+    with pytest.raises(StoreError, match=r"there is no store at .*nowhere; name one with --out"):
+        build(absent)
+    pytest.importorskip("starlette")
+    pytest.importorskip("uvicorn")
+    from dashboards.serve import serve
+
+    with pytest.raises(StoreError, match="there is no store"):
+        serve(absent)
+    assert not absent.path.exists()
+    (absent.path / "runs").mkdir(parents=True)
+    assert "No runs yet" in build(absent).read_text(encoding="utf-8")
+
+
+def test_pages_are_made_under_a_locale_that_knows_ascii_only():
+    import os
+    import subprocess
+
+    code = "from dashboards.pages import _templates; _templates()"
+    flags = ["-X", "utf8=0", "-X", "warn_default_encoding", "-W", "error::EncodingWarning:dashboards.pages"]
+    env = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run([sys.executable, *flags, "-c", code], check=True, env=env, cwd=Path(__file__).parents[2])
 
 
 def test_pages_read_what_the_store_writes(tmp_path):

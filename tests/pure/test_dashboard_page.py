@@ -211,6 +211,22 @@ def test_a_run_that_does_not_fit_together_is_told_loudly(fault, told):
     assert "Do not trust this run" in said and told in said
 
 
+def test_keys_have_their_glyph_before_the_word_and_no_empty_column():
+    rows = [row(0, evidence="interpreted"), row(1, status="skipped"), row(2, status="lost")]
+    said = Page(run_page(fake_run(rows), LINKS)).said
+    assert "3 planned = 1 passed · 1 skipped ? 1 lost" in said
+    assert "of roof" not in said
+    timed = row(0, evidence="executed", backend="cuda", time_us_p50=9.0, timing_quality="ok", bandwidth_gbps=5.0)
+    assert "of roof" not in Page(run_page(fake_run([timed]), LINKS)).said
+    assert "of roof" in Page(run_page(fake_run([{**timed, "share_of_roof": 0.5}]), LINKS)).said
+
+
+def test_the_card_of_an_interrupted_run_is_not_green():
+    said = Page(run_page(interrupted_run(120, 4), LINKS)).said
+    card = said[said.index("passed / planned") : said.index("The farm’s own faults")]
+    assert "farm 64 lost" in card and "torch peer" in card and re.search(r"farm 64 lost \d+ /\d+", card), card
+
+
 def test_a_log_tail_travels_with_the_page(tmp_path):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "a.log").write_text("first\n" * 500 + "SIGSEGV <here>\n")

@@ -83,11 +83,13 @@ def test_the_repeat_command_selects_what_the_cells_share():
         *(row(i, status="crashed", hidden=128, rows=i + 1, dtype=d) for i, d in enumerate(["float16", "bfloat16"] * 3))
     )
     run.head["matrices"][0]["path"] = "my matrices/a.yaml"
-    run.head["argv"] = ["run", "a.yaml", "--provider", "mine=mod:f", "--set=timing.cache=warm", "--out", "x"]
+    run.head["argv"] = ["run", "a.yaml", "--provider", "rms_norm:farm=mod:f", "--set=timing.cache=warm"]
+    run.head["argv"] += ["--provider", "other=mod:farm", "--provider=more=farm=x:y", "--set", "a=b", "--out", "x"]
     said = shlex.split(found.findings(run)[0].command)
     assert said[:5] == ["farm", "run", "my matrices/a.yaml", "--backend", "cpu"]
-    assert said[5:8] == ["--provider", "mine=mod:f", "--set=timing.cache=warm"]
-    chosen = dict(pair.split("=") for pair in said[9].split(","))
+    carried = ["--provider", "rms_norm:farm=mod:f", "--set=timing.cache=warm", "--set", "a=b"]
+    assert said[5:11] == [*carried, "--select"], "another provider of the run is not carried along"
+    chosen = dict(pair.split("=") for pair in said[11].split(","))
     assert chosen["hidden"] == "128" and chosen["mode"] == "auto" and chosen["dtype"] == "float16|bfloat16"
     assert "rows" not in chosen, "too many values to name"
 
@@ -110,6 +112,36 @@ def test_cards_never_mix_evidence_or_targets():
     cards = queries.cards(some(*rows))
     assert [c.counts for c in cards] == [{"passed": 1}, {"built": 1}, {"passed": 1}]
     assert [c.not_run for c in cards] == [{"skipped": 1}, {}, {}]
+
+
+def test_a_card_counts_what_was_planned():
+    lost = {"status": "lost", "evidence": ""}
+    rows = [row(0, evidence="interpreted"), row(1, evidence="interpreted", status="inaccurate"), row(2, **lost)]
+    rows += [row(3, status="skipped"), row(4, **lost, provider="torch", role="peer"), row(5, **lost)]
+    (card,) = queries.cards(some(*rows))
+    assert (card.counts, card.missing) == ({"passed": 1, "inaccurate": 1}, {"lost": 3})
+    told = {p.provider: (p.passed, p.cells, p.missing) for p in card.parts}
+    assert told == {"farm": (1, 4, {"lost": 2}), "torch": (0, 1, {"lost": 1})}
+    bar = charts.status_bar(card.counts, card.missing)
+    assert 'class="bare s-lost" style="flex-grow:0.6000" title="3 lost, without evidence"' in bar
+    assert 'class="s-passed" style="flex-grow:0.2000"' in bar
+
+
+@pytest.mark.parametrize(
+    ("reason", "over", "worst"),
+    [
+        ("y: rel_l2 is 0.02, its gate 0.004", 5.0, "y.rel_l2 5.0 × its gate"),
+        ("it changed its inputs", 0.02, ""),
+        ("y: 3 elements are not finite", 1e9, ""),
+    ],
+)
+def test_a_metric_that_was_not_the_reason_is_not_named(reason, over, worst):
+    bad = row(0, status="inaccurate", reason=reason, worst_output="y", worst_metric="rel_l2", worst_ratio=over)
+    assert queries.said_worst(bad) == (worst or reason)
+    (group,) = found.findings(some(bad))
+    assert (group.worst, group.reasons) == (worst, ((reason, 1),)), "a reason is told once"
+    ((table,),) = heat.heats([bad], {}).values()
+    assert table.bodies[0].lines[0].spots[0].text == ("≠ 5.0" if worst else "≠")
 
 
 def test_two_cells_that_the_id_does_not_tell_apart_both_stand():

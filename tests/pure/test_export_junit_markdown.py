@@ -62,6 +62,11 @@ def test_markdown_says_the_verdict_first(run):
     assert "farm run matrices/rms_norm.yaml --backend cuda,cpu,sim" in text
 
 
+def test_markdown_counts_the_lost_as_planned():
+    text = markdown(fake_run([row(0, evidence="interpreted"), row(1, status="lost"), row(2, status="skipped")]))
+    assert "| farm | 1 / 2 |" in text
+
+
 def test_markdown_tables_hold_together(run):
     for line in markdown(run).splitlines():
         if line.startswith("|"):
