@@ -85,7 +85,8 @@ class FileCache:
                 finally:
                     shutil.rmtree(temporary, ignore_errors=True)
             os.utime(final)
-            mark.touch()
+            with contextlib.suppress(FileNotFoundError):  # the run has ended meanwhile, its folder with it
+                mark.touch()
         return final
 
     @contextlib.contextmanager

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import shutil
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -39,6 +38,7 @@ class Judge:
 
     def __init__(self, spool: str, threads: int, cache: str | None = None):
         self.spool = Path(spool)
+        self.closing = False
         self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="judge")
         spools.claim(spool)
         spools.sweep(Path(spool).parent)  # this node's, where nobody else may start anything
@@ -88,7 +88,8 @@ class Judge:
         try:
             return self._judge(request)
         except Exception as error:
-            traceback.print_exc()
+            if not self.closing:  # else the folder that it works in is gone, as it should be
+                traceback.print_exc()
             return {
                 "status": "infra_error",
                 "owner": "harness",
@@ -190,7 +191,8 @@ class Judge:
 
     def clean(self) -> None:
         """Remove the run's folder."""
-        shutil.rmtree(self.spool, ignore_errors=True)
+        self.closing = True
+        spools.remove(self.spool)
 
 
 def _input_names(cell: Cell) -> str:
@@ -249,6 +251,7 @@ class LocalJudges:
         self._pools["judge"].submit(lambda: done(self._judge.judge(request)))
 
     def close(self) -> None:
+        self._judge.closing = True
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
 

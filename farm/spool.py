@@ -42,6 +42,16 @@ def claim(spool: str) -> None:
     (owners / _identity(os.getpid())).touch()
 
 
+def remove(spool: str | Path, within_s: float = 3.0) -> None:
+    """Remove the folder, also while somebody who is just ending still writes into it."""
+    end = time.monotonic() + within_s
+    while True:
+        shutil.rmtree(spool, ignore_errors=True)
+        if not Path(spool).exists() or time.monotonic() > end:
+            return
+        time.sleep(0.02)
+
+
 def sweep(base: str | Path) -> list[str]:
     """Remove the folders under `base` whose owners are all gone; returns their paths."""
     removed = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import secrets
-import shutil
 import threading
 import time
 from collections.abc import Mapping
@@ -116,7 +115,7 @@ class InlineCluster:
         for device in list(self._actors):
             self.stop(device)
         self._judges.close()
-        shutil.rmtree(self.spool, ignore_errors=True)
+        spool.remove(self.spool)
 
 
 def describe(slots: list[Slot]) -> Mapping[str, int]:

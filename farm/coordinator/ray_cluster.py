@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from farm import __version__, backends
+from farm import __version__, backends, spool
 from farm.coordinator.clusters import Slot, host_devices, spool_folder
 from farm.errors import BackendError, InfraError
 
@@ -243,7 +242,7 @@ class RayCluster:
     def close(self) -> None:
         """Stop every actor with its child, then Ray if it is ours; bounded in time."""
         if self.lost:  # actors and judges died with it, and a call would end this process
-            shutil.rmtree(self.spool, ignore_errors=True)
+            spool.remove(self.spool)
             return
         stopping = [a.stop.remote() for a in self._actors.values() if a is not None]
         with contextlib.suppress(Exception):
@@ -257,7 +256,7 @@ class RayCluster:
                     self._ray.kill(actor)
         with contextlib.suppress(Exception):
             self._ray.shutdown()
-        shutil.rmtree(self.spool, ignore_errors=True)
+        spool.remove(self.spool)
 
 
 def _own_raylet() -> int | None:

@@ -78,9 +78,9 @@ def workers(mark: str) -> dict[int, str]:
 
 def test_a_run_joins_leaves_and_leaves_nothing(farm: Farm, cluster: tuple[str, str]) -> None:
     address, mark = cluster
-    run = farm(matrix(6), address=address)
+    run = farm(matrix(60), address=address)
     assert run.wait() == 0, run.said()
-    assert [r["status"] for r in run.rows()] == ["passed"] * 6
+    assert [r["status"] for r in run.rows()] == ["passed"] * 60
     assert len(run.child_pids()) == 2
     wait_for("its actors are gone", lambda: not workers(mark), 20)
     assert not run.spool.exists()
