@@ -28,7 +28,7 @@ from farm.filecache import FileCache, create, create_npy, default_root, names, s
 from farm.ops import contract
 
 JUDGE_SECONDS = 900.0
-_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT)
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 #: Facts of the checked call that are wrong whatever the numbers say.
 DISQUALIFYING = ("changed its inputs", "wrote outside")
 
@@ -57,7 +57,8 @@ class Judge:
         try:
             return self._cache.folder(kind, key, make)
         except OSError as error:
-            if self._own is self._cache or error.errno not in _UNWRITABLE:
+            ended = self.closing or not self.spool.is_dir()  # nothing is made again for a run that is over
+            if ended or self._own is self._cache or error.errno not in _UNWRITABLE:
                 raise
             if self._own is None:
                 self._own = FileCache(self.spool / "cache", verified=self.spool / "verified-own")
