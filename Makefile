@@ -1,6 +1,8 @@
 # make run     set up .venv, run the smoke matrix on what is here, write its page
 # make test    set up .venv, run every test that this machine can
 # make lint    set up .venv, ruff and mypy
+# make nightly the full product of our norms' modes, operations, castings, dtypes and odd shapes in the interpreter, of
+#              which `make test` has a selection; SHARE=3/20 runs the third twentieth of it
 #
 # PYTHON is the interpreter to start from.  Where it already imports a torch that sees an accelerator, that torch (and
 # its triton) is used and nothing is installed over it.
@@ -8,13 +10,16 @@
 PYTHON ?= python3
 BIN    := .venv/bin
 
-.PHONY: run test lint clean
+.PHONY: run test lint nightly clean
 
 run: .venv/run.ok
 	$(BIN)/python -m farm run matrices/smoke.yaml
 
 test: .venv/test.ok
 	$(BIN)/python -m pytest -q
+
+nightly: .venv/test.ok
+	FARM_NIGHTLY=$(or $(SHARE),1) $(BIN)/python -m pytest -q -n auto tests/interpreted/test_gpu_cells.py
 
 lint: .venv/test.ok
 	$(BIN)/ruff check farm kernels dashboards tests benchmarks

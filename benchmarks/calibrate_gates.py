@@ -1,11 +1,13 @@
-"""Calibrate the gates of rms_norm by simulation: no correct kernel may be accused, every wrong one must fall.
+"""Calibrate the gates of rms_norm and fused_add_rms_norm by simulation: no correct kernel may be accused, every wrong
+one must fall.
 
-    python benchmarks/calibrate_gates.py            about a minute on one core
+    python benchmarks/calibrate_gates.py            some three minutes on one core
     python benchmarks/calibrate_gates.py --full     more seeds, shapes and families
+    python benchmarks/calibrate_gates.py --op rms_norm
 
-Kernels are simulated in NumPy with float32 arithmetic and the roundings of each casting.  Prints, per dtype, how near
-correct kernels come to their gates (below 1) and how far the least visible wrong one is beyond (above 1); exit code 1
-where either fails.
+Kernels are simulated in NumPy with float32 arithmetic and the roundings of each casting.  Prints, per op and dtype, how
+near correct kernels come to their gates (below 1) and how far the least visible wrong one is beyond (above 1); exit
+code 1 where either fails.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,35 +27,54 @@ from farm.accuracy.dtypes import decode, encode, round_to
 from farm.accuracy.evaluate import evaluate, fill_reference, make_inputs
 from farm.accuracy.gates import resolve, verdict
 from farm.cell import Cell
+from farm.ops import contract
 from kernels.contract import Array
-from kernels.ops.rms_norm.contract import CONTRACT
 
 F32 = np.float32
+OPS = ("rms_norm", "fused_add_rms_norm")
 HIDDEN = (1, 7, 63, 64, 65, 127, 128, 1000, 1024, 2048, 4096, 8192, 16384)
 ROWS = (1, 3, 8, 64, 512)
 DTYPES = ("float32", "float16", "bfloat16")
 
 
 class Kernel:
-    """A simulated rms_norm: float32 arithmetic, with hooks for what may be right or wrong about it."""
+    """A simulated kernel of either op: float32 arithmetic, with hooks for what may be right or wrong about it.
+
+    Right ones: `casting`; `sum`, the order of the row's sum; `rsqrt_ulp`; `unrounded`, y of the sum before it is
+    rounded; `eager`, the norm's gradient rounded before dsum is added.  The others are faults.
+    """
 
     def __init__(self, casting: str = "gemma", **faults: Any) -> None:
         self.casting = casting
         self.fault: dict[str, Any] = faults
 
     def __call__(self, cell: Cell, inputs: dict[str, Array]) -> dict[str, Array]:
-        x, dtype, params = inputs["x"], cell.dtypes["x"], cell.params
+        dtype, params = cell.dtypes["x"], cell.params
         self.round = (lambda a: round_to(a, dtype)) if self.casting != "gemma" else (lambda a: a)
         self.round_all = self.round if self.casting == "none" else (lambda a: a)
         factor = F32(1.0)
         if params["weight"] and not self.fault.get("no_weight"):
             factor = inputs["weight"] + F32(params["offset"] + self.fault.get("offset", 0.0))
+        x, stored, found = self.add(inputs, dtype)
         with np.errstate(all="ignore"):
             rstd = self.rstd(x, F32(0.0 if self.fault.get("no_eps") else params["eps"]), dtype)
-            normed = self.round(x * rstd)
             if cell.operation == "forward":
-                return {"y": self.spoil(encode(normed * factor * F32(self.fault.get("scale", 1.0)), dtype), dtype)}
-            return self.backward(cell, inputs, x * rstd, rstd, factor)
+                y = self.round(x * rstd) * factor * F32(self.fault.get("scale", 1.0))
+                return {"y": self.spoil("unwritten", encode(y, dtype), dtype), **found}
+            return self.backward(cell, inputs, stored * rstd, rstd, factor)
+
+    def add(self, inputs: dict[str, Array], dtype: str) -> tuple[Array, Array, dict[str, Array]]:
+        """What y is of, what the gradients are of, and the output sum where the op has one."""
+        x = inputs["x"]
+        if "residual" not in inputs:
+            return x, x, {}
+        total = x + inputs["residual"]
+        stored = round_to(total, dtype)
+        given = x if self.fault.get("sum_of_x") else total * F32(self.fault.get("sum_scale", 1.0))
+        found = {"sum": self.spoil("sum_unwritten", encode(given, dtype), dtype)}
+        if self.fault.get("norm_of_x"):
+            return x, x, found
+        return total if self.fault.get("unrounded") else stored, stored, found
 
     def rstd(self, x: Array, eps: Any, dtype: str) -> Array:
         columns = x.shape[1]
@@ -79,7 +101,9 @@ class Kernel:
         if self.fault.get("no_projection"):
             slope = slope * 0
         dx = rstd * (m - self.round_all(self.round_all(normed) * slope)) * F32(self.fault.get("scale", 1.0))
-        found = {"dx": self.spoil(encode(dx, dtype), dtype)}
+        found = {"dx": self.spoil("unwritten", encode(self.through_sum(dx, inputs, dtype, "dx"), dtype), dtype)}
+        if "dsum" in inputs:
+            found["dresidual"] = encode(self.through_sum(dx, inputs, dtype, "dresidual"), dtype)
         if cell.params["weight"]:
             terms = self.round(dy * self.round(normed))
             terms = terms[:-1] if self.fault.get("drop_last_row") else terms
@@ -92,8 +116,14 @@ class Kernel:
             found["dw"] = encode(dw * F32(self.fault.get("dw_scale", 1.0)), cell.dtypes["weight"])
         return found
 
-    def spoil(self, stored: Array, dtype: str) -> Array:
-        fault = self.fault.get("unwritten")
+    def through_sum(self, dx: Array, inputs: dict[str, Array], dtype: str, name: str) -> Array:
+        """The norm's gradient with that of the sum added."""
+        if "dsum" not in inputs or name in self.fault.get("no_dsum", ()):
+            return dx
+        return (round_to(dx, dtype) if self.fault.get("eager") else dx) + inputs["dsum"]
+
+    def spoil(self, which: str, stored: Array, dtype: str) -> Array:
+        fault = self.fault.get(which)
         if fault == "column":
             stored[:, -1] = 0
         elif fault:
@@ -109,13 +139,27 @@ def narrow_sum(terms: Array, dtype: str) -> Array:
     return total
 
 
-#: name -> (kernel, castings under whose gates it must pass)
-CORRECT: dict[str, tuple[Kernel, tuple[str, ...]]] = {
-    "one rounding": (Kernel(), ("gemma", "llama", "none")),
-    "one rounding, sequential sum": (Kernel(sum="sequential"), ("gemma", "llama", "none")),
-    "one rounding, rsqrt 2 ULP off": (Kernel(rsqrt_ulp=2), ("gemma", "llama", "none")),
-    "llama": (Kernel("llama"), ("llama", "none")),
-    "none": (Kernel("none"), ("none", "llama")),
+class Right(NamedTuple):
+    """A correct kernel, the castings under whose gates it must pass, and the sum that it is judged by."""
+
+    kernel: Kernel
+    castings: tuple[str, ...]
+    sum: str = "rounded"
+
+
+CORRECT: dict[str, Right] = {
+    "one rounding": Right(Kernel(), ("gemma", "llama", "none")),
+    "one rounding, sequential sum": Right(Kernel(sum="sequential"), ("gemma", "llama", "none")),
+    "one rounding, rsqrt 2 ULP off": Right(Kernel(rsqrt_ulp=2), ("gemma", "llama", "none")),
+    "llama": Right(Kernel("llama"), ("llama", "none")),
+    "none": Right(Kernel("none"), ("none", "llama")),
+}
+#: Of the op with a residual alone.
+CORRECT_WITH_RESIDUAL: dict[str, Right] = {
+    "composed: dx rounded, then dsum": Right(Kernel(eager=True), ("gemma", "llama", "none")),
+    "composed: llama": Right(Kernel("llama", eager=True), ("llama", "none")),
+    "unrounded sum, one rounding": Right(Kernel(unrounded=True), ("gemma", "llama", "none"), "unrounded"),
+    "unrounded sum, llama": Right(Kernel("llama", unrounded=True), ("llama", "none"), "unrounded"),
 }
 
 Domain = Callable[[Cell], bool]
@@ -125,48 +169,80 @@ def at_least(rows: int = 1, hidden: int = 64) -> Domain:
     return lambda cell: cell.dims["rows"] >= rows and cell.dims["hidden"] >= hidden
 
 
-#: name -> (faults, operation, where it must be seen)
-WRONG: dict[str, tuple[dict[str, Any], str, Domain]] = {
-    "eps forgotten": ({"no_eps": True}, "forward", at_least(2, 1)),
-    "scaled by 1.005": ({"scale": 1.005}, "forward", at_least()),
-    "last column not summed": ({"drop_last_sum": True}, "forward", at_least()),
-    "last column left zero": ({"unwritten": "column"}, "forward", at_least(1, 1)),
-    "one element left NaN": ({"unwritten": float("nan")}, "forward", at_least(1, 1)),
-    "one element left 123": ({"unwritten": 123.0}, "forward", at_least(1, 1)),
-    "accumulated in the dtype": (
-        {"sum": "narrow"},
-        "forward",
-        lambda c: c.dtypes["x"] != "float32" and 1024 <= c.dims["hidden"] <= 4096 and c.dims["rows"] <= 64,
+class Wrong(NamedTuple):
+    """Faults, the operation and the cells in which they must be seen; by whose gates, kernels and sum."""
+
+    faults: dict[str, Any]
+    operation: str
+    where: Domain
+    gates: str = "llama"
+    kernels: tuple[str, ...] = ("gemma", "llama")
+    sum: str = "rounded"
+
+
+def narrow(cell: Cell) -> bool:
+    return cell.dtypes["x"] != "float32"
+
+
+WRONG: dict[str, Wrong] = {
+    "eps forgotten": Wrong({"no_eps": True}, "forward", at_least(2, 1)),
+    "scaled by 1.005": Wrong({"scale": 1.005}, "forward", at_least()),
+    "last column not summed": Wrong({"drop_last_sum": True}, "forward", at_least()),
+    "last column left zero": Wrong({"unwritten": "column"}, "forward", at_least(1, 1)),
+    "one element left NaN": Wrong({"unwritten": float("nan")}, "forward", at_least(1, 1)),
+    "one element left 123": Wrong({"unwritten": 123.0}, "forward", at_least(1, 1)),
+    "accumulated in the dtype": Wrong(
+        {"sum": "narrow"}, "forward", lambda c: narrow(c) and 1024 <= c.dims["hidden"] <= 4096 and c.dims["rows"] <= 64
     ),
-    "weight ignored": ({"no_weight": True}, "forward", at_least(1, 7)),
-    "offset off by one": ({"offset": 1.0}, "forward", at_least(1, 1)),
-    "mean over 1.01 N": ({"n": 1.01}, "forward", at_least()),
-    "dx: no projection": ({"no_projection": True}, "backward", at_least(8)),  # fewer rows: it may be nearly 0
-    "dx: scaled by 1.005": ({"scale": 1.005}, "backward", at_least()),
-    "dx: eps forgotten": ({"no_eps": True}, "backward", at_least(2, 1)),
-    "dw: scaled by 1.005": ({"dw_scale": 1.005}, "backward", at_least()),
-    "dw: last row missing": (
+    "weight ignored": Wrong({"no_weight": True}, "forward", at_least(1, 7)),
+    "offset off by one": Wrong({"offset": 1.0}, "forward", at_least(1, 1)),
+    "mean over 1.01 N": Wrong({"n": 1.01}, "forward", at_least()),
+    "dx: no projection": Wrong({"no_projection": True}, "backward", at_least(8)),  # fewer rows: it may be nearly 0
+    "dx: scaled by 1.005": Wrong({"scale": 1.005}, "backward", at_least()),
+    "dx: eps forgotten": Wrong({"no_eps": True}, "backward", at_least(2, 1)),
+    "dw: scaled by 1.005": Wrong({"dw_scale": 1.005}, "backward", at_least()),
+    "dw: last row missing": Wrong(
         {"drop_last_row": True},
         "backward",
         lambda c: c.dims["hidden"] >= 64 and c.params["eps"] < 1e-3,  # else a row of 1e-3 is next to nothing
     ),
-    "dw: accumulated in the dtype": (
+    "dw: accumulated in the dtype": Wrong(
         {"narrow_dw": True},
         "backward",
-        lambda c: c.dtypes["x"] != "float32" and c.dims["rows"] >= 512 and 64 <= c.dims["hidden"] <= 4096,
+        lambda c: narrow(c) and c.dims["rows"] >= 512 and 64 <= c.dims["hidden"] <= 4096,
+    ),
+}
+#: Of the op with a residual alone.
+WRONG_WITH_RESIDUAL: dict[str, Wrong] = {
+    "y: residual forgotten": Wrong({"norm_of_x": True}, "forward", at_least(1, 7)),
+    "sum: residual forgotten": Wrong({"sum_of_x": True}, "forward", at_least(1, 1)),
+    "sum: scaled by 1.005": Wrong({"sum_scale": 1.005}, "forward", at_least()),
+    "sum: last column left zero": Wrong({"sum_unwritten": "column"}, "forward", at_least(1, 1)),
+    "sum: one element left NaN": Wrong({"sum_unwritten": float("nan")}, "forward", at_least(1, 1)),
+    "dx: gradient of x alone": Wrong({"norm_of_x": True}, "backward", at_least(1, 7)),
+    "dx: dsum forgotten": Wrong({"no_dsum": ("dx", "dresidual")}, "backward", at_least(1, 7)),
+    "dresidual: dsum forgotten": Wrong({"no_dsum": ("dresidual",)}, "backward", at_least(1, 7)),
+    # The two sums are two definitions: with one rounding after it, neither passes for the other.
+    "y of the unrounded sum": Wrong(
+        {"unrounded": True}, "forward", lambda c: narrow(c) and at_least(8, 1000)(c), "gemma", ("gemma",)
+    ),
+    "y of the rounded sum, if declared not to": Wrong(
+        {}, "forward", lambda c: narrow(c) and at_least(8, 1000)(c), "gemma", ("gemma",), "unrounded"
     ),
 }
 
 
-def make_cell(operation: str, x: str, w: str, rows: int, hidden: int, family: str, seed: int, **params: Any) -> Cell:
-    defaults = {p.name: p.default for p in CONTRACT.parameters}
+def make_cell(
+    op: str, operation: str, x: str, w: str, rows: int, hidden: int, family: str, seed: int, **params: Any
+) -> Cell:
+    defaults = {p.name: p.default for p in contract(op).parameters}
     return Cell(
-        "cpu", "rms_norm", "simulated", "auto", operation, {"x": x, "weight": w}, {"rows": rows, "hidden": hidden},
+        "cpu", op, "simulated", "auto", operation, {"x": x, "weight": w}, {"rows": rows, "hidden": hidden},
         {**defaults, **params}, family=family, seed=seed,
     )  # fmt: skip
 
 
-def cells(full: bool) -> Iterator[Cell]:
+def cells(op: str, full: bool) -> Iterator[Cell]:
     """Every case to simulate; large ones once per dtype."""
     pairs = [(d, d) for d in DTYPES] + [("bfloat16", "float32"), ("float16", "float32"), ("float32", "bfloat16")]
     variants: list[dict[str, Any]] = [{}, {"offset": 1.0}, {"weight": False}, {"eps": 1e-2}, {"eps": 1e-5}]
@@ -180,18 +256,21 @@ def cells(full: bool) -> Iterator[Cell]:
                     seeds = (20 if full else 4) if small else (3 if full else 1)
                     for seed in range(seeds):
                         variant = variants[seed % len(variants)]
-                        yield make_cell(operation, x, weight, rows, hidden, "mixed", seed, **variant)
+                        yield make_cell(op, operation, x, weight, rows, hidden, "mixed", seed, **variant)
                     if small or full:
                         for family in ("outlier", "normal", "alternating", "tiny", "large"):
-                            yield make_cell(operation, x, weight, rows, hidden, family, rows)
+                            yield make_cell(op, operation, x, weight, rows, hidden, family, rows)
 
 
-def casting(cell: Cell, name: str) -> Cell:
-    return Cell(**{**cell.__dict__, "params": {**cell.params, "casting": name}, "cell_key": "-"})
+def given(cell: Cell, **params: Any) -> Cell:
+    """`cell` with other parameters, those that its op has."""
+    known = {name: value for name, value in params.items() if name in cell.params}
+    return replace(cell, params={**cell.params, **known}, cell_key="-")
 
 
 def label(cell: Cell) -> str:
-    extra = {k: v for k, v in cell.params.items() if v != next(p.default for p in CONTRACT.parameters if p.name == k)}
+    default = {p.name: p.default for p in contract(cell.op).parameters}
+    extra = {k: v for k, v in cell.params.items() if v != default[k]}
     return f"{cell.operation} {cell.shape} w={cell.dtypes['weight']} {cell.family}/{cell.seed} {extra or ''}"
 
 
@@ -209,64 +288,90 @@ class Table:
     def show(self, title: str) -> None:
         print(f"\n{title}")
         for (name, dtype), (ratio, where) in sorted(self.rows.items()):
-            print(f"  {name:34} {dtype:9} {ratio:12.4g}   {where}")
+            print(f"  {name:48} {dtype:9} {ratio:12.4g}   {where}")
+
+
+class Calibration:
+    """One op's correct and wrong kernels over all its cells."""
+
+    def __init__(self, op: str) -> None:
+        self.op, self.contract, self.count = op, contract(op), 0
+        summed = len(self.contract.summands) > 1  # type: ignore[attr-defined]
+        self.right = {**CORRECT, **(CORRECT_WITH_RESIDUAL if summed else {})}
+        self.wrong = {**WRONG, **(WRONG_WITH_RESIDUAL if summed else {})}
+        self.correct, self.by_metric = Table(lambda a, b: a > b), Table(lambda a, b: a > b)
+        self.least = Table(lambda a, b: a < b)
+
+    def take(self, cell: Cell) -> None:
+        self.count += 1
+        stored = make_inputs(cell, self.contract, (0, cell.dims["rows"]))
+        dtypes = {t.name: t.dtype for t in self.contract.tensors(cell)}
+        values = {n: decode(a, dtypes[n]).astype(F32) for n, a in stored.items()}
+        references = {s: fill_reference(given(cell, sum=s), self.contract, stored) for s in self.sums(cell)}
+        self.judge_right(cell, values, stored, references, dtypes)
+        if cell.family == "mixed":
+            self.judge_wrong(cell, values, stored, references)
+
+    def sums(self, cell: Cell) -> tuple[str, ...]:
+        return ("rounded", "unrounded") if "sum" in cell.params else ("rounded",)
+
+    def judge_right(self, cell: Cell, values: Any, stored: Any, references: Any, dtypes: Any) -> None:
+        dtype = cell.dtypes["x"]
+        for name, right in self.right.items():
+            outputs = right.kernel(cell, values)
+            judged = evaluate(
+                given(cell, sum=right.sum), self.contract, outputs, stored, reference=references[right.sum]
+            )
+            for casting in right.castings:
+                gates = resolve(given(cell, casting=casting), self.contract)
+                found = verdict(judged.metrics, gates)
+                where = f"{found.worst_output}.{found.worst_metric} {label(cell)}"
+                self.correct.add(f"{name} / {casting}", dtype, found.worst_ratio, where)
+                kind = "short" if cell.dims["hidden"] < 64 else "long"
+                for output, metric, limit in ((o, m, v) for o, of in gates.items() for m, v in of.items() if v):
+                    value = judged.metrics[output][metric]
+                    pair = f"{dtype[:4]}/{dtypes[output][:4]}" if output in dtypes else dtype
+                    of = f"{output}.{metric} {casting} {kind}"
+                    self.by_metric.add(of, pair, value / limit, f"{value:.4g} {name} {label(cell)}")
+
+    def judge_wrong(self, cell: Cell, values: Any, stored: Any, references: Any) -> None:
+        for name, wrong in self.wrong.items():
+            needs_weight = "weight" in name or "offset" in name or name.startswith("dw")
+            if wrong.operation != cell.operation or not wrong.where(cell):
+                continue
+            if needs_weight and not cell.params["weight"]:
+                continue
+            asked = given(cell, casting=wrong.gates, sum=wrong.sum)
+            for base in wrong.kernels:
+                outputs = Kernel(base, **wrong.faults)(cell, values)
+                judged = evaluate(asked, self.contract, outputs, stored, reference=references[wrong.sum])
+                where = f"{judged.worst_output}.{judged.worst_metric} {label(cell)}"
+                self.least.add(name, cell.dtypes["x"], judged.worst_ratio or 0.0, where)
+
+    def show(self, metrics: bool) -> list[Any]:
+        """Print the tables; gives what was judged wrongly."""
+        if metrics:
+            self.by_metric.show(f"{self.op}, each gate: the nearest that a correct kernel comes to it")
+        self.correct.show(f"{self.op}, correct kernels: worst ratio to a gate (must be below 1)")
+        self.least.show(f"{self.op}, wrong kernels: least ratio to a gate, llama's if not said (must be above 1)")
+        bad = [k for k, (r, _) in self.correct.rows.items() if r > 1]
+        bad += [k for k, (r, _) in self.least.rows.items() if r <= 1]
+        print(f"\n{self.op}, {self.count} cells; {f'judged wrongly: {bad}' if bad else 'every kernel judged rightly'}")
+        return bad
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--full", action="store_true", help="more seeds, shapes and families")
     parser.add_argument("--metrics", action="store_true", help="also the worst ratio of each gated metric")
+    parser.add_argument("--op", choices=OPS, action="append", help="only this one (may be given twice)")
     options = parser.parse_args()
-    correct, wrong, by_metric = Table(lambda a, b: a > b), Table(lambda a, b: a < b), Table(lambda a, b: a > b)
-    count = 0
-    for cell in cells(options.full):
-        count += 1
-        stored = make_inputs(cell, CONTRACT, (0, cell.dims["rows"]))
-        dtypes = {t.name: t.dtype for t in CONTRACT.tensors(cell)}
-        values = {n: decode(a, dtypes[n]).astype(F32) for n, a in stored.items()}
-        reference = fill_reference(cell, CONTRACT, stored)
-        dtype = cell.dtypes["x"]
-        for name, (kernel, castings) in CORRECT.items():
-            judged = evaluate(cell, CONTRACT, kernel(cell, values), stored, reference=reference)
-            for c in castings:
-                gates = resolve(casting(cell, c), CONTRACT)
-                found = verdict(judged.metrics, gates)
-                correct.add(
-                    f"{name} / {c}",
-                    dtype,
-                    found.worst_ratio,
-                    f"{found.worst_output}.{found.worst_metric} {label(cell)}",
-                )
-                for output, limits in gates.items():
-                    for metric, limit in limits.items():
-                        if limit:
-                            kind = "short" if cell.dims["hidden"] < 64 else "long"
-                            value = judged.metrics[output][metric]
-                            by_metric.add(
-                                f"{output}.{metric} {c} {kind}",
-                                f"{dtype[:4]}/{dtypes[output][:4]}" if output in dtypes else dtype,
-                                value / limit,
-                                f"{value:.4g} {name} {label(cell)}",
-                            )
-        if cell.family != "mixed":
-            continue
-        for name, (faults, operation, domain) in WRONG.items():
-            needs_weight = "weight" in name or "offset" in name or name.startswith("dw")
-            if operation != cell.operation or not domain(cell) or (needs_weight and not cell.params["weight"]):
-                continue
-            for base in ("gemma", "llama"):
-                judged = evaluate(
-                    casting(cell, "llama"), CONTRACT, Kernel(base, **faults)(cell, values), stored, reference=reference
-                )
-                wrong.add(
-                    name, dtype, judged.worst_ratio or 0.0, f"{judged.worst_output}.{judged.worst_metric} {label(cell)}"
-                )
-    if options.metrics:
-        by_metric.show("each gate: the nearest that a correct kernel comes to it")
-    correct.show("correct kernels: worst ratio to a gate (must be below 1)")
-    wrong.show("wrong kernels: least ratio to a gate, judged by llama's gates (must be above 1)")
-    bad = [k for k, (r, _) in correct.rows.items() if r > 1] + [k for k, (r, _) in wrong.rows.items() if r <= 1]
-    print(f"\n{count} cells; {'every kernel judged rightly' if not bad else f'judged wrongly: {bad}'}")
+    bad = []
+    for op in options.op or OPS:
+        calibration = Calibration(op)
+        for cell in cells(op, options.full):
+            calibration.take(cell)
+        bad += calibration.show(options.metrics)
     return 1 if bad else 0
 
 

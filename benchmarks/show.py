@@ -19,7 +19,7 @@ def main(argv: list[str]) -> None:
     providers = list(dict.fromkeys(f"{r['provider']}/{r['mode']}" for r in rows))
     table: dict[tuple[str, ...], dict[str, str]] = {}
     for r in rows:
-        key = (r["operation"], r["dtype"], r["shape"], r["params"] if '"gemma"' in r["params"] else "")
+        key = (r["operation"], r["dtype"], r["shape"], "gemma" if '"gemma"' in r["params"] else "")
         us = r["time_us_p50"]
         mark = "" if r["timing_quality"] == "ok" else {"launch_bound": "~", "noisy": "?"}.get(r["timing_quality"], "!")
         cell = f"{us:.1f}{mark}" if us else r["status"][:9]

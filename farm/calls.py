@@ -20,8 +20,8 @@ def call_for(cell: Cell, contract: Contract, provider: Mapping[str, Any]) -> dic
     optional: dict[str, Any] = {}
     for p in contract.parameters:
         value = cell.params[p.name]
-        if p.nullifies is not None:
-            continue  # told by the tensor's absence
+        if p.nullifies is not None or p.declared:
+            continue  # told by the tensor's absence; said by the provider itself
         if p.positional:
             positional.append(value)
         elif value != p.default:

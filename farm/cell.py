@@ -80,7 +80,7 @@ class Timing:
     """A timing policy as asked for.  `method` names it; `version` is the policy's own; the rest are its parameters."""
 
     method: str = "none"  # rotating_graph, events, host, none (profiler comes with the issue Truth)
-    version: int = 1
+    version: int = 2  # 1 took samples before the device had left its idle state
     cache: str = "cold"  # cold: every launch finds its inputs in memory; warm: in the last-level cache
     min_samples: int = 20
     max_samples: int = 200
@@ -124,6 +124,7 @@ class Cell:
     skip_reason: str = ""  # the matrix excluded it: with the rule
     index: int = -1
     matrix: str = ""
+    target: str = ""  # where the planned unit is (key, target): `cuda:sm_90`, and the id ends in `@sm_90`
 
     def __post_init__(self) -> None:
         for name in ("dtypes", "dims", "params"):
@@ -176,7 +177,7 @@ class Cell:
 
 
 def cell_key(cell: Cell) -> str:
-    """SHA-256 of what decides the measurement; tag, revision, device and tolerances are not in it."""
+    """SHA-256 of what decides the measurement; tag, target, revision, device and tolerances are not in it."""
     return hashlib.sha256(
         canonical_json(
             {

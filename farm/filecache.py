@@ -41,8 +41,10 @@ def default_root() -> Path:
 def source_digest(op: str) -> str:
     """Digest of the sources and the NumPy that make an op's inputs and references."""
     digest = hashlib.sha256(np.__version__.encode())
-    files = [ROOT / "kernels" / "contract.py", *sorted((ROOT / "farm" / "accuracy").glob("*.py"))]
-    for file in [*files, *sorted((ROOT / "kernels" / "ops" / op).glob("contract*.py"))]:
+    ops = ROOT / "kernels" / "ops"
+    files = [ROOT / "kernels" / "contract.py", *sorted(ops.glob("*.py"))]  # there lies what contracts share
+    files += [*sorted((ROOT / "farm" / "accuracy").glob("*.py")), *sorted((ops / op).glob("contract*.py"))]
+    for file in files:
         digest.update(file.read_bytes())
     return digest.hexdigest()[:12]
 

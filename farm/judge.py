@@ -15,6 +15,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,12 +205,13 @@ def _input_names(cell: Cell) -> str:
 
 def _with_absent(cell: Cell, tensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Put a place without a file where an optional input is absent, so that it is passed as None."""
-    names = {t["name"] for t in tensors}
+    op = contract(cell.op)
+    absent = {p.name: p.nullifies for p in op.parameters if p.nullifies and cell.params.get(p.name) is False}
+    whole = replace(cell, params={**cell.params, **dict.fromkeys(absent, True)})
     out = list(tensors)
-    for p in contract(cell.op).parameters:
-        if p.nullifies and p.nullifies not in names and cell.params.get(p.name) is False:
-            place = 1 + next((i for i, t in enumerate(out) if t["role"] == "input"), 0)
-            out.insert(place, {"name": p.nullifies, "dtype": "float32", "shape": [], "role": "input", "of": None})
+    for place, t in enumerate(op.tensors(whole)):  # in the contract's order
+        if t.name in absent.values():
+            out.insert(place, {"name": t.name, "dtype": t.dtype, "shape": [], "role": "input", "of": None})
     return out
 
 

@@ -6,9 +6,12 @@ Names are resolved when first used (PEP 562), so that importing a contract impor
 from importlib import import_module
 from typing import Any
 
-_PUBLIC = {"rms_norm": "kernels.ops.rms_norm.function"}
+_PUBLIC = {
+    "rms_norm": "kernels.ops.rms_norm.function",
+    "fused_add_rms_norm": "kernels.ops.fused_add_rms_norm.function",
+}
 
-__all__ = ["rms_norm"]
+__all__ = ["fused_add_rms_norm", "rms_norm"]
 
 
 def __getattr__(name: str) -> Any:

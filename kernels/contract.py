@@ -67,6 +67,9 @@ class Parameter:
     is taken from): the reference does not depend on it; nor does it on one that is not semantic.
     `nullifies` names an optional input tensor that is passed as None where the value is False.
     `in_id` puts the bare value into the cell's id (`llama`), instead of `name=value` where it is not the default.
+    `declared` marks what implementations define differently, and a provider says of itself (`DECLARES` in its file): it
+    is planned with that value and judged by that reference.  No matrix sets it, no provider is passed it, and the id
+    leaves it to the provider's name.
     """
 
     name: str
@@ -80,6 +83,7 @@ class Parameter:
     changes_result: bool = True
     nullifies: str | None = None
     in_id: bool = False
+    declared: bool = False
 
 
 @dataclass(frozen=True)

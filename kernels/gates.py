@@ -40,6 +40,8 @@ DOUBLE = {
     "float16": Limits(5e-4, 6e-4, 5e-4, 2.01, 4e-2),
     "bfloat16": Limits(3.5e-3, 4.5e-3, 3e-3, 2.01, 4e-2),
 }
+#: One addition: what is stored is exact but for its one rounding, in float32 too.
+ADDED = {**SINGLE, "float32": Limits(1.2e-7, 1.2e-7, 1.2e-7, 1.0)}
 #: Row-wise gradients, held to the size of their terms: dy's product with the weight is rounded as well.
 GRADIENT_SINGLE = SINGLE
 GRADIENT_DOUBLE = {
@@ -47,6 +49,8 @@ GRADIENT_DOUBLE = {
     "float16": Limits(5e-4, 7e-4, 5e-4, 6.0),
     "bfloat16": Limits(3.5e-3, 4.5e-3, 3e-3, 6.0),
 }
+#: The gradient of one summand of several: a composition rounds the norm's own before it adds the sum's.
+GRADIENT_TRIPLE = {**GRADIENT_DOUBLE, "bfloat16": Limits(4e-3, 5.6e-3, 3e-3, 6.0)}
 #: Sums over rows, held to the size of their terms.  With one row to sum, they have its statistic's error.
 _REDUCED_FLOAT32 = Limits(6e-6, 8e-6, 8e-6, 256.0)
 REDUCED_SINGLE = {**SINGLE, "float32": _REDUCED_FLOAT32}

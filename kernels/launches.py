@@ -29,6 +29,11 @@ def disable() -> None:
     _enabled = False
 
 
+def listening() -> bool:
+    """Whether a recorder listens: what is only for it need not be made otherwise."""
+    return _enabled
+
+
 def record(kernel_name: str, grid: Sequence[int], meta: Mapping[str, Any]) -> None:
     """Note one launch, if a recorder listens; `meta` holds what decided it (num_warps, block, mode, direction)."""
     if _enabled:

@@ -103,7 +103,11 @@ class Problem:
         return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
     def gradients(self, outputs: Sequence[Any], *, retain: bool = False) -> tuple[torch.Tensor, ...]:
-        """d outputs / d wrt for the upstream gradients."""
+        """d outputs / d wrt for the upstream gradients; None where no output depends on an input.
+
+        Among several outputs one without a graph passes nothing on, which the judge will see; where none has one, there
+        is no backward.
+        """
         heads = list(outputs)[: len(self.upstream)]
         if len(heads) < len(self.upstream):
             raise WrongAnswer(f"returned {len(heads)} outputs where {len(self.upstream)} are expected")
@@ -113,9 +117,17 @@ class Problem:
             if head.shape != dy.shape or head.dtype != dy.dtype:
                 got, want = (f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in (head, dy))
                 raise WrongAnswer(f"its output is {got}, expected {want}")
-            if head.grad_fn is None:
-                raise Unsupported("its output has no graph, so it has no backward")
-        return torch.autograd.grad(heads, self.wrt, self.upstream, retain_graph=retain)
+        learned = [(head, dy) for head, dy in zip(heads, self.upstream) if head.requires_grad]
+        if not learned:
+            raise Unsupported("its output has no graph, so it has no backward")
+        found: tuple[torch.Tensor, ...] = torch.autograd.grad(
+            [head for head, _ in learned],
+            self.wrt,
+            [dy for _, dy in learned],
+            retain_graph=retain,
+            allow_unused=True,
+        )
+        return found
 
     def run(self, function: Callable[..., Any]) -> tuple[Any, ...]:
         """Everything that the operation gives, in the order of the contract's outputs, then gradients."""

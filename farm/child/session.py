@@ -18,7 +18,7 @@ from farm.child.protocol import Failed, Measured, Message, Phase, Run
 
 Say = Callable[[Message], None]
 _TRACE_LINES = 40
-MAX_KEPT_INPUTS = 4  # as many as one cell of a norm's backward and its neighbour have
+MAX_KEPT_INPUTS = 6  # as many as one backward of a norm with a residual and its neighbour have
 
 
 class EnvironmentUnusable(Exception):

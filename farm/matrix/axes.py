@@ -33,8 +33,10 @@ def resolve(
     extras: Mapping[str, ProviderInfo],
 ) -> View:
     """One backend's view.  `axes` are merged already; `registry` holds `extras` too, which are added to `providers`."""
+    known = [p.name for p in contract.parameters if not p.declared]
     for name, node in axes.items():
-        if name not in AXES and name not in (known := [p.name for p in contract.parameters]):
+        if name not in AXES and name not in known:
+            _refuse_declared(contract, name, node)
             raise node.key_error(f"is no axis of {contract.op}; {suggest(name, [*AXES, *known], 'axes')}")
     if "shape" not in axes:
         raise root.error(f"has no axes.shape; give the dimensions of {contract.op}: {_dimension_names(contract)}")
@@ -48,6 +50,11 @@ def resolve(
         providers=_providers(contract, root, providers, axes.get("mode"), registry, extras),
         timings=timings(timing) if timing else (),
     )
+
+
+def _refuse_declared(contract: Contract, name: str, node: Node) -> None:
+    if any(p.name == name and p.declared for p in contract.parameters):
+        raise node.key_error("is what a provider says of itself, in DECLARES of its file; remove it here")
 
 
 def _dimension_names(contract: Contract) -> str:
@@ -198,12 +205,12 @@ def _seed(node: Node) -> int:
 
 def _params(contract: Contract, axes: Mapping[str, Node]) -> tuple[Mapping[str, Any], ...]:
     """The product of `variant` and of the axes that are named like a parameter; every parameter resolved."""
-    by_name = {p.name: p for p in contract.parameters}
+    by_name = {p.name: p for p in contract.parameters if not p.declared}
     groups: list[list[tuple[dict[str, Any], Node]]] = []
     taken: dict[str, Node] = {}
     if "variant" in axes:
         groups.append([(_variant(by_name, entry, contract, taken), entry) for entry in axes["variant"].items()])
-    for p in contract.parameters:  # the contract's order, never the file's
+    for p in by_name.values():  # the contract's order, never the file's
         if p.name in axes:
             if p.name in taken:
                 raise axes[p.name].key_error(f"is also given in {taken[p.name].path}; give {p.name} in one of the two")
@@ -228,6 +235,7 @@ def _variant(
     given = entry.mapping("parameter: value")
     for name, node in given.items():
         if name not in by_name:
+            _refuse_declared(contract, name, node)
             raise node.key_error(f"is no parameter of {contract.op}; {suggest(name, by_name, 'parameters')}")
         taken.setdefault(name, node)
     return {name: parameter(by_name[name], node) for name, node in given.items()}
@@ -273,7 +281,9 @@ def _providers(
             modes = _own_modes(info, node)
         else:  # a provider that has none of the modes of the axis runs in its one way
             modes = tuple(m for m in wanted if m in info.modes) or info.modes[:1]
-        out.append(Provider(info.name, info.role, modes))
+        said = info.declares.get(contract.op, {})
+        declared = {p.name: said.get(p.name, p.default) for p in contract.parameters if p.declared}
+        out.append(Provider(info.name, info.role, modes, declared))
     return tuple(out)
 
 

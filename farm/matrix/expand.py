@@ -97,8 +97,13 @@ def _expand(matrix: Matrix, view: View, backend: str) -> Iterator[Cell]:
         (MappingProxyType(d), canonical_json(d), SHORT_DTYPES[next(iter(d.values()))], ids.dtypes_part(d), mask)
         for d, mask in zip(view.dtypes, masks[1])
     ]
-    params = [
-        (MappingProxyType(p), canonical_json(p), ids.params_part(p, contract), mask)
+    declared = [dict(d) for d in dict.fromkeys(tuple(p.declared.items()) for p in view.providers)]
+    params = [  # in a version for each of what providers declare
+        (
+            [(MappingProxyType({**p, **d}), f'","params":{canonical_json({**p, **d})},"provider":"') for d in declared],
+            ids.params_part(p, contract),
+            mask,
+        )
         for p, mask in zip(view.params, masks[2])
     ]
     sources = [  # family and seed
@@ -108,7 +113,17 @@ def _expand(matrix: Matrix, view: View, backend: str) -> Iterator[Cell]:
     ]
     default = default_timing(backend)
     ends = [
-        (o, p.name, p.role, mode, t, canonical_json(t.to_dict()), ids.timing_part(t, default), om & pm & tm)
+        (
+            o,
+            p.name,
+            p.role,
+            declared.index(dict(p.declared)),
+            mode,
+            t,
+            canonical_json(t.to_dict()),
+            ids.timing_part(t, default),
+            om & pm & tm,
+        )
         for o, om in zip(view.operations, masks[5])
         for (p, mode), pm in zip([(p, m) for p in view.providers for m in p.modes], masks[6])
         for t, tm in zip(view.timings_on(backend), masks[7])
@@ -116,12 +131,12 @@ def _expand(matrix: Matrix, view: View, backend: str) -> Iterator[Cell]:
     head = f'{{"backend":{canonical_json(backend)},"contract_version":{version},"dims":'
     for dim_map, tag, dim_json, shape, mask0 in dims:
         for dtype_map, dtype_json, short, dtype_id, mask1 in dtypes:
-            for param_map, param_json, param_id, mask2 in params:
+            for versions, param_id, mask2 in params:
                 for family, seed, family_json, source_id, mask3 in sources:
                     before = f'{head}{dim_json},"dtypes":{dtype_json},"family":{family_json},"mode":"'
-                    middle = f'","params":{param_json},"provider":"'
                     mask4 = mask0 & mask1 & mask2 & mask3
-                    for operation, provider, role, mode, timing, timing_json, timing_id, mask5 in ends:
+                    for operation, provider, role, version_of, mode, timing, timing_json, timing_id, mask5 in ends:
+                        param_map, middle = versions[version_of]
                         key = (
                             f'{before}{mode}","op":"{op}","operation":"{operation}{middle}{provider}'
                             f'","seed":{seed},"timing":{timing_json}}}'

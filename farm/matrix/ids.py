@@ -12,7 +12,8 @@ from kernels.contract import Contract
 
 def cell_id(cell: Cell, contract: Contract, default: Timing) -> str:
     """`cuda/rms_norm/farm/multi_wave_cached/forward/bf16/4096x8192/llama`, then every key field that is not the
-    default as `/name=value`: parameters, timing, family, seed, dtypes that differ from the first tensor's.
+    default as `/name=value`: parameters (but what the provider declares of itself, which its name says), timing,
+    family, seed, dtypes that differ from the first tensor's.
 
     `default` is the timing policy of the cell's backend where a matrix says nothing.
     """
@@ -34,7 +35,9 @@ def text(value: Any) -> str:
 def params_part(params: Mapping[str, Any], contract: Contract) -> str:
     bare = "".join(f"/{text(params[p.name])}" for p in contract.parameters if p.in_id)
     named = "".join(
-        f"/{p.name}={text(params[p.name])}" for p in contract.parameters if not p.in_id and params[p.name] != p.default
+        f"/{p.name}={text(params[p.name])}"
+        for p in contract.parameters
+        if not p.in_id and not p.declared and params[p.name] != p.default
     )
     return bare + named
 

@@ -301,9 +301,10 @@ def axis_entries(matrix: Matrix, view: View, backend: str) -> Iterator[list[dict
         {"dtype": next(iter(d.values()), None), **{f"{tensor}_dtype": v for tensor, v in d.items()}}
         for d in view.dtypes
     ]
-    yield [dict(params) for params in view.params]
+    declared = [p.name for p in matrix.contract.parameters if p.declared]
+    yield [{name: value for name, value in params.items() if name not in declared} for params in view.params]
     yield [{"family": family} for family in view.families]
     yield [{"seed": seed} for seed in view.seeds]
     yield [{"operation": operation} for operation in view.operations]
-    yield [{"provider": p.name, "mode": mode} for p in view.providers for mode in p.modes]
+    yield [{"provider": p.name, "mode": mode, **p.declared} for p in view.providers for mode in p.modes]
     yield [{"timing": timing.method} for timing in view.timings_on(backend)]

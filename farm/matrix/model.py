@@ -43,11 +43,12 @@ def resolve_timing(backend: str, spec: Mapping[str, Any]) -> Timing:
 
 @dataclass(frozen=True)
 class Provider:
-    """A provider in a matrix, with the modes to run."""
+    """A provider in a matrix, with the modes to run, and the op's declared parameters as it has them."""
 
     name: str
     role: str
     modes: tuple[str, ...]
+    declared: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

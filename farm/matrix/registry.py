@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any
 
 from farm.errors import InfraError, UsageError
 
@@ -23,6 +24,7 @@ class ProviderInfo:
     role: str = "subject"  # or "peer"
     modes: tuple[str, ...] = ("auto",)
     ops: tuple[str, ...] = (ANY_OP,)
+    declares: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # op -> declared parameter -> value
 
     def does(self, op: str) -> bool:
         return op in self.ops or ANY_OP in self.ops
@@ -38,7 +40,8 @@ def builtin_providers() -> Mapping[str, ProviderInfo]:
         if not hasattr(module, "NAME"):
             continue  # a helper beside the providers
         try:
-            info = ProviderInfo(module.NAME, module.ROLE, tuple(module.MODES), tuple(module.OPS))
+            declares = getattr(module, "DECLARES", {})
+            info = ProviderInfo(module.NAME, module.ROLE, tuple(module.MODES), tuple(module.OPS), declares)
         except AttributeError as error:
             raise InfraError(f"farm/providers/{file}.py: {error}; a provider says NAME, ROLE, MODES and OPS") from None
         found[info.name] = info

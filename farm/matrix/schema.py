@@ -188,7 +188,7 @@ def _axes(contract: Contract) -> dict[str, Any]:
         "additionalProperties": False,
         "required": list(contract.typed[:1]),
     }
-    parameters = {p.name: _parameter(p) for p in contract.parameters}
+    parameters = {p.name: _parameter(p) for p in contract.parameters if not p.declared}
     entry = {
         "type": "object",
         "required": list(sizes),

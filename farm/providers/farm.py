@@ -8,7 +8,7 @@ from typing import Any
 NAME = "farm"
 ROLE = "subject"
 MODES = ("auto", "static_persistent", "multi_wave_reload", "multi_wave_cached", "row_packed", "column_tiled")
-OPS = ("rms_norm",)
+OPS = ("rms_norm", "fused_add_rms_norm")
 DISTRIBUTION = "kernel-farm"
 
 

@@ -2,6 +2,9 @@
 
 rms_norm is `torch.nn.functional.rms_norm`: float32 inside, one cast at the end, in its fused kernel as in the composite
 that it falls back to where x and weight differ in dtype (and so where an offset makes the weight float32).
+
+fused_add_rms_norm is two operators: the addition, which rounds, and that norm of what it stored.  Autograd rounds the
+norm's gradient before it adds the sum's.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Any
 NAME = "torch"
 ROLE = "peer"
 MODES = ("auto",)
-OPS = ("rms_norm", "matmul", "rms_norm_quantize")
+OPS = ("rms_norm", "fused_add_rms_norm", "matmul", "rms_norm_quantize")
 DISTRIBUTION = "torch"
 
 
@@ -22,10 +25,8 @@ def load(op: str) -> Callable[..., Any]:
 
     if op == "matmul":
         return torch.matmul
-    if op == "rms_norm":
-        return _rms_norm
-    if op == "rms_norm_quantize":
-        return rms_norm_quantize
+    if op in _FUNCTIONS:
+        return _FUNCTIONS[op]
     raise NotImplementedError(f"provider {NAME} has no {op}; it has {', '.join(OPS)}")
 
 
@@ -36,6 +37,14 @@ def _rms_norm(x: Any, weight: Any, eps: float = 1e-6, *, offset: float = 0.0) ->
     if weight is not None and offset != 0.0:
         weight = weight.float() + offset
     return rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+def _fused_add_rms_norm(
+    x: Any, residual: Any, weight: Any, eps: float = 1e-6, *, offset: float = 0.0
+) -> tuple[Any, Any]:
+    """x, residual [..., hidden], weight [hidden] or None -> (y, sum) like x; sum = x + residual, y its norm."""
+    total = x + residual
+    return _rms_norm(total, weight, eps, offset=offset), total
 
 
 def rms_norm_quantize(x: Any, weight: Any, eps: float = 1e-6) -> tuple[Any, Any]:
@@ -53,3 +62,10 @@ def rms_norm_quantize(x: Any, weight: Any, eps: float = 1e-6) -> tuple[Any, Any]
     scale = y.abs().amax(-1, keepdim=True) / 127.0
     q = torch.where(scale > 0, y / scale, 0.0).round().clamp(-127, 127).to(torch.int8)
     return q, scale
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "rms_norm": _rms_norm,
+    "fused_add_rms_norm": _fused_add_rms_norm,
+    "rms_norm_quantize": rms_norm_quantize,
+}

@@ -3,6 +3,10 @@
 The formulas are float32 from the first operation to one cast, which Inductor fuses into one kernel.  Where the tool
 chain that Inductor needs is missing (a C++ compiler on the CPU, Triton and a C compiler on a GPU), NotImplementedError
 says so.
+
+fused_add_rms_norm is `x + residual` and that norm of it, compiled together, with Inductor told to keep the rounding of
+the addition (`emulate_precision_casts`).  Left alone it may drop it where both end in one kernel, so that y is the norm
+of the rounded or of the unrounded sum, by the shape and by the version.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from typing import Any
 NAME = "torch_compile"
 ROLE = "peer"
 MODES = ("auto",)
-OPS = ("rms_norm", "matmul", "rms_norm_quantize")
+OPS = ("rms_norm", "fused_add_rms_norm", "matmul", "rms_norm_quantize")
 DISTRIBUTION = "torch"
 
 _MISSING_TOOLS = ("InvalidCxxCompiler", "TritonMissing", "BackendCompilerFailed: Cannot find a working triton")
@@ -36,6 +40,16 @@ def load(op: str) -> Callable[..., Any]:
             return compiled(x, weight, eps, offset)
 
         return rms_norm
+    if op == "fused_add_rms_norm":
+        both = _Compiled(_fused_add_rms_norm, "emulate_precision_casts")
+
+        def fused_add_rms_norm(
+            x: Any, residual: Any, weight: Any, eps: float = 1e-6, *, offset: float = 0.0
+        ) -> tuple[Any, Any]:
+            y, total = both(x, residual, weight, eps, offset)
+            return y, total
+
+        return fused_add_rms_norm
     return _Compiled(torch.matmul if op == "matmul" else rms_norm_quantize)
 
 
@@ -50,15 +64,22 @@ def _rms_norm(x: Any, weight: Any, eps: float, offset: float) -> Any:
     return y.to(x.dtype)
 
 
+def _fused_add_rms_norm(x: Any, residual: Any, weight: Any, eps: float, offset: float) -> tuple[Any, Any]:
+    """x, residual [..., hidden], weight [hidden] or None -> (y, sum) like x."""
+    total = x + residual
+    return _rms_norm(total, weight, eps, offset), total
+
+
 class _Compiled:
-    """Compiles anew for each kind of call and forgets the last one.
+    """Compiles anew for each kind of call and forgets the last one.  `switches` are Inductor's, on where it has them.
 
     Dynamo gives up after 8 variants of one function and from then on runs it eagerly, without a word; a matrix has more
     shapes than that, and its `torch_compile` would be eager.
     """
 
-    def __init__(self, function: Callable[..., Any]):
+    def __init__(self, function: Callable[..., Any], *switches: str):
         self._function = function
+        self._switches = switches
         self._kind: Any = None
         self._compiled: Any = None
 
@@ -67,9 +88,10 @@ class _Compiled:
 
         kind = (torch.is_grad_enabled(), *(_kind(a) for a in args))
         if kind != self._kind:
-            _configure()
+            known = _configure()
             torch._dynamo.reset()
-            self._compiled = torch.compile(self._function, dynamic=False)
+            options: dict[str, Any] = {name: True for name in self._switches if hasattr(known, name)}
+            self._compiled = torch.compile(self._function, dynamic=False, options=options or None)
             self._kind = kind
         try:
             return self._compiled(*args)
@@ -88,12 +110,14 @@ def _kind(arg: Any) -> Any:
     return arg
 
 
-def _configure() -> None:
+def _configure() -> Any:
+    """Inductor's settings, as the farm needs them."""
     import torch._functorch.config as functorch
     import torch._inductor.config as inductor
 
     functorch.donated_buffer = False  # else backward under retain_graph=True is refused
     inductor.compile_threads = 1  # else a pool of processes outlives a child that is killed
+    return inductor
 
 
 def _missing_tool(error: BaseException) -> str | None:

@@ -1,16 +1,18 @@
-"""Every peer's rms_norm against float64, and the quantizing norm against its definition."""
+"""Every peer's norms against float64, how peers that are not here would be called, and the quantizing norm."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import sys
+from types import ModuleType
 
 import pytest
 import torch
 
 EPS = 1e-6
 TOLERANCE = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 6e-3}  # relative L2; two roundings pass
-PEERS = ("farm", "torch", "huggingface", "liger")
+PEERS = ("farm", "torch", "huggingface", "liger", "quack")
 
 
 def loaded(name: str, op: str):
@@ -55,6 +57,129 @@ def test_a_peers_norm_and_gradients_are_right(name, casting, offset, dtype, weig
         assert ((got.double() - want).norm() / want.norm()).item() <= TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("weight_dtype", ["same", torch.float32, None])
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("casting, offset", [("llama", 0.0), ("gemma", 1.0)])
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peers_fused_norm_and_gradients_are_right(name, casting, offset, dtype, weight_dtype):
+    function = loaded(name, "fused_add_rms_norm")
+    keywords = {"offset": offset} if offset else {}
+    if "casting" in inspect.signature(function).parameters:
+        keywords["casting"] = casting
+    x, residual = (values(5, 300, dtype=dtype, seed=s).requires_grad_() for s in (1, 4))
+    weight_dtype = dtype if weight_dtype == "same" else weight_dtype
+    weight = None if weight_dtype is None else values(300, dtype=weight_dtype, seed=2).requires_grad_()
+    dy, dsum = values(5, 300, dtype=dtype, seed=3), values(5, 300, dtype=dtype, seed=5)
+    if name == "liger" and weight is None:
+        with pytest.raises(NotImplementedError, match="always has a weight"):
+            function(x, residual, weight, EPS, **keywords)
+        return
+    y, total = function(x, residual, weight, EPS, **keywords)
+    inputs = (x, residual) if weight is None else (x, residual, weight)
+    grads = torch.autograd.grad((y, total), inputs, (dy, dsum))
+
+    wide = x.detach().double() + residual.detach().double()
+    used = wide if name == "quack" else wide.to(dtype).double()
+    rstd = (used.pow(2).mean(-1, keepdim=True) + EPS).rsqrt()
+    factor = 1.0 if weight is None else weight.detach().double() + offset
+    m, n = dy.double() * factor, wide.to(dtype).double() * rstd
+    dx = rstd * (m - n * (m * n).mean(-1, keepdim=True)) + dsum.double()
+    wanted = (used * rstd * factor, wide, dx, dx, (dy.double() * n).sum(0))
+    assert y.dtype == total.dtype == dtype
+    assert torch.equal(total, wide.to(dtype))  # one rounding leaves no choice
+    assert torch.equal(grads[0], grads[1])
+    for got, want in zip((y, total, *grads), wanted):
+        assert ((got.double() - want).norm() / want.norm()).item() <= TOLERANCE[dtype]
+
+
+@pytest.fixture
+def fake_peer(monkeypatch):
+    """A package that is not here, of one module with one name."""
+
+    def install(module: str, **names):
+        parts = module.split(".")
+        for end in range(1, len(parts) + 1):
+            monkeypatch.setitem(sys.modules, ".".join(parts[:end]), ModuleType(".".join(parts[:end])))
+        for name, value in names.items():
+            setattr(sys.modules[module], name, value)
+
+    return install
+
+
+class QuackLike(torch.autograd.Function):
+    """y = x + residual or x, and the sum: what matters here is who is called with what."""
+
+    @staticmethod
+    def forward(ctx, x, residual):
+        return (x * 1, x + residual) if residual is not None else x * 1
+
+    @staticmethod
+    def backward(ctx, *upstream):
+        return upstream[0], upstream[-1]
+
+
+def test_quack_is_called_as_it_wants(fake_peer):
+    calls = []
+
+    def rmsnorm(x, weight=None, bias=None, residual=None, **keywords):
+        calls.append((x, weight, bias, residual, keywords))
+        return QuackLike.apply(x, residual)
+
+    fake_peer("quack.rmsnorm", rmsnorm=rmsnorm)
+    plain, fused = loaded("quack", "rms_norm"), loaded("quack", "fused_add_rms_norm")
+    x, residual, weight = values(2, 8, dtype=torch.bfloat16, seed=1), values(2, 8, dtype=torch.bfloat16, seed=2), None
+    plain(x, weight, EPS, offset=1.0)  # without a weight an offset plays no part, and it asserts that there is none
+    assert calls.pop() == (x, None, None, None, {"eps": EPS, "weight_offset": 0.0})
+    weight = torch.ones(8)
+    _, total = fused(x, residual, weight, EPS, offset=1.0)
+    got = calls.pop()
+    assert got[0] is x and got[1] is weight and got[3] is residual
+    assert got[4] == {"eps": EPS, "prenorm": True, "weight_offset": 1.0}
+    assert torch.equal(total, x + residual)
+
+
+def test_quack_refuses_what_it_cannot_do(fake_peer):
+    fake_peer("quack.rmsnorm", rmsnorm=lambda x, weight=None, residual=None, **_: QuackLike.apply(x, residual))
+    plain, fused = loaded("quack", "rms_norm"), loaded("quack", "fused_add_rms_norm")
+    for dtype in (torch.float16, torch.bfloat16):
+        odd = values(2, 7, dtype=dtype, seed=1)
+        for call in (lambda x: plain(x, None, EPS), lambda x: fused(x, x, None, EPS)):
+            with pytest.raises(NotImplementedError, match="4 bytes at a time; a row is 7 of 2 bytes"):
+                call(odd)
+    assert plain(values(2, 7, dtype=torch.float32, seed=1), None, EPS).shape == (2, 7)
+    for hidden, refused in ((131072, False), (131073, True)):
+        x = values(1, hidden, dtype=torch.float32, seed=1).requires_grad_()
+        y, total = fused(x, x.detach().clone(), None, EPS)  # its forward takes them
+        if refused:
+            with pytest.raises(
+                NotImplementedError, match="backward takes float32 rows of at most 131072; hidden is 131073"
+            ):
+                torch.autograd.grad((y, total), x, (x.detach(), x.detach()))
+        else:
+            torch.autograd.grad((y, total), x, (x.detach(), x.detach()))
+        with torch.no_grad():
+            plain(x, None, EPS)
+
+
+def test_liger_is_called_out_of_place(fake_peer):
+    calls = []
+
+    class Recorder:
+        @staticmethod
+        def apply(*arguments):
+            calls.append(arguments)
+
+    fake_peer("liger_kernel.ops", LigerRMSNormFunction=Recorder, LigerFusedAddRMSNormFunction=Recorder)
+    plain, fused = loaded("liger", "rms_norm"), loaded("liger", "fused_add_rms_norm")
+    x, weight = torch.ones(2, 8), torch.ones(8)
+    plain(x, weight, EPS, offset=1.0, casting="gemma")
+    fused(x, x, weight, EPS, offset=1.0, casting="gemma")
+    assert calls == [(x, weight, EPS, 1.0, "gemma", False), (x, x, weight, EPS, 1.0, "gemma", False)]
+    for call in (lambda w: plain(w, None, EPS), lambda w: fused(w, w, weight, EPS)):
+        with pytest.raises(NotImplementedError, match="one block of at most 65536; hidden is 65537"):
+            call(torch.ones(1, 65537))
+
+
 @pytest.mark.parametrize("offset", [0.0, 1.0])
 @pytest.mark.parametrize("weight_dtype", ["same", torch.float32])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -92,9 +217,13 @@ def test_compile_forgets_a_shape_before_the_next(monkeypatch):
     from farm.providers import torch_compile
 
     log: list[str] = []
-    monkeypatch.setattr(torch_compile, "_configure", lambda: log.append("configure"))
+    asked: list[object] = []
+    inductor = SimpleNamespace(emulate_precision_casts=False)
+    monkeypatch.setattr(torch_compile, "_configure", lambda: log.append("configure") or inductor)
     monkeypatch.setattr(torch, "_dynamo", SimpleNamespace(reset=lambda: log.append("reset")), raising=False)
-    monkeypatch.setattr(torch, "compile", lambda f, dynamic: log.append("compile") or f)
+    monkeypatch.setattr(
+        torch, "compile", lambda f, dynamic, options: (log.append("compile"), asked.append(options), f)[-1]
+    )
     norm = torch_compile.load("rms_norm")
     x, weight = values(2, 8, dtype=torch.float32, seed=1), torch.ones(8)
     assert norm(x, weight, EPS, offset=1.0).shape == (2, 8)
@@ -103,6 +232,14 @@ def test_compile_forgets_a_shape_before_the_next(monkeypatch):
     norm(x.requires_grad_(), weight, EPS, offset=1.0)
     norm(values(3, 8, dtype=torch.float32, seed=1), weight, EPS)
     assert log.count("compile") == log.count("reset") == 3
+    assert asked == [None] * 3
+    fused = torch_compile.load("fused_add_rms_norm")
+    _, total = fused(x.detach(), x.detach(), weight, EPS)
+    assert torch.equal(total, 2 * x.detach())
+    assert asked.pop() == {"emulate_precision_casts": True}  # else which sum y is of depends on the shape
+    del inductor.emulate_precision_casts  # an older torch
+    torch_compile.load("fused_add_rms_norm")(x.detach(), x.detach(), weight, EPS)
+    assert asked.pop() is None
 
 
 def test_liger_leaves_the_upstream_gradient_alone():

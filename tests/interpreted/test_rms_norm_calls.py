@@ -1,4 +1,6 @@
-"""rms_norm as a function: layouts, errors, aliasing, determinism, what it tells of its launches."""
+"""Our norms as functions: layouts, errors, aliasing, which gradients are made, what they tell of their launches.
+
+Values are in test_gpu_cells, repeatability in test_bitwise."""
 
 from __future__ import annotations
 
@@ -6,15 +8,15 @@ import pytest
 import torch
 
 from farm.child import interpreter
-from kernels import launches, rms_norm
+from kernels import fused_add_rms_norm, launches, rms_norm
+from kernels.ops.rms_norm.choice import MODES
 
 
 def values(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-@pytest.mark.parametrize("mode", ["multi_wave_cached", "multi_wave_reload", "static_persistent"])
-@pytest.mark.parametrize(
+LAYOUTS = pytest.mark.parametrize(
     "layout",
     [
         lambda x: x[:, :20],  # a row stride wider than the row
@@ -25,14 +27,42 @@ def values(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> to
         lambda x: x[0, :20],  # one row
         lambda x: x.view(2, 4, 40)[:, :3, :20],  # leading dimensions that do not fold
         lambda x: x[:1, :20].expand(6, 20),  # one row, read six times
+        lambda x: x[:, :1],  # rows of one element
+        lambda x: x[:, None, ::40],
     ],
 )
+
+
+@LAYOUTS
+@pytest.mark.parametrize("mode", MODES)
 def test_any_strides_give_what_a_dense_copy_gives(layout, mode):
     x, weight = layout(values(8, 40)), None
     weight = values(x.shape[-1], seed=1)
     dense = rms_norm(x.contiguous(), weight, mode=mode)
     got = rms_norm(x, weight, mode=mode)
     assert torch.equal(got, dense) and got.is_contiguous()
+
+
+@LAYOUTS
+def test_the_fused_norm_takes_any_strides_too(layout):
+    """Of x, of the residual, of both upstream gradients."""
+    x, residual, dy, dsum = (layout(values(8, 40, seed=n)) for n in range(4))
+    found = []
+    for arrange in (lambda t: t, lambda t: t.contiguous()):
+        given = [arrange(t).detach().requires_grad_() for t in (x, residual)]
+        weight = values(x.shape[-1], seed=5).requires_grad_()
+        outputs = fused_add_rms_norm(*given, weight)
+        assert all(o.is_contiguous() and o.shape == x.shape for o in outputs)
+        found.append((*outputs, *torch.autograd.grad(outputs, (*given, weight), (arrange(dy), arrange(dsum)))))
+    assert all(torch.equal(a, b) for a, b in zip(*found))
+    assert torch.equal(found[0][1], x + residual)
+
+
+def test_rows_too_far_apart_for_32_bit_addresses_are_copied():
+    far = 2**25 + 1
+    x = torch.empty(2 * far, dtype=torch.float16).as_strided((2, 8), (far, 1))
+    x.copy_(values(2, 8))
+    assert torch.equal(rms_norm(x, None), rms_norm(x.contiguous(), None))
 
 
 def test_strided_gradients_are_read_right():
@@ -87,22 +117,45 @@ def test_in_place_never_touches_a_dy_that_is_not_dense(mode):
     assert torch.equal(wide, kept)
 
 
-@pytest.mark.parametrize("mode", ["multi_wave_cached", "multi_wave_reload"])
-def test_the_weight_gradient_is_the_same_bits_every_time(mode):
-    x, weight = values(37, 130, dtype=torch.bfloat16).requires_grad_(), values(130, seed=1).requires_grad_()
-    dy = values(37, 130, dtype=torch.bfloat16, seed=2)
-    first, second = (torch.autograd.grad(rms_norm(x, weight, mode=mode), weight, dy)[0] for _ in range(2))
-    assert torch.equal(first, second)
+@pytest.mark.parametrize("mode", MODES)
+def test_an_absent_weight_leaves_offset_no_part(mode):
+    x = values(3, 129, dtype=torch.bfloat16)
+    assert torch.equal(rms_norm(x, None, mode=mode), rms_norm(x, None, mode=mode, offset=1.0))
+
+
+def test_llama_and_gemma_round_differently():
+    """Else the castings test nothing: in bfloat16 a second rounding moves elements."""
+    x, weight = values(3, 1000, dtype=torch.bfloat16), values(1000, dtype=torch.bfloat16, seed=1)
+    llama, gemma, none = (rms_norm(x, weight, casting=c) for c in ("llama", "gemma", "none"))
+    assert not torch.equal(llama, gemma)
+    assert torch.equal(llama, none)
 
 
 def test_only_asked_gradients_are_made():
     x, weight = values(5, 64), values(64, seed=1)
     launches.enable()
     rms_norm(x.requires_grad_(), weight, mode="multi_wave_reload").sum().backward()
-    assert [r["kernel"] for r in launches.drain()] == ["forward_reload", "backward_reload"]
+    assert [r["kernel"] for r in launches.drain()] == ["forward_chunks", "row_means", "backward_columns"]
     with torch.no_grad():
         assert not rms_norm(x, weight).requires_grad
+        assert not any(t.requires_grad for t in fused_add_rms_norm(x, x, weight))
     assert rms_norm(x.detach(), weight.requires_grad_()).requires_grad
+
+
+@pytest.mark.parametrize("used", ["y", "sum"])
+def test_an_output_that_is_not_used_has_no_part_in_the_gradients(used):
+    x, residual, weight = values(5, 64), values(5, 64, seed=1), values(64, seed=2)
+    given = [t.requires_grad_() for t in (x, residual, weight)]
+    y, total = fused_add_rms_norm(*given)
+    grad = values(5, 64, seed=3)
+    launches.enable()
+    dx, dresidual, dw = torch.autograd.grad(y if used == "y" else total, given, grad, allow_unused=True)
+    assert torch.equal(dx, dresidual)
+    if used == "sum":  # nothing to compute: the sum's gradient as it is
+        assert launches.drain() == [] and torch.equal(dx, grad) and torch.equal(dw, torch.zeros(64))
+    else:
+        plain = torch.autograd.grad(rms_norm((x + residual).detach().requires_grad_(), weight), weight, grad)
+        assert torch.equal(dw, plain[0])
 
 
 def test_higher_derivatives_are_refused():
@@ -111,23 +164,6 @@ def test_higher_derivatives_are_refused():
     (dx,) = torch.autograd.grad(rms_norm(x, None), x, dy, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         dx.sum().backward()
-
-
-@pytest.mark.parametrize("mode", ["row_packed", "column_tiled"])
-def test_later_modes_say_so(mode):
-    with pytest.raises(NotImplementedError, match="comes with a later version"):
-        rms_norm(values(2, 8), None, mode=mode)
-
-
-@pytest.mark.parametrize("mode", ["multi_wave_cached", "static_persistent"])
-def test_a_row_too_wide_for_a_block_is_refused_but_auto_serves_it(mode):
-    x = values(1, 65537)
-    with pytest.raises(NotImplementedError, match="at most 65536 elements; hidden is 65537"):
-        rms_norm(x, None, mode=mode)
-    launches.enable()
-    y = rms_norm(x, None)
-    assert launches.drain()[0]["mode"] == "multi_wave_reload"
-    torch.testing.assert_close(y, torch.nn.functional.rms_norm(x, (65537,), None, 1e-6))
 
 
 @pytest.mark.parametrize(
@@ -140,6 +176,9 @@ def test_a_row_too_wide_for_a_block_is_refused_but_auto_serves_it(mode):
         (TypeError, "got torch.float64", lambda x: rms_norm(x, torch.ones(8).double())),
         (ValueError, "hidden >= 1", lambda x: rms_norm(x[:, :0], None)),
         (ValueError, "hidden >= 1", lambda x: rms_norm(torch.tensor(1.0), None)),
+        (ValueError, "residual of one shape", lambda x: fused_add_rms_norm(x, x[:1], None)),
+        (ValueError, "torch.float32 cpu and .* torch.float16", lambda x: fused_add_rms_norm(x, x.half(), None)),
+        (ValueError, "fused_add_rms_norm has no mode 'fast'", lambda x: fused_add_rms_norm(x, x, None, mode="fast")),
     ],
 )
 def test_wrong_calls_are_told(error, match, call):
@@ -154,14 +193,6 @@ def test_nothing_is_recorded_unless_someone_listens():
     rms_norm(values(2, 8), None, mode="multi_wave_cached")
     launches.disable()
     rms_norm(values(2, 8), None)
-    assert launches.drain() == [
-        {
-            "kernel": "forward_cached",
-            "grid": [2],
-            "num_warps": 1,
-            "num_stages": 1,
-            "block": 8,
-            "mode": "multi_wave_cached",
-            "direction": "forward",
-        }
-    ]
+    (record,) = launches.drain()
+    assert (record["kernel"], record["grid"], record["direction"]) == ("forward_rows", [2], "forward")
+    assert record["mode"] == "multi_wave_cached" and record["block"] == 8 and record["num_warps"] == 1

@@ -55,13 +55,14 @@ def run(c: Cell, outputs: dict[str, Any] | None = None, **kw: Any) -> core.Judge
 
 
 def kernel(c: Cell, casting: str = "gemma", **faults: Any) -> dict[str, Any]:
-    """The outputs of a simulated rms_norm."""
-    values = {n: decode(a, c.dtypes["x" if n == "dy" else n]).astype(np.float32) for n, a in inputs_of(c).items()}
+    """The outputs of a simulated norm."""
+    values = {n: decode(a, c.dtypes.get(n, c.dtypes["x"])).astype(np.float32) for n, a in inputs_of(c).items()}
     return simulated.Kernel(casting, **faults)(c, values)
 
 
+NORMS = ("rms_norm", "fused_add_rms_norm")
 CASES = [
-    *[("rms_norm", d, o) for d in DTYPES for o in ("forward", "backward", "full")],
+    *[(op, d, o) for op in NORMS for d in DTYPES for o in ("forward", "backward", "full")],
     *[("matmul", d, "forward") for d in DTYPES],
     *[("rms_norm_quantize", d, "forward") for d in DTYPES],
 ]
@@ -82,12 +83,31 @@ def test_right_outputs_pass(op: str, dtype: str, operation: str, rows: int, widt
 @pytest.mark.parametrize("casting", ["llama", "gemma", "none"])
 @pytest.mark.parametrize("operation", ["forward", "backward"])
 @pytest.mark.parametrize("dims", [(16, 256), (3, 63), (1, 1), (5, 2048)])
-def test_correct_kernels_pass(dtype: str, casting: str, operation: str, dims: tuple[int, int]) -> None:
-    c = cell(dtype=dtype, operation=operation, casting=casting, dims=dims)
+@pytest.mark.parametrize("op", NORMS)
+def test_correct_kernels_pass(op: str, dtype: str, casting: str, operation: str, dims: tuple[int, int]) -> None:
+    kinds: list[dict[str, Any]] = [{}] if op == "rms_norm" else [{}, {"eager": True}]
     for offset in (0.0, 1.0):
-        c = cell(dtype=dtype, operation=operation, casting=casting, dims=dims, offset=offset)
-        found = run(c, kernel(c, casting))
-        assert found.ok, found.reason
+        c = cell(op, dtype, operation, casting=casting, dims=dims, offset=offset)
+        for kind in kinds:
+            found = run(c, kernel(c, casting, **kind))
+            assert found.ok, found.reason
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("casting", ["llama", "gemma", "none"])
+@pytest.mark.parametrize("operation", ["forward", "backward"])
+def test_the_norm_of_the_unrounded_sum_passes_where_it_is_declared(dtype: str, casting: str, operation: str) -> None:
+    c = cell("fused_add_rms_norm", dtype, operation, casting=casting, dims=(16, 1024), sum="unrounded")
+    found = run(c, kernel(c, casting, unrounded=True))
+    assert found.ok, found.reason
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("declared", "unrounded"), [("rounded", True), ("unrounded", False)])
+def test_the_norm_of_the_other_sum_falls(dtype: str, declared: str, unrounded: bool) -> None:
+    c = cell("fused_add_rms_norm", dtype, casting="gemma", dims=(16, 1024), sum=declared)
+    found = run(c, kernel(c, "gemma", unrounded=unrounded))
+    assert not found.ok and found.reason.startswith("y: ")
 
 
 FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -105,17 +125,33 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dw without a row": ("backward", {"drop_last_row": True}),
     "dw scaled": ("backward", {"dw_scale": 1.005}),
 }
+#: Of fused_add_rms_norm alone; each begins with what must be accused.
+OF_SUMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "y of x alone": ("forward", {"norm_of_x": True}),
+    "sum without residual": ("forward", {"sum_of_x": True}),
+    "sum scaled": ("forward", {"sum_scale": 1.005}),
+    "sum with a column left zero": ("forward", {"sum_unwritten": "column"}),
+    "sum with one element NaN": ("forward", {"sum_unwritten": float("nan")}),
+    "sum with one element stale": ("forward", {"sum_unwritten": 0.123}),
+    "gradients of x alone": ("backward", {"norm_of_x": True}),
+    "dx without dsum": ("backward", {"no_dsum": ("dx",)}),
+    "dresidual without dsum": ("backward", {"no_dsum": ("dresidual",)}),
+}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("casting", ["llama", "gemma"])
-@pytest.mark.parametrize("fault", FAULTS)
-def test_planted_faults_fall(fault: str, casting: str, dtype: str) -> None:
-    operation, faults = FAULTS[fault]
-    c = cell(dtype=dtype, operation=operation, casting=casting, dims=(17, 1024))
+@pytest.mark.parametrize(
+    ("op", "fault"), [*[(op, f) for op in NORMS for f in FAULTS], *[(NORMS[1], f) for f in OF_SUMS]]
+)
+def test_planted_faults_fall(op: str, fault: str, casting: str, dtype: str) -> None:
+    operation, faults = {**FAULTS, **OF_SUMS}[fault]
+    c = cell(op, dtype, operation, casting=casting, dims=(17, 1024))
     found = run(c, kernel(c, casting, **faults))
     assert not found.ok and found.worst_ratio is not None and found.worst_ratio > 1
     assert found.worst_output in found.reason and found.worst_metric in found.gates[found.worst_output]
+    accused = fault.split()[0]
+    assert fault not in OF_SUMS or accused == "gradients" or found.worst_output == accused
 
 
 def noisy(y: Any) -> Any:

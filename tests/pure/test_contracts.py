@@ -36,11 +36,14 @@ def made(c: Cell) -> tuple[dict[str, Any], dict[str, Any]]:
     return {n: decode(a, dtypes[n]) for n, a in stored.items()}, make_reference(c, op, stored, (0, rows))
 
 
-def test_the_three_ops_are_found() -> None:
-    assert {"rms_norm", "matmul", "rms_norm_quantize"} <= set(known_ops())
+OPS = ("fused_add_rms_norm", "matmul", "rms_norm", "rms_norm_quantize")
 
 
-@pytest.mark.parametrize("op", ["rms_norm", "matmul", "rms_norm_quantize"])
+def test_the_four_ops_are_found() -> None:
+    assert set(OPS) <= set(known_ops())
+
+
+@pytest.mark.parametrize("op", OPS)
 def test_every_op_says_all_it_must(op: str) -> None:
     c = contract(op)
     assert c.op == op and c.version >= 1 and c.dimensions and c.typed

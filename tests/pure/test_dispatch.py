@@ -1,122 +1,353 @@
-"""rms_norm's dispatch: pure, total, and every choice can be launched."""
+"""The norms' dispatch: pure, total, every choice can be launched, and tuned ones go where they were measured."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.ops.rms_norm import dispatch
+from kernels.ops.rms_norm.ascend import choose as ascend
+from kernels.ops.rms_norm.choice import MODES, OPERATIONS, Choice, divide_up
+from kernels.ops.rms_norm.gpu import choose as gpu
+from kernels.ops.rms_norm.gpu import tuned
 
 REPOSITORY = Path(dispatch.__file__).parents[3]
-targets = st.sampled_from(["cuda:90", "cuda:100", "hip:gfx942", "interpreter", "somebody's:1"])
-rows = st.one_of(st.integers(1, 300), st.integers(1, 2**40))
+OPS = ("rms_norm", "fused_add_rms_norm")
+SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
+CORES = {
+    "cuda:90": 132, "cuda:100": 148, "cuda:80": 108, "hip:gfx942": 304, "hip:gfx950": 256, "interpreter": 4,
+    "npu:Ascend910B3": 40,
+}  # fmt: skip
+#: Elements of one tensor in a kernel, Triton's own limit.
+MAX_ELEMENTS = 2**20
+#: `function.as_rows` copies where rows lie further apart, unless they are as wide.
+MAX_STRIDE = 2**25
+
+targets = st.sampled_from(list(CORES))
+gpus = st.sampled_from([t for t in CORES if not t.startswith("npu")])
+rows = st.one_of(st.integers(1, 300), st.integers(1, 2**17), st.integers(1, 2**40))
 hidden = st.one_of(
-    st.integers(1, 300), st.integers(1, 2**30), st.sampled_from([2**k + d for k in range(1, 30) for d in (-1, 0, 1)])
-)
-dtypes = st.sampled_from(["float32", "float16", "bfloat16"])
-operations = st.sampled_from(["forward", "backward"])
-sms = st.integers(1, 400)
-modes = st.sampled_from(dispatch.MODES)
+    st.integers(1, 300), st.integers(1, 2**17), st.integers(1, 2**30),
+    st.sampled_from([2**k + d for k in range(1, 30) for d in (-1, 0, 1)]),
+)  # fmt: skip
+dtypes = st.sampled_from(list(SIZES))
+operations = st.sampled_from(OPERATIONS)
+ops = st.sampled_from(OPS)
+modes = st.sampled_from(MODES)
+some_cores = st.one_of(st.none(), st.integers(1, 400))
 
 
-@given(targets, rows, hidden, dtypes, operations, sms, modes)
-def test_auto_serves_everything_and_others_serve_or_say_why(target, rows, hidden, dtype, operation, sms, mode):
-    reason = dispatch.refusal(mode, rows, hidden)
+def power(n: Any) -> bool:
+    return isinstance(n, int) and n > 0 and n & (n - 1) == 0
+
+
+@settings(max_examples=600, deadline=None)
+@given(targets, rows, hidden, dtypes, operations, ops, modes, some_cores)
+def test_auto_serves_everything_and_others_serve_or_say_why(
+    target: str, rows: int, hidden: int, dtype: str, operation: str, op: str, mode: str, some: int | None
+) -> None:
+    cores = some or CORES[target]
+    question = (target, rows, hidden, dtype, operation)
+    reason = dispatch.refusal(target, mode, rows, hidden, dtype, operation, op)
     if reason:
         assert mode != "auto"
-        with pytest.raises(NotImplementedError, match=mode):
-            dispatch.choose(target, rows, hidden, dtype, operation, sms, mode)
+        with pytest.raises(NotImplementedError) as raised:
+            dispatch.choose(*question, cores=cores, op=op, mode=mode)
+        assert str(raised.value) == reason and mode in reason and reason.endswith((f"is {hidden}", f"is {rows}"))
         return
-    choice = dispatch.choose(target, rows, hidden, dtype, operation, sms, mode)
-    assert choice.mode in dispatch.MODES and choice.mode not in ("auto", *dispatch.LATER)
-    if mode != "auto":
-        assert choice.mode == mode
-    assert dispatch.refusal(choice.mode, rows, hidden) is None
-    assert 1 <= choice.programs <= min(rows, dispatch.MAX_PROGRAMS)
-    assert choice.programs * choice.rows_per_program >= rows  # no row is left out
-    assert choice.block & (choice.block - 1) == 0 and 1 <= choice.block <= dispatch.MAX_BLOCK
-    if choice.mode in dispatch.WHOLE_ROW:
-        assert hidden <= choice.block < 2 * hidden
-    assert choice.num_warps in (1, 2, 4, 8, 16, 32) and choice.num_stages >= 1
-    assert choice.num_warps * (64 if target.startswith("hip") else 32) <= 1024  # threads of a block
-
-
-@given(rows, hidden, sms)
-def test_the_columns_of_dw_are_covered_and_the_grid_can_be_launched(rows, hidden, sms):
-    choice, blocks = dispatch.choose_columns(rows, hidden, sms)
-    assert (blocks - 1) * choice.block < hidden <= blocks * choice.block
-    assert 1 <= choice.programs <= min(rows, 65535)  # the second dimension of a CUDA grid
-    assert blocks <= dispatch.MAX_PROGRAMS
-    # float32 partial rows stay a small part of what 8 programs a multiprocessor hold
-    assert choice.programs == 1 or choice.programs * hidden <= 8 * sms * 2 * choice.block
-
-
-@given(targets, rows, hidden, dtypes, operations, sms)
-def test_equal_questions_have_equal_answers(target, rows, hidden, dtype, operation, sms):
-    question = (target, rows, hidden, dtype, operation, sms)
-    first = dispatch.choose(*question)
+    choice = dispatch.choose(*question, cores=cores, op=op, mode=mode)
+    assert choice.mode in MODES and choice.mode == (mode if mode != "auto" else choice.mode) != "auto"
+    assert dispatch.refusal(target, choice.mode, rows, hidden, dtype, operation, op) is None
+    if target.startswith("npu"):
+        assert choice == ascend.choose(*question, cores=cores, op=op, mode=mode)
+        assert choice.num_warps == 0 and 1 <= choice.programs <= ascend.MAX_PROGRAMS
+    else:
+        launchable(choice, target, rows, hidden, SIZES[dtype], operation, cores)
     dispatch.choose.cache_clear()
-    assert dispatch.choose(*question) == first
+    assert dispatch.choose(*question, cores=cores, op=op, mode=mode) == choice
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("hidden", [2**30, 2**30 - 1, 2**29 + 1, 715_827_883, 2**25 + 1])
+def test_the_widest_rows_are_within_reach(hidden: int, operation: str, mode: str) -> None:
+    """Random shapes seldom are so wide that a tile of four rows is beyond 32-bit offsets."""
+    for target, rows in itertools.product((t for t in CORES if not t.startswith("npu")), (1, 4, 1000, 2**40)):
+        if dispatch.refusal(target, mode, rows, hidden, "bfloat16", operation, "rms_norm") is None:
+            cores = CORES[target]
+            choice = dispatch.choose(target, rows, hidden, "bfloat16", operation, cores=cores, mode=mode)
+            launchable(choice, target, rows, hidden, 2, operation, cores)
+
+
+#: What `launch` reads of each kernel's options.
+READ = {
+    "forward_rows": {"load", "pdl", "span", "spread", "store", "tail", "weight"},
+    "forward_persistent": {"load", "pdl", "span", "spread", "store"},
+    "forward_chunks": {"keep", "load", "pdl", "span", "store", "trips"},
+    "backward_rows": {"ahead", "fold", "hold", "load", "pdl", "span", "spread", "store"},
+    "backward_twice": {"ahead", "chunk", "pdl", "span", "store", "trips"},
+    "backward_columns": {"pdl", "store", "target"},
+}
+
+
+def launchable(choice: Choice, target: str, rows: int, hidden: int, size: int, operation: str, cores: int) -> None:
+    """AssertionError unless a GPU can launch it and it reaches every element."""
+    options: dict[str, Any] = dict(choice.options)
+    assert list(options) == sorted(options) and json.dumps(choice.to_dict())
+    kernel = options.pop("kernel")
+    assert set(options) == READ[kernel] and kernel.startswith(operation)
+    threads(choice, target)
+    tile(choice, hidden)
+    assert options["pdl"] <= (target in ("cuda:90", "cuda:100"))
+    assert options.get("ahead", 0) == 0 or target.startswith("cuda")
+    assert {options["store"], options.get("load", "")} <= {"", "evict_first", "evict_last"}
+    groups = divide_up(rows, choice.rows)
+    grid(choice, kernel, groups, hidden, cores)
+    if kernel in ("forward_persistent", "backward_rows"):
+        assert hidden <= choice.block < 2 * hidden
+        assert choice.block % options["span"] == 0 and power(options["span"])
+    elif kernel == "forward_rows":
+        assert choice.block < 2 * hidden and hidden <= choice.block + options["tail"]
+        assert options["tail"] == 0 or (power(options["tail"]) and options["tail"] <= choice.block // 2)
+        assert choice.block % options["span"] == 0 and power(options["span"])
+    elif kernel == "forward_chunks":
+        keep, span = options["keep"], options["span"]
+        assert power(span) and choice.block % span == 0 and keep % span == 0
+        assert keep == 0 or (power(keep) and keep <= hidden and choice.rows * keep <= MAX_ELEMENTS)
+        assert options["trips"] in (0, divide_up(hidden - keep, choice.block))
+    elif kernel == "backward_twice":
+        part, chunk, span = choice.block // 4, options["chunk"], options["span"]
+        assert choice.rows == 1 and hidden <= choice.block < 2 * hidden
+        assert power(span) and part % span == 0 and power(chunk) and chunk % span == 0
+        assert options["trips"] in (0, divide_up(hidden, chunk))
+    if kernel == "backward_columns":
+        sweep = gpu.sweep(rows, hidden, size, target)
+        threads(sweep, target)
+        tile(sweep, hidden)
+        assert sweep.block % dict(sweep.options)["span"] == 0 and sweep.programs <= gpu.MAX_PROGRAMS
+    if operation == "backward":
+        partial_sums(choice, kernel, hidden, cores, target)
+
+
+def threads(choice: Choice, target: str) -> None:
+    lanes = 64 if target.startswith("hip") else 32
+    assert power(choice.num_warps) and choice.num_warps * lanes <= 1024
+    assert 1 <= choice.num_stages <= 8
+
+
+def tile(choice: Choice, hidden: int) -> None:
+    """Powers of two, of a size that Triton takes, and whose rows 32-bit offsets reach."""
+    assert power(choice.rows) and power(choice.block) and choice.rows * choice.block <= MAX_ELEMENTS
+    assert choice.block < 2 * hidden
+    assert (choice.rows - 1) * max(hidden, MAX_STRIDE) < 2**31
+
+
+def grid(choice: Choice, kernel: str, groups: int, hidden: int, cores: int) -> None:
+    if kernel == "backward_columns":
+        blocks = divide_up(hidden, choice.block)
+        splits, rest = divmod(choice.programs, blocks)
+        assert rest == 0 and 1 <= splits <= min(groups, gpu.MAX_SPLITS) and blocks <= gpu.MAX_PROGRAMS
+        return
+    assert 1 <= choice.programs <= min(groups, gpu.MAX_PROGRAMS)
+    if kernel == "forward_rows":
+        assert choice.programs == groups  # one tile a program
+
+
+def partial_sums(choice: Choice, kernel: str, hidden: int, cores: int, target: str) -> None:
+    """Float32 rows, at most half a MiB a core, or one row."""
+    count = choice.programs
+    if kernel == "backward_columns":
+        count //= divide_up(hidden, choice.block)
+    assert count == 1 or count * hidden <= 2**17 * cores
+    summed = gpu.reduction(count, hidden)
+    threads(summed, target)
+    assert power(summed.rows) and power(summed.block) and summed.rows * summed.block <= MAX_ELEMENTS
+    assert summed.programs * summed.block >= hidden and summed.programs <= gpu.MAX_PROGRAMS
+    assert (summed.rows - 1) * hidden < 2**31
+
+
+def dtypes_of(measured: str) -> tuple[str, ...]:
+    """Which dtypes take what was found for `measured`."""
+    return ("bfloat16", "float16") if measured == "bfloat16" else (measured,)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from([(*key, *entry[:2]) for key, measured in tuned.TABLE.items() for entry in measured]),
+    st.sampled_from(["cuda:90", "cuda:100", "hip:gfx942", "interpreter"]),
+    st.integers(-5, 5),
+    st.floats(0.5, 1.1),
+)
+def test_near_what_was_measured_choices_can_be_launched_too(
+    entry: tuple[str, str, str, int, int], target: str, doublings: int, width: float
+) -> None:
+    """Random shapes seldom come near the table: these do."""
+    op, operation, measured, measured_rows, measured_hidden = entry
+    rows, hidden = max(1, int(measured_rows * 2.0**doublings)), max(1, int(measured_hidden * width))
+    for dtype in dtypes_of(measured):
+        choice = dispatch.choose(target, rows, hidden, dtype, operation, cores=CORES[target], op=op)
+        launchable(choice, target, rows, hidden, SIZES[dtype], operation, CORES[target])
+        assert dispatch.refusal(target, choice.mode, rows, hidden, dtype, operation, op) is None
+
+
+@pytest.mark.parametrize("key", tuned.TABLE, ids=str)
+def test_a_measured_shape_gets_the_configuration_that_was_found_for_it(key: tuple[str, str, str]) -> None:
+    op, operation, measured = key
+    shapes = [entry[:2] for entry in tuned.TABLE[key]]
+    assert len(set(shapes)) == len(shapes)
+    for dtype in dtypes_of(measured):
+        own = {entry[:2] for entry in tuned.TABLE.get((op, operation, dtype), ())} if dtype != measured else set()
+        for rows, hidden, config in tuned.TABLE[key]:
+            if (rows, hidden) in own:
+                continue
+            assert tuned.find("cuda:90", op, operation, dtype, rows, hidden) == config
+            choice = dispatch.choose("cuda:90", rows, hidden, dtype, operation, cores=132, op=op)
+            assert choice.mode == config["mode"] and dict(choice.options)["kernel"] == config["kernel"]
+            assert choice == gpu.build(operation, config, rows, hidden, SIZES[dtype], 132, "cuda:90")
+
+
+def test_no_instruction_of_nvidia_is_asked_for_elsewhere() -> None:
+    """Were the table's configurations built for another target, which `farm compile` may do."""
+    for (_, operation, dtype), measured in tuned.TABLE.items():
+        for rows, hidden, config in measured:
+            asked = {**config, "ahead": 1} if "ahead" in gpu.DEFAULTS[config["kernel"]] else config
+            for target in ("hip:gfx950", "interpreter", "cuda:80", "cuda:90"):
+                built = dict(gpu.build(operation, asked, rows, hidden, SIZES[dtype], 8, target).options)
+                assert built["pdl"] is (target == "cuda:90")
+                assert built.get("ahead", 0) == (asked.get("ahead", 0) if target.startswith("cuda") else 0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(targets, rows, hidden, dtypes, operations, ops)
+def test_a_configuration_goes_where_it_was_measured_or_reasoned_for(
+    target: str, rows: int, hidden: int, dtype: str, operation: str, op: str
+) -> None:
+    found = tuned.find(target, op, operation, dtype, rows, hidden)
+    assert found is None or may_serve(found, target, op, operation, dtype, rows, hidden)
+
+
+@pytest.mark.parametrize("key", tuned.TABLE, ids=str)
+def test_a_configuration_serves_no_shape_far_from_its_own(key: tuple[str, str, str]) -> None:
+    """Random shapes seldom come near the table: these do."""
+    op, operation, measured = key
+    for rows, hidden, _ in tuned.TABLE[key]:
+        for times, width, dtype, target in itertools.product(
+            (1 / 64, 1 / 16, 1 / 17, 1, 16, 17, 64), (0.4, 0.9, 1.9), dtypes_of(measured), CORES
+        ):
+            asked = max(1, int(rows * times)), max(1, int(hidden * width))
+            found = tuned.find(target, op, operation, dtype, *asked)
+            assert found is None or may_serve(found, target, op, operation, dtype, *asked)
+
+
+def may_serve(found: Any, target: str, op: str, operation: str, dtype: str, rows: int, hidden: int) -> bool:
+    """Measured on sm_90, in that dtype or one as large, for as wide a tile, with at most sixteen times the rows."""
+    measured = [e for d in SIZES if dtype in dtypes_of(d) for e in tuned.TABLE.get((op, operation, d), ())]
+    near = [(r, h) for r, h, config in measured if config == found]
+    return target in ("cuda:90", "cuda:100") and any(
+        r / 16 <= rows <= r * 16 and h / 2 < hidden < h * 2 for r, h in near
+    )
+
+
+def test_without_the_table_only_its_own_targets_choose_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked() -> dict[str, list[Choice]]:
+        dispatch.choose.cache_clear()
+        return {
+            target: [
+                dispatch.choose(target, rows, hidden, "bfloat16", operation, cores=cores)
+                for rows, hidden in ((32768, 128), (4096, 4096), (4096, 16384))
+                for operation in OPERATIONS
+            ]
+            for target, cores in CORES.items()
+        }
+
+    with_table = asked()
+    monkeypatch.setattr(tuned, "TABLE", {})
+    without = asked()
+    dispatch.choose.cache_clear()
+    assert {target for target in CORES if with_table[target] != without[target]} == {"cuda:90", "cuda:100"}
 
 
 @pytest.mark.parametrize(
     "rows, hidden, operation, mode",
     [
-        (4096, 4096, "forward", "multi_wave_cached"),
-        (32768, 128, "forward", "static_persistent"),
         (16, 128, "forward", "multi_wave_cached"),
+        (100_000, 128, "forward", "row_packed"),
+        (4096, 5000, "forward", "multi_wave_cached"),
         (2**32, 4096, "forward", "static_persistent"),  # more rows than a grid has programs
-        (1024, 131072, "forward", "multi_wave_reload"),
-        (4096, 16384, "backward", "static_persistent"),
-        (4096, 32768, "backward", "multi_wave_reload"),
+        (2**36, 8, "forward", "static_persistent"),
+        (2**36, 8, "backward", "row_packed"),
+        (8, 131072, "forward", "multi_wave_reload"),
+        (8, 262144, "backward", "column_tiled"),
+        (8, 4096, "backward", "static_persistent"),
     ],
 )
-def test_auto_on_an_h200(rows, hidden, operation, mode):
-    assert dispatch.choose("cuda:90", rows, hidden, "bfloat16", operation, 132).mode == mode
+def test_what_the_rules_choose_where_nothing_was_measured(rows: int, hidden: int, operation: str, mode: str) -> None:
+    for target in ("hip:gfx942", "interpreter", "cuda:80"):
+        assert dispatch.choose(target, rows, hidden, "bfloat16", operation, cores=CORES[target]).mode == mode
 
 
-def test_a_choice_is_plain_data():
-    choice = dispatch.choose("cuda:90", 4096, 4096, "bfloat16", "forward", 132)
-    assert choice.to_dict() == {
-        "mode": "multi_wave_cached",
-        "block": 4096,
-        "num_warps": 8,
-        "num_stages": 1,
-        "programs": 4096,
-        "rows_per_program": 1,
+def test_a_wave_of_cdna_is_twice_as_wide() -> None:
+    wide = {
+        target: dispatch.choose(
+            target, 64, 65536, "float32", "forward", cores=CORES[target], mode="multi_wave_cached"
+        ).num_warps
+        for target in ("cuda:80", "hip:gfx942")
     }
+    assert wide == {"cuda:80": 32, "hip:gfx942": 16}
 
 
 @pytest.mark.parametrize(
-    "mode, rows, hidden, reason",
+    "mode, rows, hidden, operation, reason",
     [
-        ("multi_wave_cached", 1, 65537, "at most 65536 elements; hidden is 65537"),
-        ("static_persistent", 1, 65537, "at most 65536 elements; hidden is 65537"),
-        ("multi_wave_cached", 2**31, 8, "at most 2147483647; rows is 2147483648"),
-        ("row_packed", 1, 8, "comes with a later version"),
-        ("column_tiled", 1, 8, "comes with a later version"),
+        ("multi_wave_cached", 1, 65537, "forward", "keeps a row in one tile, forward at most 65536; hidden is 65537"),
+        ("static_persistent", 1, 32769, "backward", "backward at most 32768; hidden is 32769"),
+        ("row_packed", 1, 8193, "forward", "packs several rows in one tile, at most 8192 wide; hidden is 8193"),
+        ("multi_wave_cached", 2**31, 8, "forward", "a program a tile, at most 2147483647; rows is 2147483648"),
     ],
-)
-def test_refusals_give_the_reason(mode, rows, hidden, reason):
-    assert reason in str(dispatch.refusal(mode, rows, hidden))
+)  # fmt: skip
+def test_refusals_give_the_reason(mode: str, rows: int, hidden: int, operation: str, reason: str) -> None:
+    for op in OPS:
+        told = str(dispatch.refusal("cuda:90", mode, rows, hidden, "bfloat16", operation, op))
+        assert told.startswith(f"mode {mode} of {op} ") and told.endswith(reason)
 
 
-def test_an_unknown_mode_is_an_error_not_unsupported():
-    with pytest.raises(ValueError, match="no mode 'fast'; it has auto, "):
-        dispatch.refusal("fast", 1, 1)
+def test_an_unknown_mode_is_an_error_not_unsupported() -> None:
+    for target in CORES:
+        with pytest.raises(ValueError, match="rms_norm has no mode 'fast'; it has auto, "):
+            dispatch.choose(target, 1, 1, "float32", "forward", cores=1, mode="fast")
 
 
-def test_it_needs_neither_torch_nor_triton():
+def test_a_choice_is_plain_data() -> None:
+    choice = dispatch.choose("cuda:80", 8, 5120, "bfloat16", "forward", cores=108)
+    assert choice.to_dict() == {
+        "mode": "multi_wave_cached",
+        "rows": 1,
+        "block": 4096,
+        "num_warps": 8,
+        "num_stages": 1,
+        "programs": 8,
+        "options": {
+            "kernel": "forward_rows", "load": "", "pdl": False, "span": 4096, "spread": False, "store": "",
+            "tail": 1024, "weight": "first",
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("target", list(CORES))
+def test_it_needs_neither_torch_nor_triton(target: str) -> None:
     code = (
         "import sys; sys.modules['torch'] = sys.modules['triton'] = None\n"
         "from kernels.ops.rms_norm import dispatch\n"
-        "print(dispatch.choose('cuda:90', 8, 8, 'float32', 'forward', 132).mode, dispatch.target())"
+        f"print(dispatch.choose({target!r}, 8, 4096, 'float32', 'backward', cores=4).mode, *dispatch.machine())"
     )
     env = {"PYTHONPATH": str(REPOSITORY), "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
-    assert done.stdout.split() == ["multi_wave_cached", "interpreter"]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True, timeout=60)
+    assert done.stdout.split() == ["static_persistent", "interpreter", str(dispatch.INTERPRETED_CORES)]

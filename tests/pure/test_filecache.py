@@ -122,15 +122,15 @@ def test_a_full_disk_is_an_error_before_anything_is_written(tmp_path: Path, monk
             make(tmp_path / make.__name__, np.float32, (4,))
 
 
-def test_a_changed_contract_changes_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("changed", ["contract.py", "ops/shared.py", "ops/op/contract.py", "ops/op/contract_more.py"])
+def test_a_changed_contract_changes_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str) -> None:
     (tmp_path / "kernels/ops/op").mkdir(parents=True)
-    (tmp_path / "kernels/contract.py").write_text("a")
-    contract = tmp_path / "kernels/ops/op/contract.py"
-    contract.write_text("one")
+    for name in ("contract.py", "ops/shared.py", "ops/op/contract.py", "ops/op/contract_more.py"):
+        (tmp_path / "kernels" / name).write_text("one")
     monkeypatch.setattr(filecache, "ROOT", tmp_path)
     source_digest.cache_clear()
     before = source_digest("op")
-    contract.write_text("two")
+    (tmp_path / "kernels" / changed).write_text("two")
     source_digest.cache_clear()
     assert source_digest("op") != before
     source_digest.cache_clear()

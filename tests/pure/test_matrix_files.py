@@ -18,11 +18,13 @@ FILES = sorted(MATRICES.glob("*.yaml"))
 
 
 def test_there_are_matrices() -> None:
-    assert {"smoke", "rms_norm", "matmul", "rms_norm_quantize"} <= {path.stem for path in FILES}
+    norms = {"rms_norm", "fused_add_rms_norm", "rms_norm_quantize"}
+    tables = {"rms_norm_modes", "rms_norm_qwen3", "rms_norm_float32_wide", "fused_add_rms_norm_float32"}
+    assert {"smoke", "matmul", *norms, *tables} <= {path.stem for path in FILES}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
-@pytest.mark.parametrize("backend", ["cpu", "cuda", "sim"])
+@pytest.mark.parametrize("backend", ["cpu", "cuda", "ascend", "sim"])
 def test_every_matrix_loads_and_plans(path: Path, backend: str) -> None:
     found = plan(load_all(path), [backend])
     assert found.cells
@@ -38,7 +40,7 @@ def test_names_are_unique_over_all_matrices() -> None:
 def test_smoke_is_about_100_cells_and_light() -> None:
     found = plan(load_all(MATRICES / "smoke.yaml"), ["cpu"])
     assert 90 <= len(found.cells) <= 115
-    assert {c.op for c in found.cells} == {"rms_norm", "matmul", "rms_norm_quantize"}
+    assert {c.op for c in found.cells} == {"rms_norm", "fused_add_rms_norm", "matmul", "rms_norm_quantize"}
     assert {c.provider for c in found.cells} == {"farm", "torch", "huggingface"}
     assert {c.operation for c in found.cells} == {"forward", "backward"}
     assert {c.dtype for c in found.cells} == {"float32", "float16", "bfloat16"}
@@ -46,18 +48,70 @@ def test_smoke_is_about_100_cells_and_light() -> None:
     assert found.backends["cpu"].seconds < 30
 
 
-def test_rms_norm_holds_the_shapes_of_four_pull_requests() -> None:
-    found = plan(load_all(MATRICES / "rms_norm.yaml"), ["cuda"])
-    asked = [c for c in found.cells if c.provider in ("farm", "torch", "torch_compile", "liger")]
-    assert 200 <= len(asked) <= len(found.cells) <= 600
-    assert {p: sum(c.provider == p for c in asked) > 20 for p in ("farm", "torch", "torch_compile", "liger")} == (
-        dict.fromkeys(("farm", "torch", "torch_compile", "liger"), True)
-    )
+PROVIDERS = {"farm", "torch", "torch_compile", "liger", "quack", "huggingface"}
+MODES = {"auto", "static_persistent", "multi_wave_reload", "multi_wave_cached", "row_packed", "column_tiled"}
+
+
+@pytest.mark.parametrize("op", ["rms_norm", "fused_add_rms_norm"])
+def test_both_norms_hold_the_shapes_of_four_pull_requests(op: str) -> None:
+    found = plan(load_all(MATRICES / f"{op}.yaml"), ["cuda"])
+    assert 500 <= len(found.cells) <= 800 and {c.op for c in found.cells} == {op}
+    assert {p for p in PROVIDERS if sum(c.provider == p for c in found.cells) > 20} == PROVIDERS
+    assert {c.mode for c in found.cells if c.provider == "farm"} == MODES
+    assert {c.dtype for c in found.cells} == {"float32", "float16", "bfloat16"}
     tags = {part for c in found.cells for part in c.tag.split("+")}
     assert tags == {"tilegym-113", "te-rocm-615", "liger-1100", "liger-1153"}
     shapes = {c.shape for c in found.cells}
     assert {f"4096x{1024 << i}" for i in range(6)} | {f"2048x{512 << i}" for i in range(3)} <= shapes
     assert {"32768x128", "32767x128", "8192x4096"} <= shapes
+    on_ascend = plan(load_all(MATRICES / f"{op}.yaml"), ["ascend"]).cells
+    assert {c.mode for c in on_ascend if c.provider == "farm"} == {"auto", "row_packed", "column_tiled"}
+    assert {c.shape for c in on_ascend} == shapes
+
+
+#: File -> op, shapes, dtypes, operations: what the four pull requests show tables of.
+TABLES = {
+    "rms_norm_modes": (
+        "rms_norm", {f"4096x{1024 << i}" for i in range(5)}, {"float16", "bfloat16"}, {"forward"},
+    ),
+    "rms_norm_qwen3": (
+        "rms_norm", {"32768x128", "8192x4096"}, {"bfloat16"}, {"forward", "backward"},
+    ),
+    "rms_norm_float32_wide": (
+        "rms_norm", {f"4096x{4096 << i}" for i in range(4)}, {"float32"}, {"forward", "backward", "full"},
+    ),
+    "fused_add_rms_norm_float32": (
+        "fused_add_rms_norm", {f"2048x{512 << i}" for i in range(3)}, {"float32"}, {"forward", "backward", "full"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_of_a_pull_request_is_whole(name: str) -> None:
+    op, shapes, dtypes, operations = TABLES[name]
+    first = load_all(MATRICES / f"{name}.yaml")[0].name
+    cells = [c for c in plan(load_all(MATRICES / f"{name}.yaml"), ["cuda"]).cells if c.matrix == first]
+    timed = {(c.provider, c.mode, c.shape, c.dtype, c.operation) for c in cells if c.timing.method != "none"}
+    providers = {c.provider for c in cells}
+    assert {"farm", "torch"} <= providers and {c.op for c in cells} == {op}
+    assert ("liger" in providers) == (name != "rms_norm_modes")
+    wanted = {(p, "auto", s, d, o) for p in providers for s in shapes for d in dtypes for o in operations}
+    assert wanted <= timed
+    modes = {m for p, m, *_ in timed if p == "farm"}
+    assert len(modes) >= 4
+
+
+def test_the_odd_neighbours_of_packing_are_there() -> None:
+    shapes = {c.shape for c in plan(load_all(MATRICES / "rms_norm_qwen3.yaml"), ["cuda"]).cells}
+    assert {"32767x128", "32769x128", "32768x127", "32768x129"} <= shapes
+
+
+def test_the_modes_are_timed_cold_and_warm() -> None:
+    cells = plan(load_all(MATRICES / "rms_norm_modes.yaml"), ["cuda"]).cells
+    assert {(c.timing.method, c.timing.cache) for c in cells} == {
+        ("rotating_graph", "cold"),
+        ("rotating_graph", "warm"),
+    }
 
 
 # Schema

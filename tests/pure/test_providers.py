@@ -14,11 +14,16 @@ import farm.providers
 
 FOLDER = Path(farm.providers.__file__).parent
 NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if p.stem != "__init__")
-HEAVY = ("torch", "triton", "numpy", "liger_kernel", "transformers", "kernels")
+HEAVY = ("torch", "triton", "numpy", "liger_kernel", "quack", "cutlass", "transformers", "kernels")
 
 
-def test_the_five_of_this_version_are_there():
-    assert {"farm", "torch", "torch_compile", "huggingface", "liger"} <= set(NAMES)
+def test_the_six_of_this_version_are_there():
+    assert {"farm", "torch", "torch_compile", "huggingface", "liger", "quack"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("op", ["rms_norm", "fused_add_rms_norm"])
+def test_all_of_them_have_both_norms(op):
+    assert [n for n in NAMES if op not in importlib.import_module(f"farm.providers.{n}").OPS] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -52,6 +57,25 @@ def test_its_ops_exist(name):
     assert set(importlib.import_module(f"farm.providers.{name}").OPS) <= set(known_ops())
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_it_declares_only_what_its_ops_ask_for(name):
+    from farm.ops import contract
+
+    module = importlib.import_module(f"farm.providers.{name}")
+    for op, declared in getattr(module, "DECLARES", {}).items():
+        assert op in module.OPS
+        asked = {p.name: p.allowed for p in contract(op).parameters if p.declared}
+        for parameter, value in declared.items():
+            assert value in asked[parameter]
+
+
+def test_quack_norms_the_unrounded_sum_and_is_planned_so():
+    from farm.matrix.registry import builtin_providers
+
+    declared = {name: info.declares for name, info in builtin_providers().items() if info.declares}
+    assert declared == {"quack": {"fused_add_rms_norm": {"sum": "unrounded"}}}
+
+
 def test_reading_them_all_imports_nothing_heavy():
     code = "import sys, importlib\n" + "".join(f"importlib.import_module('farm.providers.{name}')\n" for name in NAMES)
     code += f"print([m for m in {HEAVY!r} if m in sys.modules])"
@@ -79,13 +103,13 @@ def test_an_op_that_it_lacks_is_refused_with_the_reason(name):
         importlib.import_module(f"farm.providers.{name}").load("sort")
 
 
-def test_liger_missing_is_an_import_error():
-    from farm.providers import liger
-
-    if importlib.util.find_spec("liger_kernel"):
-        pytest.skip("liger-kernel is installed here")
-    with pytest.raises(ImportError, match="liger_kernel"):
-        liger.load("rms_norm")
+@pytest.mark.parametrize("op", ["rms_norm", "fused_add_rms_norm"])
+@pytest.mark.parametrize(("name", "package"), [("liger", "liger_kernel"), ("quack", "quack")])
+def test_a_peer_that_is_missing_is_an_import_error(name, package, op):
+    if importlib.util.find_spec(package):
+        pytest.skip(f"{package} is installed here")
+    with pytest.raises(ImportError, match=package):
+        importlib.import_module(f"farm.providers.{name}").load(op)
 
 
 class _Missing(Exception):

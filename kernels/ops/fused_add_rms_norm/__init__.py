@@ -1,0 +1,1 @@
+"""The op fused_add_rms_norm."""

@@ -1,0 +1,76 @@
+"""Residual add and RMS norm in one pass, as a PyTorch function: the kernels of rms_norm, with a residual."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kernels.ops.rms_norm import function as norm
+
+OP = "fused_add_rms_norm"
+
+
+def fused_add_rms_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor | None,
+    eps: float = 1e-6,
+    *,
+    offset: float = 0.0,
+    casting: str = "llama",
+    mode: str = "auto",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(y, sum) with sum = x + residual, rounded to x's dtype, and y = rms_norm(sum, weight, eps).
+
+    x, residual: [..., hidden] of one dtype (float32, float16 or bfloat16), shape and device, with any strides.  weight,
+    eps, offset, casting, mode: as in `rms_norm`.  y, sum: x's shape and dtype, dense.  The gradients of x and of
+    residual are equal, and are one tensor: the norm's gradient plus the upstream gradient of sum.
+    """
+    norm.validate(OP, x, weight, casting)
+    if residual.shape != x.shape or residual.dtype != x.dtype or residual.device != x.device:
+        raise ValueError(
+            f"{OP} needs x and residual of one shape, dtype and device; got {list(x.shape)} {x.dtype} {x.device} and "
+            f"{list(residual.shape)} {residual.dtype} {residual.device}"
+        )
+    norm.check_mode(OP, x, mode)
+    rounds = casting != "gemma"
+    learns = x.requires_grad or residual.requires_grad or (weight is not None and weight.requires_grad)
+    if torch.is_grad_enabled() and learns:
+        y, total = _FusedAddRMSNorm.apply(x, residual, weight, eps, offset, rounds, mode)
+        return y, total
+    args = (norm.as_rows(x), norm.as_rows(residual), weight, eps, offset, rounds, mode, None)
+    y, total = norm.forward(OP, *args)
+    assert total is not None  # there was a residual
+    return y.view(x.shape), total.view(x.shape)
+
+
+class _FusedAddRMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Any, residual: Any, weight: Any, eps: float, offset: float, rounds: bool, mode: str
+    ) -> Any:
+        rows = norm.as_rows(x)
+        rstd = torch.empty(rows.shape[0], dtype=torch.float32, device=x.device)
+        y, total = norm.forward(OP, rows, norm.as_rows(residual), weight, eps, offset, rounds, mode, rstd)
+        assert total is not None  # there was a residual
+        total = total.view(x.shape)
+        ctx.save_for_backward(total, weight, rstd)
+        ctx.options = (offset, rounds, mode)
+        ctx.set_materialize_grads(False)
+        return y.view(x.shape), total
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dy: Any, dsum: Any) -> Any:
+        total, weight, rstd = ctx.saved_tensors
+        offset, rounds, mode = ctx.options
+        wants_dw = weight is not None and ctx.needs_input_grad[2]
+        if dy is None:  # y was not used
+            return dsum, dsum, torch.zeros_like(weight) if wants_dw else None, None, None, None, None
+        rows = None if dsum is None else norm.as_rows(dsum)
+        x = norm.as_rows(total)
+        args = (norm.as_rows(dy), rows, x, weight, rstd, offset, rounds, mode, False, wants_dw)
+        dx, dw = norm.backward(OP, *args)
+        dx = dx.view(total.shape)
+        return dx, dx, dw, None, None, None, None

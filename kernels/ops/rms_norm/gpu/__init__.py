@@ -1,0 +1,1 @@
+"""NVIDIA and AMD: kernels, which of them for which shape, and their launches."""

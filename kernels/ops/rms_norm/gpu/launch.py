@@ -1,0 +1,143 @@
+"""From a choice to launches on NVIDIA and AMD GPUs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from kernels import launches
+from kernels.ops.rms_norm.choice import Choice, divide_up
+from kernels.ops.rms_norm.gpu import choose, kernels
+
+_FORWARD = {
+    "forward_rows": kernels.forward_rows,
+    "forward_persistent": kernels.forward_persistent,
+    "forward_chunks": kernels.forward_chunks,
+}
+
+
+def forward(
+    choice: Choice,
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    eps: float,
+    offset: float,
+    rounds: bool,
+    y: torch.Tensor,
+    total: torch.Tensor | None,
+    rstd: torch.Tensor | None,
+) -> None:
+    """Fill y, and where they are given `total` (x + residual) and rstd; shapes as in kernels.ops.rms_norm.function."""
+    rows, hidden = x.shape
+    options = dict(choice.options)
+    name = options["kernel"]
+    align, (units, *strides) = _units(hidden, x.stride(0), 0 if residual is None else residual.stride(0))
+    common = (x, residual, weight, y, total, rstd, rows, units, *strides, eps, offset, rounds, align)
+    common = (*common, choice.rows, choice.block)
+    even = rows % choice.rows == 0
+    overlap = bool(options.get("pdl", False))
+    if name == "forward_rows":
+        whole = hidden == choice.block + options["tail"]
+        args = (
+            *common, options["span"], whole, even, options["spread"], options["weight"], options["load"],
+            options["store"], options["tail"], overlap,
+        )  # fmt: skip
+    elif name == "forward_persistent":
+        args = (
+            *common, options["span"], hidden == choice.block, even, options["spread"], choice.num_stages,
+            options["load"], options["store"], overlap,
+        )  # fmt: skip
+    else:
+        whole = (hidden - options["keep"]) % choice.block == 0
+        args = (
+            *common, options["span"], whole, even, options["keep"], options["trips"], choice.num_stages,
+            options["load"], options["store"], overlap,
+        )  # fmt: skip
+    _launch(_FORWARD[name], (choice.programs,), choice, "forward", *args, launch_pdl=overlap)
+
+
+def backward(
+    choice: Choice,
+    dy: torch.Tensor,
+    dsum: torch.Tensor | None,
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    rstd: torch.Tensor,
+    offset: float,
+    rounds: bool,
+    dx: torch.Tensor,
+    dw: torch.Tensor | None,
+) -> None:
+    """Fill dx and, where it is given, dw; dx may be dy's storage."""
+    rows, hidden = x.shape
+    options = dict(choice.options)
+    align, (units, *strides) = _units(hidden, dy.stride(0), 0 if dsum is None else dsum.stride(0), x.stride(0))
+    even = rows % choice.rows == 0
+    overlap = bool(options["pdl"])
+    if options["kernel"] == "backward_rows":
+        partial = _partial(choice.programs, dw, x)
+        _launch(
+            kernels.backward_rows, (choice.programs,), choice, "backward",
+            dy, dsum, x, weight, rstd, dx, partial, rows, units, *strides, offset, rounds, align,
+            choice.rows, choice.block, options["span"], hidden == choice.block, even, options["spread"],
+            choice.num_stages, options["hold"], options["fold"], options["ahead"], overlap, options["load"],
+            options["store"], launch_pdl=overlap,
+        )  # fmt: skip
+    elif options["kernel"] == "backward_twice":
+        partial = _partial(choice.programs, dw, x)
+        _launch(
+            kernels.backward_twice, (choice.programs,), choice, "backward",
+            dy, dsum, x, weight, rstd, dx, partial, rows, units, *strides, offset, rounds, align,
+            choice.block, options["span"], hidden == choice.block, options["chunk"], options["trips"],
+            choice.num_stages, options["ahead"], overlap, options["store"], launch_pdl=overlap,
+        )  # fmt: skip
+    else:
+        blocks = divide_up(hidden, choice.block)
+        splits = choice.programs // blocks
+        partial = _partial(splits, dw, x)
+        means = torch.empty(rows, dtype=torch.float32, device=x.device)
+        sweep = replace(choose.sweep(rows, hidden, x.element_size(), str(options["target"])), mode=choice.mode)
+        _launch(
+            kernels.row_means, (sweep.programs,), sweep, "backward",
+            dy, x, weight, rstd, means, rows, units, strides[0], strides[2], offset,
+            align, sweep.block, dict(sweep.options)["span"], hidden % sweep.block == 0, sweep.num_stages,
+        )  # fmt: skip
+        _launch(
+            kernels.backward_columns, (blocks, splits), choice, "backward",
+            dy, dsum, x, weight, rstd, means, dx, partial, rows, units, *strides, offset, rounds, align,
+            choice.rows, choice.block, hidden % choice.block == 0, even, choice.num_stages, overlap, options["store"],
+        )  # fmt: skip
+    if dw is not None and partial is not None:
+        _sum_partials(partial, dw, overlap, choice.mode)
+
+
+def _units(*sizes: int) -> tuple[int, list[int]]:
+    """(ALIGN, the sizes in units of it): the largest power of two up to 16 that divides all."""
+    align = math.gcd(16, *sizes)
+    return align, [size // align for size in sizes]
+
+
+def _partial(count: int, dw: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
+    """Float32 rows for `count` programs' shares of dw."""
+    return None if dw is None else torch.empty((count, x.shape[1]), dtype=torch.float32, device=x.device)
+
+
+def _sum_partials(partial: torch.Tensor, dw: torch.Tensor, overlap: bool, mode: str) -> None:
+    """`mode` is that of the backward whose partial sums these are: a record names what served the call."""
+    count, hidden = partial.shape
+    choice = replace(choose.reduction(count, hidden), mode=mode)
+    _launch(
+        kernels.sum_partials, (choice.programs,), choice, "backward",
+        partial, dw, count, hidden, choice.rows, choice.block, overlap, launch_pdl=overlap,
+    )  # fmt: skip
+
+
+def _launch(kernel: Any, grid: tuple[int, ...], choice: Choice, direction: str, *args: Any, **extra: bool) -> None:
+    chosen = {k: v for k, v in extra.items() if v}  # AMD's compiler does not know the word launch_pdl
+    kernel[grid](*args, num_warps=choice.num_warps, num_stages=choice.num_stages, **chosen)
+    if launches.listening():
+        launches.record(kernel.__name__, grid, {**choice.to_dict(), "direction": direction})

@@ -1,0 +1,60 @@
+"""A few cases out of a large product, in which all values meet that should: greedy, seeded, the same on every host."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+Case = dict[str, Any]
+#: Values that meet: ((name, value), ...), names in the order of the factors.
+Meeting = tuple[tuple[str, Any], ...]
+
+
+def meetings_of(case: Mapping[str, Any], groups: Iterable[Sequence[str]]) -> list[Meeting]:
+    """What of each group of names meets in a case."""
+    return [tuple((name, case[name]) for name in group) for group in groups]
+
+
+def all_meetings(factors: Mapping[str, Sequence[Any]], groups: Iterable[Sequence[str]]) -> list[Meeting]:
+    """Every combination of values within each group of names, in a fixed order."""
+    return [tuple(zip(g, values)) for g in groups for values in itertools.product(*(factors[n] for n in g))]
+
+
+def cover(
+    factors: Mapping[str, Sequence[Any]],
+    groups: Sequence[Sequence[str]] = (),
+    *,
+    allowed: Callable[[Case], bool] = lambda case: True,
+    seed: int = 0,
+    draws: int = 40,
+) -> tuple[list[Case], list[Meeting]]:
+    """(cases in which every two values meet, and all values of each group of `groups`; meetings that were in no
+    allowed case of ten times `draws`).
+
+    Each step takes the first meeting that is missing, and of `draws` random allowed cases with it the one in which most
+    others meet too.
+    """
+    draw = random.Random(seed)
+    together = [*(tuple(n for n in factors if n in g) for g in groups), *itertools.combinations(factors, 2)]
+    missing = dict.fromkeys(all_meetings(factors, together))  # a set with an order
+    found, never = [], []
+    while missing:
+        wanted = next(iter(missing))
+        candidates = []
+        for _ in range(10 * draws):
+            case = {name: draw.choice(values) for name, values in factors.items()} | dict(wanted)
+            if allowed(case):
+                candidates.append(case)
+            if len(candidates) == draws:
+                break
+        if not candidates:
+            del missing[wanted]
+            never.append(wanted)
+            continue
+        best = max(candidates, key=lambda case: sum(m in missing for m in meetings_of(case, together)))
+        for meeting in meetings_of(best, together):
+            missing.pop(meeting, None)
+        found.append(best)
+    return found, never

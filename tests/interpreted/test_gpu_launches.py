@@ -1,0 +1,117 @@
+"""The GPU family's launch functions with choices that dispatch does not make here: every configuration of the shipped
+table, each two options of each kernel, grids of fewer programs than tiles, many partial sums, and tiles in the order of
+dimensions that other versions of Triton want."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from gpu_cases import (
+    FACTORS,
+    OPS,
+    SPACES,
+    Entry,
+    call,
+    launched,
+    many_partials,
+    on_small_grids,
+    option_entries,
+    swap_axes,
+    tuned_entries,
+)
+from judged import Launch, norm_cell
+
+from farm.child import session
+from kernels.ops.rms_norm import dispatch
+from kernels.ops.rms_norm.choice import MODES, OPERATIONS
+from kernels.ops.rms_norm.gpu import choose, kernels, launch, tuned
+
+
+@pytest.mark.parametrize("number", range(len(tuned_entries())), ids=lambda n: f"{n}-{tuned_entries()[n].id}")
+def test_a_tuned_configuration_is_right(number: int) -> None:
+    tuned_entries()[number].launch.check(again=number % 7 == 0)
+
+
+def test_the_entries_hold_every_configuration_of_the_table() -> None:
+    table = {
+        (op, operation, dtype == "float32", json.dumps(config, sort_keys=True))
+        for (op, operation, dtype), measured in tuned.TABLE.items()
+        for _, _, config in measured
+    }
+    held = {(e.op, e.operation, e.dtype == "float32", e.config) for e in tuned_entries()}
+    assert table and held == table
+
+
+@pytest.mark.parametrize("entry", option_entries(), ids=lambda entry: entry.id)
+def test_any_two_options_together_are_right(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In both orders of a tile's dimensions."""
+    entry.launch.check(again=False)
+    swap_axes(kernels, monkeypatch)
+    entry.launch.check(again=False)
+
+
+def test_the_options_are_all_there() -> None:
+    """A new option of a kernel, or one that the table has, must be added to what is tried."""
+    given_by_shape = {"mode", "kernel", "num_warps", "num_stages", "rows", "block", "per_core"}
+    assert set(SPACES) == set(choose.DEFAULTS)
+    for kernel, (_, options, _) in SPACES.items():
+        beyond = {"pdl", "ahead"}  # instructions of a device
+        assert set(choose.DEFAULTS[kernel]) - beyond <= set(options)
+    for measured in tuned.TABLE.values():
+        for _, _, config in measured:
+            assert set(config) <= given_by_shape | set(choose.DEFAULTS[config["kernel"]])
+
+
+def test_the_order_of_dimensions_is_really_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"mode": "row_packed", "kernel": "backward_rows", "span": "warp", "rows": 4, "num_warps": 4}
+    chosen = choose.build("backward", {**config, "per_core": 1}, 9, 1000, 4, 1, "interpreter")
+    case = Launch(norm_cell("rms_norm", "row_packed", "backward", "float32", "same", 9, 1000), chosen, launch)
+    stock, shapes = kernels._sum_of_rows, []
+
+    def spy(values: Any) -> Any:
+        shapes.append(tuple(int(n) for n in values.shape))
+        return stock(values)
+
+    monkeypatch.setattr(kernels, "_sum_of_rows", spy)
+    case.check(again=False)
+    swap_axes(kernels, monkeypatch)
+    case.check(again=False)
+    assert set(shapes) == {(8, 4, 128), (4, 8, 128)} and shapes[0] != shapes[-1]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("op", OPS)
+def test_programs_that_walk_over_many_tiles_are_right(op: str, operation: str, mode: str) -> None:
+    launched(op, operation, 41, 129, "bfloat16", mode, cores=1).check()
+
+
+def test_a_grid_that_ends_before_the_rows_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = on_small_grids(monkeypatch)
+    assert {case.choice.mode for case in cases} >= {"static_persistent", "multi_wave_reload", "column_tiled"}
+    for case in cases:
+        case.check(again=False)
+
+
+def test_many_partial_sums_are_added_up() -> None:
+    case = many_partials()
+    assert case.choice.programs == 300 > choose.reduction(300, 40).rows
+    case.check(again=False)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_farm_is_told_the_mode_that_served_the_call(mode: str) -> None:
+    """It takes the last launch's: the small kernels after the main one must not name a mode of their own."""
+    case = {name: values[-1] for name, values in FACTORS.items()}
+    subject = call({**case, "mode": mode, "operation": "backward", "hidden": 1000, "weight": "same"})
+    noted = session._Launches()
+    with noted:
+        subject.run()
+    chosen = dispatch.choose(
+        "interpreter", 17, 1000, "bfloat16", "backward", cores=dispatch.INTERPRETED_CORES, op=subject.cell.op, mode=mode
+    )
+    facts = noted.facts(mode)
+    assert facts["mode_resolved"] == chosen.mode and facts["launch"]["kernels"][-1]["kernel"] == "sum_partials"
+    assert {r["mode"] for r in facts["launch"]["kernels"] if r["direction"] == "backward"} == {chosen.mode}
