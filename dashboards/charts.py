@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from markupsafe import Markup, escape
 
+from dashboards import builds
 from dashboards.heat import Heat, Line, Pace, Spot
 from dashboards.queries import Strip
 from dashboards.words import count, glyph, label, ratio, short_dtype
@@ -156,6 +157,52 @@ def _time_td(spot: Spot | None) -> str:
         return "<td>"
     mark = f"<sup>{esc(spot.mark)}</sup>" if spot.mark else ""
     return f"<td>{spot.time}{mark}<small>{spot.spread}</small>"
+
+
+def build_legend(table: builds.Table) -> Markup:
+    """What the numbers and colours of a table of builds mean."""
+    if table.backend == "ascend":
+        ramp, text = _swatch("e", 10), "planned share of the Unified Buffer and buffers; below: multi-buffered, waits"
+    else:
+        memory = builds.MEMORY.get(table.backend, "shared memory")
+        ramp, text = (
+            _swatch("v", STEPS),
+            (f"registers and occupancy (colour, 0 to 1); below: {memory} a block, and what limits occupancy"),
+        )
+    parts = [f'<span class="ramp">{"".join(ramp)}</span> {esc(text)}']
+    if any(s and "+" in s.side for b in table.bodies for line in b.lines for s in line.spots):
+        parts.append("<span><em>+n</em> further kernels</span>")
+    for status, n in table.legend:
+        parts.append(
+            f'<span><em class="s-{esc(status)}">{esc(glyph(status))}</em> {esc(label(status))} {count(n)}</span>'
+        )
+    return Markup(f'<p class="legend">{" ".join(parts)}</p>')
+
+
+def build_table(table: builds.Table) -> Markup:
+    """Every cell of one target, op and dtype; rows are shapes, columns providers and their modes."""
+    heads = "".join(f"<th scope=col>{_breakable(c)}</th>" for c in table.columns)
+    out = [f'<table class="heat builds"><thead><tr><th>shape</th>{heads}</tr></thead>']
+    for body in table.bodies:
+        out.append(f"<tbody><tr><th class=body colspan={len(table.columns) + 1}>{esc(body.label)}</th></tr>")
+        for line in body.lines:
+            tag = f" <small>{esc(line.tag)}</small>" if line.tag else ""
+            out.append(f"<tr><th scope=row>{esc(line.shape)}{tag}</th>{''.join(map(_build_td, line.spots))}</tr>")
+        out.append("</tbody>")
+    return Markup("\n".join([*out, "</table>"]))
+
+
+def _build_td(spot: builds.Spot | None) -> str:
+    if spot is None:
+        return "<td>"
+    tip = f'data-cell={spot.index} data-t="{esc(spot.tip)}"'
+    if spot.kind == "status":
+        text = f"<a href=#{esc(spot.anchor)}>{esc(spot.main)}</a>" if spot.anchor else esc(spot.main)
+        return f"<td class=s-{esc(spot.status)} {tip}>{text}"
+    steps, letter = (10, "e") if spot.kind == "buffer" else (STEPS, "v")
+    name = f"{letter}{round(min(max(spot.level, 0), 1) * steps)}"
+    trouble = f"<strong>{esc(spot.trouble)}</strong>" if spot.trouble else ""
+    return f"<td class={name} {tip}><b>{esc(spot.main)}</b> {esc(spot.side)}{trouble}<i>{esc(spot.below)}</i>"
 
 
 def _breakable(name: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from dashboards.queries import PLACE, Row, RunLike, by, is_finding, parse, said_worst, worst_row
 from dashboards.words import FARM_FAULTS, HARM, SET_ASIDE, clip, number, short_dtype
+from farm.results import place
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class Group:
         return " ".join(p for p in (self.op, f"{self.provider}/{self.mode}" if self.mode else self.provider) if p)
 
     @property
+    def target(self) -> str:
+        """`sm_90, sm_100`: the targets that its cells were compiled for; "" for cells that ran."""
+        return ", ".join(dict.fromkeys(place(r).partition("@")[2] for r in self.rows if "@" in place(r)))
+
+    @property
     def logs(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(r["log"] for r in self.rows if r.get("log")))
 
@@ -54,6 +60,7 @@ def _axes(rows: Sequence[Row]) -> dict[str, dict[str, None]]:
     found: dict[str, set[Any]] = defaultdict(set)
     for r in rows:
         found["dtype"].add(short_dtype(r.get("dtype") or ""))
+        found["target"].add(place(r).partition("@")[2])
         for name in ("operation", "family"):
             found[name].add(r.get(name) or "")
         for name, value in {**parse(r.get("dims")), **parse(r.get("params"))}.items():
@@ -66,12 +73,19 @@ def repeat(run: RunLike, rows: Sequence[Row]) -> str:
     first = rows[0]
     paths = {m.get("name"): m.get("path") for m in run.head.get("matrices") or []}
     names = list(dict.fromkeys(r.get("matrix") or "" for r in rows))
+    targets = list(dict.fromkeys(place(r).partition("@")[2] for r in rows if "@" in place(r)))
     chosen = {name: _either(r.get(name) for r in rows) for name in ("op", "provider", "mode", "operation", "dtype")}
     dims = [parse(r.get("dims")) for r in rows]
     chosen |= {name: _either(d.get(name) for d in dims) for name in dims[0]}
     picked = ",".join(f"{name}={text}" for name, text in chosen.items() if text)
-    words = ["farm", "run", *dict.fromkeys(str(paths.get(n) or n) for n in names)]  # a file may hold several matrices
-    if len({r["backend"] for r in rows}) == 1:
+    words = [
+        "farm",
+        "compile" if targets else "run",
+        *dict.fromkeys(str(paths.get(n) or n) for n in names),
+    ]  # a file may hold several matrices
+    if targets:
+        words += ["--target", ",".join(targets)]
+    elif len({r["backend"] for r in rows}) == 1:
         words += ["--backend", str(first["backend"])]
     words += _carried(run.head.get("argv") or [], {str(r.get("provider")) for r in rows})
     if picked:

@@ -20,6 +20,7 @@ from dashboards.words import (
     short_dtype,
     sig,
 )
+from farm.results import place
 
 Row = Mapping[str, Any]
 
@@ -91,13 +92,14 @@ class Pace:
 
 
 def heats(rows: Sequence[Row], anchors: Mapping[int, str]) -> dict[tuple[str, str], list[Heat]]:
-    """(backend, op) -> a heat map per dtype; each row of the run stands in exactly one spot.
+    """(backend, op) -> a heat map per dtype; each row of the run that is no build stands in exactly one spot.
 
     `anchors`: id() of a failed row -> the anchor of the group that tells about it.
     """
     found: dict[tuple[str, str], dict[str, list[tuple[int, Row]]]] = defaultdict(lambda: defaultdict(list))
     for index, row in enumerate(rows):
-        found[row["backend"], row["op"]][row.get("dtype") or ""].append((index, row))
+        if "@" not in place(row):
+            found[row["backend"], row["op"]][row.get("dtype") or ""].append((index, row))
     return {
         key: [_heat(dtype, members, anchors) for dtype, members in sorted(panes.items(), key=by_width)]
         for key, panes in found.items()

@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from dashboards import charts, findings, heat, queries, words
+from dashboards import builds, charts, findings, heat, queries, words
 from dashboards.findings import Group
 from dashboards.queries import RunLike, RunLine
 
@@ -87,6 +87,9 @@ def run_page(run: RunLike, links: Links) -> str:
         impossible=findings.impossible(run),
         set_aside=findings.set_aside(run),
         heats=_heats(run),
+        builds=_builds(run),
+        remarks=builds.remarks(run.rows),
+        summaries=_summaries(run),
         paces=_paces(run),
         strips=_strips(run),
         environment=queries.environment(run),
@@ -120,6 +123,32 @@ def _heats(run: RunLike) -> list[dict[str, Any]]:
         }
         for (backend, op), panes in heat.heats(run.rows, findings.reproaches(run)).items()
     ]
+
+
+def _builds(run: RunLike) -> list[dict[str, Any]]:
+    """Per target and op, a pane per dtype with what the compiler said of every cell."""
+    return [
+        {
+            "backend": backend,
+            "target": target,
+            "op": op,
+            "panes": [
+                {
+                    "name": words.short_dtype(t.dtype),
+                    "legend": charts.build_legend(t),
+                    "table": charts.build_table(t),
+                }
+                for t in panes
+            ],
+        }
+        for (backend, target, op), panes in builds.tables(run.rows, findings.reproaches(run)).items()
+    ]
+
+
+def _summaries(run: RunLike) -> dict[tuple[str, str, str], builds.Summary]:
+    """(target, op, provider) -> what its kernels take, for the cards of what was compiled."""
+    found = queries.by((r for r in run.rows if builds.is_build(r)), "target", "op", "provider")
+    return {(target, op, provider): builds.summary(rows) for (target, op, provider), rows in found.items()}
 
 
 def _paces(run: RunLike) -> list[dict[str, Any]]:

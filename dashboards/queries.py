@@ -15,13 +15,14 @@ from statistics import median
 from typing import Any, Protocol
 
 from dashboards.words import FARM_FAULTS, HARM, STATUSES, cells, clip, count, number, ratio
+from farm.results import place
 
 Row = Mapping[str, Any]
 #: Operations per byte above which cells are told in TFLOP/s: norms do about 1, matrix products hundreds.
 FLOP_BOUND = 50.0
 PLACE = ("backend", "op", "provider", "mode")
 MEASURED = 1e8  # a worst ratio from here on stands for what no metric measures: not finite, another layout
-SCHEMA = 1  # the newest run.json that these pages understand
+SCHEMA = 2  # the newest run.json that these pages understand
 
 
 class RunLike(Protocol):
@@ -72,6 +73,11 @@ class Card:
     not_run: dict[str, int]  # cells of this backend without evidence, told on its first card only, never in `counts`
     devices: tuple[str, ...]
     parts: tuple[Part, ...]
+
+    @property
+    def name(self) -> str:
+        """`cuda`, or `sm_90` where nothing ran."""
+        return self.target.rpartition(":")[2] if self.evidence == "compiled" else self.backend
 
     @property
     def timed(self) -> bool:
@@ -154,12 +160,13 @@ def verdict(run: RunLike) -> Verdict:
     silent = _silent_subjects(run.rows)
     if silent:
         return Verdict("nothing", f"Inconclusive: everything is unsupported for {', '.join(silent)}.")
-    idle = sorted({r["backend"] for r in run.rows} - {r["backend"] for r in done})
+    idle = sorted({place(r) for r in run.rows} - {place(r) for r in done})
     but = f"; nothing ran on {', '.join(idle)}" if idle else ""
     lies = sum(r.get("timing_quality") == "impossible" for r in run.rows)
     but += f"; {count(lies)} timing{'s are' if lies > 1 else ' is'} impossible" if lies else ""
+    how = "built, and run nowhere" if all(r.get("evidence") == "compiled" for r in done) else "passed"
     return Verdict(
-        "passed", f"No findings: {cells(len(ours or done))} of {'subjects' if ours else 'peers'} passed{but}."
+        "passed", f"No findings: {cells(len(ours or done))} of {'subjects' if ours else 'peers'} {how}{but}."
     )
 
 
@@ -168,7 +175,7 @@ def _silent_subjects(rows: Iterable[Row]) -> list[str]:
     seen: dict[str, bool] = {}
     for r in rows:
         if is_subject(r) and r.get("status") != "skipped":
-            name = f"{r.get('provider')} on {r.get('backend')}"
+            name = f"{r.get('provider')} on {place(r)}"
             seen[name] = seen.get(name, False) or r.get("status") != "unsupported"
     return sorted(name for name, spoke in seen.items() if not spoke)
 
@@ -226,13 +233,18 @@ def by(rows: Iterable[Row], *names: str) -> dict[tuple[str, ...], list[Row]]:
 
 
 def cards(run: RunLike) -> list[Card]:
-    """One per backend, target and evidence."""
+    """One per backend (or target that was named), target and evidence."""
     out = []
-    for (backend,), rows in by(run.rows, "backend").items():
+    places: dict[str, list[Row]] = defaultdict(list)
+    for r in run.rows:
+        places[place(r)].append(r)
+    for where, rows in places.items():
+        backend = where.partition("@")[0]
         bare = [r for r in rows if not r.get("evidence")]
         proven = by((r for r in rows if r.get("evidence")), "target", "evidence")
         for (target, evidence), members in proven.items() or {("", ""): []}.items():
             parts = tuple(_parts([*members, *bare]))
+            target = target or str(bare[0].get("target") or "") if bare else target
             out.append(Card(backend, target, evidence, counts(members), counts(bare), _devices(members), parts))
             bare = []
     return out
@@ -240,6 +252,8 @@ def cards(run: RunLike) -> list[Card]:
 
 def _devices(rows: Sequence[Row]) -> tuple[str, ...]:
     """`2 devices on node-a`; from the cells themselves, so it says what really ran."""
+    if rows and all(r.get("evidence") == "compiled" for r in rows):
+        return ("compiled, run on no device",)
     seen = {(str(r.get("node") or ""), str(r.get("device") or "")) for r in rows}
     found = Counter(node for node, _ in seen)
     return tuple(
@@ -334,7 +348,7 @@ def run_line(head: Mapping[str, Any], run_id: str, load: Callable[[], RunLike]) 
         run_id, str(head.get("created") or ""), ", ".join(str(m.get("name")) for m in head.get("matrices") or []),
         commit(head), backends, int(head.get("planned") or sum(sum(c.values()) for c in backends.values())),
         sum(c.get(s, 0) for c in backends.values() for s in HARM), number(head.get("seconds")), kind, complete,
-        str(head.get("command") or ""),
+        str(head.get("command") or ""), {"kind": str(head.get("kind") or "run")},
     )  # fmt: skip
 
 
@@ -356,6 +370,7 @@ def devices(run: RunLike) -> list[tuple[str, dict[str, Any]]]:
         if r.get("evidence"):
             device = {n: r.get(n) or "" for n in ("node", "target")} | {"name": r.get("device") or ""}
             key = (r["backend"], *device.values())
+            device["name"] = device["name"] or "compiled"  # for a target, on a host without it
             found[key] = (r["backend"], device | {"fingerprint": parse(r["fingerprint"])})
     return list(found.values())
 

@@ -2,6 +2,7 @@
 
 The columns are the schema of `cells.parquet`.  Schema history:
     1   first
+    2   resources: what the compiler says of a cell's kernels (evidence `compiled`)
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status, canonical_json
 from farm.timing.statistics import quality, summarize
 
-SCHEMA = 1
+SCHEMA = 2
 #: Column -> kind of value: text, int, float; JSON values are text.
 COLUMNS: dict[str, str] = {
     **dict.fromkeys(("cell_id", "cell_key"), "text"), "index": "int",
@@ -29,6 +30,7 @@ COLUMNS: dict[str, str] = {
     **dict.fromkeys(("host_us_p50", "bandwidth_gbps", "tflops", "share_of_roof"), "float"),
     "bytes_moved": "int", "operations": "int",
     **dict.fromkeys(("peak_memory_mib", "compile_s", "check_s"), "float"),
+    "resources": "text",
     **dict.fromkeys(("timing_method", "timing_quality", "output_hash", "input_hash", "device", "node",
                      "fingerprint", "revision", "log"), "text"),
     **dict.fromkeys(("started", "seconds"), "float"),
@@ -40,11 +42,12 @@ def planned_row(cell: Cell) -> dict[str, Any]:
     row: dict[str, Any] = {name: "" if kind == "text" else None for name, kind in COLUMNS.items()}
     row.update(
         cell_id=cell.cell_id, cell_key=cell.cell_key, index=cell.index, matrix=cell.matrix, tag=cell.tag,
-        backend=cell.backend, op=cell.op, provider=cell.provider, role=cell.role, mode=cell.mode,
+        backend=cell.backend, target=cell.target, op=cell.op, provider=cell.provider, role=cell.role, mode=cell.mode,
         operation=cell.operation, dtype=cell.dtype, dtypes=canonical_json(dict(cell.dtypes)), shape=cell.shape,
         dims=json.dumps(dict(cell.dims)), params=canonical_json(dict(cell.params)), family=cell.family,
         seed=cell.seed, status=Status.LOST.value, reason="planned, no result", flags="[]", metrics="{}", gates="{}",
-        launch="{}", fingerprint="{}", timing_method=cell.timing.method, timing_quality="none", attempt=0,
+        launch="{}", resources="[]", fingerprint="{}", timing_method=cell.timing.method, timing_quality="none",
+        attempt=0,
     )  # fmt: skip
     return row
 
@@ -60,11 +63,13 @@ def finish_row(
     origin: Mapping[str, Any] | None = None,
     measured: Mapping[str, Any] | None = None,
     judged: Mapping[str, Any] | None = None,
+    built: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The row of a concluded cell.
 
     `origin`: target, device, node, fingerprint, revision, log, started, seconds.  `measured`: the child's facts and
-    timing, and the contract's work.  `judged`: metrics, gates, the worst of them, hashes.
+    timing, and the contract's work.  `judged`: metrics, gates, the worst of them, hashes.  `built`: what compilation
+    without a device gave: mode_resolved, launch, flags, compile_s, resources.
     """
     row = planned_row(cell)
     row.update(status=status.value, reason=reason, fault_owner=owner, attempt=attempt)
@@ -76,7 +81,15 @@ def finish_row(
         row.update(_accuracy(judged))
     if measured:
         row.update(_measurement(measured))
+    if built:
+        row.update({k: v if isinstance(v, str | float | None) else json.dumps(v) for k, v in built.items()})
     return row
+
+
+def place(row: Mapping[str, Any]) -> str:
+    """Where a row's counts belong: `cuda`, or `cuda@sm_90` where the planned unit is a cell on a named target."""
+    _, at, target = str(row.get("cell_id") or "").rpartition("@")  # an id has no other @: its texts are quoted
+    return f"{row.get('backend', '')}{at}{target if at else ''}"
 
 
 def _accuracy(judged: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,8 +156,8 @@ def counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 def verdict(rows: Iterable[Mapping[str, Any]], *, strict_peers: bool = False) -> tuple[str, int]:
     """(words, exit code) of a run: 3 the farm's fault, 1 findings of subjects, 4 inconclusive, 0 all well.
 
-    Inconclusive: a provider that was asked for something on a backend proved nothing there, since all of it was
-    unsupported.  Of peers that only counts where a run has no subject.
+    Inconclusive: a provider that was asked for something on a backend (on a target, where targets are named) proved
+    nothing there, since all of it was unsupported.  Of peers that only counts where a run has no subject.
     """
     fault = finding = False
     proven: dict[tuple[str, str, str], bool] = {}
@@ -153,7 +166,7 @@ def verdict(rows: Iterable[Mapping[str, Any]], *, strict_peers: bool = False) ->
         fault = fault or status in FARM_FAULTS
         finding = finding or (status in FINDINGS and (strict_peers or row["role"] == "subject"))
         if status is not Status.SKIPPED:
-            who = (row["role"], row.get("backend", ""), row.get("provider", ""))
+            who = (row["role"], place(row), row.get("provider", ""))
             proven[who] = proven.get(who, False) or status is not Status.UNSUPPORTED
     if fault:
         return "farm_fault", 3

@@ -16,10 +16,13 @@ from farm.matrix.load import load_files
 from farm.store import Run, Store
 
 
-def matrix_options(parser: argparse.ArgumentParser) -> None:
-    """MATRIX... and what narrows or changes it."""
-    parser.add_argument("matrices", nargs="+", type=Path, metavar="MATRIX", help="matrix files (YAML)")
-    parser.add_argument("--backend", metavar="B,..", help="backends by name, separated by commas")
+def matrix_options(parser: argparse.ArgumentParser, *, backend: bool = True, needed: bool = True) -> None:
+    """MATRIX... and what narrows or changes it; without --backend where something else names the backends."""
+    parser.add_argument(
+        "matrices", nargs="+" if needed else "*", type=Path, metavar="MATRIX", help="matrix files (YAML)"
+    )
+    if backend:
+        parser.add_argument("--backend", metavar="B,..", help="backends by name, separated by commas")
     parser.add_argument("--select", metavar="key=value,..", help="only the cells for which all of these hold")
     parser.add_argument(
         "--set",

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status
 from farm.cli.text import printable
+from farm.results import place
 
 PLAIN_SECONDS = 5.0
 _BAD = {s.value for s in FINDINGS | FARM_FAULTS}
@@ -114,14 +115,14 @@ class Live(Plain):
 
 
 def summary(rows: list[dict[str, Any]], seconds: float) -> list[str]:
-    """The last lines of a run: counts per backend and evidence, which add up to what was planned."""
+    """The last lines of a run: counts per backend (or target) and evidence, which add up to what was planned."""
     out = []
     groups: dict[tuple[str, str], Counter[str]] = {}
     for row in rows:
-        groups.setdefault((row["backend"], row["evidence"]), Counter())[row["status"]] += 1
-    for (backend, evidence), seen in sorted(groups.items()):
+        groups.setdefault((place(row), row["evidence"]), Counter())[row["status"]] += 1
+    for (where, evidence), seen in sorted(groups.items()):
         parts = ", ".join(f"{seen[s.value]} {s.value}" for s in Status if seen[s.value])
-        out.append(f"{backend} ({evidence or 'not run'}): {parts}")
+        out.append(f"{where} ({evidence or 'not run'}): {parts}")
     total = sum(sum(c.values()) for c in groups.values())
     out.append(f"{len(rows)} planned = {total} accounted for, in {duration(seconds)}")
     return out

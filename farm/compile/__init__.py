@@ -1,0 +1,1 @@
+"""Offline compilation of a matrix for targets that are not here."""

@@ -1,0 +1,212 @@
+"""What two revisions' kernels take, side by side: cells paired by id, their kernels by phase and name.  Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from farm.cell import FARM_FAULTS, FINDINGS, Status
+from farm.compile import instructions
+
+Row = Mapping[str, Any]
+#: What is compared, in the order in which it is told: key of a kernel's resources -> words.
+MEASURES: Mapping[str, str] = {
+    "registers": "registers",
+    "spill_store_bytes": "spill stores, bytes",
+    "spill_load_bytes": "spill loads, bytes",
+    "stack_bytes": "stack, bytes",
+    "shared_bytes": "shared memory, bytes",
+    "warps": "warps",
+    "blocks_per_core": "blocks a core",
+    "occupancy": "occupancy",
+    "ub_bytes": "Unified Buffer, bytes",
+    "ub_overflow_bytes": "Unified Buffer needed, bytes",
+    "buffers": "buffers",
+    "multi_buffered": "multi-buffered",
+    "scalar_accesses": "scalar accesses",
+    "syncs": "waits",
+    "ir_bytes": "text before the binary, bytes",
+    "code_bytes": "code, bytes",
+}
+_SHOWN_CELLS = 3
+
+
+@dataclass(frozen=True)
+class Change:
+    """Kernels of one name and phase that changed alike, in `cells`."""
+
+    target: str
+    kernel: str
+    phase: str
+    measures: tuple[tuple[str, Any, Any], ...]  # (words, before, after)
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Everything that differs between the revisions `names`."""
+
+    names: tuple[str, str]
+    cells: int
+    changes: tuple[Change, ...] = ()
+    moved: tuple[tuple[str, str, str], ...] = ()  # (cell, kernels before, kernels after)
+    statuses: tuple[tuple[str, str, str], ...] = ()  # (cell, before, after)
+    same: int = 0  # cells whose kernels are the same machine code
+    rewritten: int = 0  # other code that takes the same
+    faults: tuple[str, ...] = field(default=())
+    worse: bool = False  # a cell that was no finding is one
+
+    @property
+    def exit_code(self) -> int:
+        """3: the farm failed on some cell.  1: the second revision has findings that the first has not.  Else 0."""
+        return 3 if self.faults else 1 if self.worse else 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: every change with every cell."""
+        return {
+            "revisions": list(self.names),
+            "cells": self.cells,
+            "same": self.same,
+            "rewritten": self.rewritten,
+            "changes": [
+                {"target": c.target, "kernel": c.kernel, "phase": c.phase, "cells": list(c.cells),
+                 "measures": {words: [before, after] for words, before, after in c.measures}}
+                for c in self.changes
+            ],
+            "kernels": [{"cell": c, "before": a, "after": b} for c, a, b in self.moved],
+            "statuses": [{"cell": c, "before": a, "after": b} for c, a, b in self.statuses],
+            "faults": list(self.faults),
+        }  # fmt: skip
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        yield f"{self.names[0]} -> {self.names[1]}: {self.cells} cells"
+        for change in self.changes:
+            yield ""
+            yield f"{change.target}: {change.kernel} ({change.phase})"
+            wide = max(len(words) for words, _, _ in change.measures)
+            for words, before, after in change.measures:
+                yield f"    {words:<{wide}}  {_text(before)} -> {_text(after)}"
+            yield from _some(change.cells)
+        for title, entries in (("kernels", self.moved), ("status", self.statuses)):
+            grouped: dict[tuple[str, str], list[str]] = {}
+            for cell, before, after in entries:
+                grouped.setdefault((before, after), []).append(cell)
+            for (before, after), cells in grouped.items():
+                yield ""
+                yield f"{title}: {before} -> {after}"
+                yield from _some(cells)
+        yield ""
+        for fault in self.faults[:_SHOWN_CELLS]:
+            yield f"the farm failed: {fault}"
+        touched = self.cells - self.same - self.rewritten
+        yield (
+            f"{touched} cells differ in what they take, {self.rewritten} in code alone, "
+            f"{self.same} are the same machine code"
+        )
+
+
+def compare(names: tuple[str, str], before: Sequence[Row], after: Sequence[Row]) -> Difference:
+    """The difference of two compilations of the same plan."""
+    old, new = ({r["cell_id"]: r for r in rows} for rows in (before, after))
+    grouped: dict[tuple[Any, ...], list[str]] = {}
+    moved, statuses, faults = [], [], []
+    counts: Counter[str] = Counter()
+    worse = False
+    both = [c for c in old if c in new]
+    for cell in both:
+        a, b = old[cell], new[cell]
+        faults += [f"{cell}: {r['reason']}" for r in (a, b) if Status(r["status"]) in FARM_FAULTS]
+        told = _told(a), _told(b)
+        differs = told[0] != told[1]
+        if differs:
+            statuses.append((cell, *told))
+            worse |= Status(b["status"]) in FINDINGS and Status(a["status"]) not in FINDINGS
+        kernels = [json.loads(r["resources"] or "[]") for r in (a, b)]
+        labels = [_names(k) for k in kernels]
+        if labels[0] != labels[1]:
+            moved.append((cell, labels[0], labels[1]))
+            differs = True
+        rewritten = False
+        for x, y in _pairs(*kernels):
+            measures = _measures(x, y)
+            if measures:
+                name = x["kernel"] if x["kernel"] == y["kernel"] else f"{x['kernel']} -> {y['kernel']}"
+                key = (cell.rpartition("@")[2], name, x["phase"], measures)
+                grouped.setdefault(key, []).append(cell)
+                differs = True
+            rewritten |= _identity(x) != _identity(y)
+        counts["differs" if differs else "rewritten" if rewritten else "same"] += 1
+    changes = tuple(Change(*(*key, tuple(cells))) for key, cells in grouped.items())
+    return Difference(
+        names, len(both), changes, tuple(moved), tuple(statuses), counts["same"], counts["rewritten"], tuple(faults),
+        worse,
+    )  # fmt: skip
+
+
+def _pairs(before: Sequence[Row], after: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
+    """Kernels of one phase and name, first with first; then, of a phase that has one left on either side, those two: a
+    kernel that was renamed."""
+    left, unpaired = list(after), []
+    for a in before:
+        match = next((b for b in left if (b["phase"], b["kernel"]) == (a["phase"], a["kernel"])), None)
+        if match is None:
+            unpaired.append(a)
+            continue
+        left.remove(match)
+        yield a, match
+    for phase in ("forward", "backward"):
+        alone = [[k for k in side if k["phase"] == phase] for side in (unpaired, left)]
+        if [len(side) for side in alone] == [1, 1]:
+            yield alone[0][0], alone[1][0]
+
+
+def _measures(before: Row, after: Row) -> tuple[tuple[str, Any, Any], ...]:
+    found = [
+        (words, before.get(key), after.get(key)) for key, words in MEASURES.items() if before.get(key) != after.get(key)
+    ]
+    a, b = before.get("instructions") or {}, after.get("instructions") or {}
+    for kind in instructions.KINDS:
+        mine, other = a.get(kind) or {}, b.get(kind) or {}
+        if mine != other:
+            words = f"{kind.replace('_', ' ')} ({b.get('counted_in') or a.get('counted_in')})"
+            found.append((words, _widths(mine), _widths(other)))
+    return tuple(found)
+
+
+def _widths(counts: Mapping[str, int]) -> str:
+    """`4 (128 bits), 1 (32 bits)`."""
+    told = (f"{n} ({width} bits)" if width.isdigit() else f"{n} ({width})" for width, n in counts.items())
+    return ", ".join(told) or "0"
+
+
+def _identity(kernel: Row) -> str:
+    """Of the machine code; where there is none to read, of source and options."""
+    return str(kernel.get("code_digest") or kernel["hash"])
+
+
+def _names(kernels: Sequence[Row]) -> str:
+    return ", ".join(f"{k['kernel']} ({k['phase']})" for k in kernels) or "none"
+
+
+def _told(row: Row) -> str:
+    return f"{row['status']}: {row['reason']}" if row["reason"] else str(row["status"])
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        return f"{100 * value:.0f} %"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _some(cells: Sequence[str]) -> Iterator[str]:
+    """A line per cell, of many the first."""
+    for cell in cells[:_SHOWN_CELLS]:
+        yield f"    in {cell}"
+    if len(cells) > _SHOWN_CELLS:
+        yield f"    and in {len(cells) - _SHOWN_CELLS} more"

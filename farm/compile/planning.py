@@ -1,0 +1,71 @@
+"""From matrices and targets to what is compiled: each subject's cell once per target, and what a worker is told of it.
+Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from farm.calls import call_for
+from farm.cell import Cell
+from farm.compile import targets as known
+from farm.compile.targets import CompileTarget
+from farm.errors import UsageError
+from farm.matrix import Matrix, Plan, plan
+from farm.matrix.plan import Count, plan_hash
+from farm.ops import contract
+
+
+def plan_for(matrices: Sequence[Matrix], targets: Sequence[CompileTarget], select: str | None = None) -> Plan:
+    """Every cell of a subject, for each target of its backend: the id ends in `@target`, the key is the backend's.
+
+    Peers are not planned: what they compile to is theirs, and much of it is no Triton.  A target may be left without
+    cells (its count says so); UsageError where all are.
+    """
+    found: list[Cell] = []
+    counts: dict[str, Count] = {}
+    ordinary = plan(matrices, known.backends(targets), select=select)
+    for target in targets:
+        subjects = [c for c in ordinary.cells if c.role == "subject" and c.backend == target.backend]
+        for cell in subjects:
+            made = replace(cell, cell_id=f"{cell.cell_id}@{target.name}", target=target.target, index=len(found))
+            found.append(made)
+        skipped = sum(bool(c.skip_reason) for c in subjects)
+        counts[target.name] = Count(len(subjects), skipped, 0.05 * (len(subjects) - skipped))
+    if not found:
+        what = f"--select {select} leaves" if select else "the matrices hold"
+        raise UsageError(
+            f"{what} peers only, and peers are not compiled; choose cells of farm, or of a --provider of your own"
+        )
+    return Plan(tuple(found), ordinary.matrices, plan_hash(found), counts)
+
+
+def target_of(cell: Cell) -> str:
+    """The name of the target that a planned cell is for."""
+    return cell.cell_id.rpartition("@")[2]
+
+
+def told(cell: Cell, provider: Mapping[str, Any]) -> dict[str, Any]:
+    """What a worker must know of a cell."""
+    return {
+        "index": cell.index,
+        "op": cell.op,
+        "operation": cell.operation,
+        "call": call_for(cell, contract(cell.op), provider),
+        "tensors": _tensors(cell),
+    }
+
+
+def _tensors(cell: Cell) -> list[dict[str, Any]]:
+    """The cell's tensors in the contract's order; an optional input that it does not have is marked `absent`."""
+    op = contract(cell.op)
+    absent = {p.name: p.nullifies for p in op.parameters if p.nullifies and cell.params.get(p.name) is False}
+    here = {t.name for t in op.tensors(cell)}
+    whole = replace(cell, params={**cell.params, **dict.fromkeys(absent, True)})
+    return [
+        {"name": t.name, "dtype": t.dtype, "shape": list(t.dims), "role": t.role, "of": t.of,
+         "absent": t.name not in here}
+        for t in op.tensors(whole)
+        if t.name in here or t.name in absent.values()
+    ]  # fmt: skip

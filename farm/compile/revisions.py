@@ -1,0 +1,74 @@
+"""Compiles the kernels of two git revisions and says what differs."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from farm.compile.diff import Difference, compare
+from farm.compile.run import CompileRequest, Outcome, execute
+from farm.errors import InfraError, UsageError
+from farm.ops import ROOT
+
+WORKING_TREE = "."
+GIT_SECONDS = 60.0
+
+
+def between(request: CompileRequest, before: str, after: str) -> Difference:
+    """The plan of `request` compiled with the `kernels` of both revisions.  UsageError for one that git does not know,
+    or that has no such package; KeyboardInterrupt ends both."""
+    repository = find_repository()
+    with tempfile.TemporaryDirectory(prefix="farm-revisions-") as folder:
+        places = [checkout(repository, name, Path(folder, str(i))) for i, name in enumerate((before, after))]
+        outcomes = [_compile(request, place) for place in places]
+    return compare((before, after), outcomes[0].rows, outcomes[1].rows)
+
+
+def find_repository() -> Path:
+    """The git repository of the working folder, if it holds our kernel package; else the farm's own.  UsageError where
+    neither is one."""
+    for folder in (Path.cwd(), ROOT):
+        top = _git(folder, "rev-parse", "--show-toplevel").decode().strip()
+        if top and (Path(top) / "kernels" / "contract.py").is_file():
+            return Path(top)
+    raise UsageError("--diff: neither this folder nor the farm's own is a git repository with a package `kernels`; "
+                     "change into one")  # fmt: skip
+
+
+def checkout(repository: Path, name: str, folder: Path) -> Path:
+    """A folder with the revision's `kernels`; of the working tree the repository itself."""
+    if name == WORKING_TREE:
+        return repository
+    commit = _git(repository, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}").decode().strip()
+    if not commit:
+        raise UsageError(f'--diff: git knows no revision "{name}" in {repository}; git log has their names')
+    packed = _git(repository, "archive", commit, "--", "kernels")
+    if not packed:
+        raise UsageError(f'--diff: revision "{name}" has no package `kernels`; choose a later one')
+    folder.mkdir()
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        members = [m for m in archive.getmembers() if m.isfile() or m.isdir()]
+        archive.extractall(folder, members=members, filter="data")
+    return folder
+
+
+def _compile(request: CompileRequest, kernels: Path) -> Outcome:
+    outcome = execute(replace(request, kernels=kernels, machine_code=True), None)
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    return outcome
+
+
+def _git(folder: Path, *words: str) -> bytes:
+    """What git prints; nothing where it fails."""
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, timeout=GIT_SECONDS, check=False)
+    except FileNotFoundError:
+        raise UsageError("--diff: there is no git on this host; install it") from None
+    except (OSError, subprocess.SubprocessError) as error:
+        raise InfraError(f"git {' '.join(words)} failed in {folder} ({error}); try it by hand") from None
+    return done.stdout if done.returncode == 0 else b""

@@ -1,0 +1,95 @@
+"""`farm compile` refuses what cannot be done in one sentence, before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farm.cli import main
+from farm.compile import ascend_environment, cache
+from farm.compile import run as compile_run
+
+MATRIX = "name: m\nop: rms_norm\naxes: {shape: [{rows: 4, hidden: 64}]}\nproviders: [farm, torch]\n"
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> str:
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    return str(tmp_path / "m.yaml")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "there is no MATRIX"),
+        (["{matrix}"], "--target is missing; name some of sm_90, sm_100, gfx942, gfx950, ascend910b"),
+        (["{matrix}", "--target", "sm90"], 'did you mean "sm_90"?'),
+        (["{matrix}", "--target", "sm_90", "--select", "provider=torch"], "peers are not compiled"),
+        (["{matrix}", "--target", "sm_90", "--workers", "0"], "between 1 and 64"),
+        (["{matrix}", "--target", "sm_90", "--run-id", "../x"], "cannot name a folder"),
+        (["{matrix}", "--setup", "ascend"], "--setup stands alone"),
+        (["{matrix}", "--target", "sm_90", "--provider", "mine=nowhere_at_all:f"], 'no module "nowhere_at_all"'),
+    ],
+)
+def test_a_wrong_command_line(words: list[str], said: str, matrix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compile", *(w.format(matrix=matrix) for w in words)]) == 2
+    told = capsys.readouterr().err
+    assert said in told and told.startswith("farm compile: ") and told.count("\n") == 1
+
+
+def test_a_tool_chain_that_is_not_there_is_named_with_its_cure(
+    matrix: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ascend_environment, "find", lambda: None)
+    store = tmp_path / "store"
+    assert main(["compile", matrix, "--target", "sm_90,ascend910b", "--out", str(store)]) == 2
+    told = capsys.readouterr().err
+    assert "--target ascend910b" in told and "farm compile --setup ascend" in told and told.count("\n") == 1
+    assert not store.exists()
+
+
+def test_a_python_without_triton_is_told_before_the_run(
+    matrix: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compile_run, "find_spec", lambda name: None if name == "triton" else True)
+    assert main(["compile", matrix, "--target", "gfx950"]) == 2
+    assert "--target gfx950: there is no triton in this Python" in capsys.readouterr().err
+
+
+def test_setup_makes_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def setup(log: Any) -> None:
+        log("making")
+
+    monkeypatch.setattr(ascend_environment, "setup", setup)
+    assert main(["compile", "--setup", "ascend"]) == 0
+    assert capsys.readouterr().err == "making\n"
+
+
+def test_a_store_that_has_the_run_is_refused(matrix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("triton")
+    (tmp_path / "store" / "runs" / "twice").mkdir(parents=True)
+    (tmp_path / "store" / "runs" / "twice" / "journal.jsonl").touch()
+    words = ["compile", matrix, "--target", "sm_90", "--out", str(tmp_path / "store"), "--run-id", "twice"]
+    assert main(words) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_the_cache_is_kept_within_its_bound(tmp_path: Path) -> None:
+    for i in range(5):
+        (tmp_path / "triton" / f"k{i}").mkdir(parents=True)
+        (tmp_path / "triton" / f"k{i}" / "norm.cubin").write_bytes(bytes(1000))
+    now = (tmp_path / "triton" / "k0").stat().st_mtime
+    assert cache.trim(tmp_path, limit=2500, now=now) == 0  # all are in use
+    assert cache.trim(tmp_path, limit=2500, now=now + 2 * cache.YOUNG_SECONDS) == 3
+    assert len(list((tmp_path / "triton").iterdir())) == 2
+    assert cache.trim(tmp_path / "absent") == 0
+
+
+def test_a_cache_that_cannot_be_written_is_made_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FARM_CACHE", str(tmp_path / "file"))
+    assert cache.folder(tmp_path / "other") == tmp_path / "other"
+    monkeypatch.setenv("FARM_CACHE", str(tmp_path / "good"))
+    assert cache.folder(tmp_path / "other") == tmp_path / "good" / "compile"
