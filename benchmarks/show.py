@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections import Counter
 
+from farm.errors import StoreError
 from farm.store import Store
 
 
 def main(argv: list[str]) -> None:
-    run = Store(argv[0] if argv else "farm-results").run(argv[1] if len(argv) > 1 else "last")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.show", description=(__doc__ or "").split(":")[0])
+    parser.add_argument("store", nargs="?", default="farm-results", metavar="STORE")
+    parser.add_argument("run", nargs="?", default="last", metavar="RUN")
+    options = parser.parse_args(argv)
+    try:
+        run = Store(options.store).run(options.run)
+    except StoreError as error:
+        parser.error(str(error))
     rows = run.rows
     print(f"{run.id}: {len(rows)} planned, {dict(Counter(r['status'] for r in rows))}, {run.head.get('seconds')} s")
     print("quality", dict(Counter(r["timing_quality"] for r in rows)), dict(Counter(r["timing_method"] for r in rows)))

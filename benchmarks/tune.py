@@ -1,6 +1,6 @@
 """Searches, on the GPU of this machine, the launch configurations that `kernels/ops/rms_norm/gpu/tuned.py` holds.
 
-    python -m benchmarks.tune --out tuned.json [--only forward,backward] [--shapes 4096x4096,...] [--seconds 500]
+    python -m benchmarks.tune --out report.json [--only forward,backward] [--shapes 4096x4096,...] [--seconds 500]
 
 A coordinate search per (op, operation, dtype, rows, hidden): a few seeds for each kernel, then the neighbours of the
 best ones, which differ in one key.  All that is to be timed in a round is compiled first, in parallel processes that
@@ -15,6 +15,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import re
 import statistics
 import sys
 import time
@@ -36,6 +37,7 @@ SHAPES: dict[str, tuple[tuple[int, int], ...]] = {
         (4096, 16384), (8192, 32768), (4096, 65536), (16384, 1000), (8192, 3584), (8192, 4095), (8192, 5120),
     ),
 }  # fmt: skip
+OPS = ("rms_norm", "fused_add_rms_norm")
 _SIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
 #: What a block may have in shared memory on sm_90, and threads in a block.
 SHARED, THREADS = 232448, 1024
@@ -552,17 +554,32 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--table", nargs="+", metavar="REPORT", help="print tuned.py for these reports, time nothing")
     parser.add_argument("--measured", default="", help="with --table: on what and when, for the docstring")
     parser.add_argument("--only", default="forward,backward", help="which operations")
-    parser.add_argument("--ops", default="rms_norm,fused_add_rms_norm")
+    parser.add_argument("--ops", default=",".join(OPS))
     parser.add_argument("--dtypes", default="bfloat16")
     parser.add_argument("--shapes", default="", help="rows x hidden, e.g. 4096x4096,32768x128; default: all")
     parser.add_argument("--seconds", type=float, default=500.0)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(arguments)
     if options.table:
-        print(table(options.table, options.measured), end="")
+        try:
+            text = table(options.table, options.measured)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            parser.error(f"--table: no report that --out wrote ({type(error).__name__}: {error})")
+        print(text, end="")
         return 0
     if not options.out:
         parser.error("--out REPORT.json is needed")
+    known = {"--ops": OPS, "--only": tuple(SHAPES), "--dtypes": tuple(_SIZE)}
+    for flag, given in (("--ops", options.ops), ("--only", options.only), ("--dtypes", options.dtypes)):
+        for name in given.split(","):
+            if name not in known[flag]:
+                parser.error(f"{flag}: there is no {name!r}, but {', '.join(known[flag])}")
+    if not re.fullmatch(r"([1-9]\d*x[1-9]\d*(,[1-9]\d*x[1-9]\d*)*)?", options.shapes):
+        parser.error(f"--shapes: {options.shapes!r} is not like 4096x4096,32768x128")
+    import torch
+
+    if not torch.cuda.is_available():
+        parser.error(f"torch {torch.__version__} sees no GPU; a search needs one")
     wanted = tuple(tuple(int(n) for n in s.split("x")) for s in options.shapes.split(",") if s)
     tasks = [
         Task(op, operation, dtype, *shape)

@@ -79,7 +79,7 @@ def canonical_json(value: Any) -> str:
 class Timing:
     """A timing policy as asked for.  `method` names it; `version` is the policy's own; the rest are its parameters."""
 
-    method: str = "none"  # rotating_graph, events, host, none (profiler comes with the issue Truth)
+    method: str = "none"  # rotating_graph, events, host, none
     version: int = 2  # 1 took samples before the device had left its idle state
     cache: str = "cold"  # cold: every launch finds its inputs in memory; warm: in the last-level cache
     min_samples: int = 20

@@ -127,8 +127,8 @@ def _tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Outcome)
     for line in progress.summary(outcome.rows, outcome.seconds):
         print(line, file=err)
     for name in dict.fromkeys(target for target, _ in outcome.kernels):
-        mine = [r for r in outcome.rows if r["cell_id"].endswith(f"@{name}") and r["status"] != "skipped"]
-        print(f"{name}: {len(mine)} cells are {sum(t == name for t, _ in outcome.kernels)} kernels", file=err)
+        built = sum(r["cell_id"].endswith(f"@{name}") and r["resources"] not in ("", "[]") for r in outcome.rows)
+        print(f"{name}: {built} cells are {sum(t == name for t, _ in outcome.kernels)} kernels", file=err)
     bad = [r for r in outcome.rows if progress.needs_a_look(r, False) and r["status"] != "lost"]
     if bad:
         print(f"{len(bad)} cell{'s need' if len(bad) > 1 else ' needs'} a look; the first:", file=err)

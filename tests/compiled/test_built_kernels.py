@@ -47,7 +47,8 @@ def test_a_report_for_every_launch(found: Any, target: str) -> None:
     for kernel in reports:
         assert 0 < kernel["registers"] <= 512
         assert 0 < kernel["occupancy"] <= 1
-        assert kernel["instructions"]["global_loads"] and kernel["instructions"]["global_stores"]
+        instructions = kernel["instructions"]
+        assert instructions["global_stores"] and (instructions["global_loads"] or instructions["async_copies"])
         assert 0 < kernel["code_bytes"] < kernel["binary_bytes"]
     assert {k["phase"] for k in reports} == {"forward", "backward"}
     for row in rows:

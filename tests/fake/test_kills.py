@@ -240,7 +240,9 @@ def test_closed_output_does_not_end_the_run(farm: Farm, closed: tuple[int, ...])
 
 
 def test_a_hang_up_ends_the_run_in_order(farm: Farm) -> None:
-    run = farm(matrix(200))
+    # The suite itself may run under nohup, which a farm would inherit, and rightly go on.
+    listen = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)}
+    run = farm(matrix(200), popen=listen)
     finished = run.wait_for("result", 3)
     assert run.process is not None
     run.process.send_signal(signal.SIGHUP)

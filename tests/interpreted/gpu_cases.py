@@ -72,7 +72,7 @@ def nightly(share: str) -> list[Case]:
     match = re.fullmatch(r"([1-9]\d*)(?:/([1-9]\d*))?", share)
     number, shares = (int(n or 1) for n in match.groups()) if match else (1, 0)
     if number > shares:
-        raise ValueError(f"FARM_NIGHTLY is {share!r}; it takes 1 for all cells, or k/n for the k-th share of n")
+        raise ValueError(f"FARM_NIGHTLY (make: SHARE) is {share!r}; give 1 for all cells, k/n for the k-th share of n")
     full = {**FACTORS, "subject": OPS, "rows": (0, 1, 3, 17)}
     names = ("subject", "mode", "operation", "casting", "dtype", "hidden", "rows")
     draw = random.Random(3)

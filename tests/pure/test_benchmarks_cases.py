@@ -1,4 +1,4 @@
-"""What the kernel benchmarks plan: every shape of the issue, the contract's bytes, shares of the time."""
+"""What the kernel benchmarks plan: every shape that they shall have, the contract's bytes, shares of the time."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ GOLDEN = (
     '"dtypes":{"weight":"float32","x":"float32"},"family":"mixed","mode":"auto","op":"norm","operation":"forward",'
     '"params":{"casting":"llama","eps":1e-06,"groups":1,"note":"","offset":0.0,"weight":true},"provider":"torch",'
     '"seed":0,"timing":{"cache":"cold","max_samples":200,"max_seconds":1.0,"method":"rotating_graph",'
-    '"min_samples":20,"target_rel_width":0.01,"version":1}}'
+    '"min_samples":20,"target_rel_width":0.01,"version":2}}'
 )
 
 

@@ -66,7 +66,7 @@ def choose(
     """See kernels.ops.rms_norm.dispatch.choose; `mode` is one that serves."""
     found = tuned.find(target, op, operation, dtype, rows, hidden) if mode == "auto" else None
     if found is not None:
-        if target == "cuda:100" and "hold" in DEFAULTS[found["kernel"]]:
+        if target == "cuda:100" and dtype == "float32" and "hold" in DEFAULTS[found["kernel"]]:
             found = {**found, "hold": False}  # held, 4096x4096 float32 spilled 4 bytes there (offline, triton 3.7.1)
         return _bound(build(operation, found, rows, hidden, _BYTES[dtype], cores, target), target)
     if mode == "auto":
