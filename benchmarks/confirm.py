@@ -11,7 +11,7 @@ The interval of the ratio, 99 %, and why: `benchmarks/intervals.py`.
 `confirmed slower`, `confirmed faster` or `not distinguishable` are against 1; UNDER THE BAR means that the whole
 interval lies under what the cell is held to (0.98 of the best peer forward, 1.00 backward).
 
-Exit codes: 0 no cell is confirmed under its bar, 1 one is, or one could not be measured, 2 wrong usage or no GPU here.
+Exit codes: 0 no cell is confirmed under its bar, 1 one is, or one has fewer rounds than asked for, 2 wrong usage or no GPU here.
 """
 
 from __future__ import annotations
@@ -190,9 +190,9 @@ def data(found: Sequence[Outcome], told: Sequence[Mapping[str, Sequence[Event]]]
     }
 
 
-def exit_code(found: Sequence[Outcome]) -> int:
-    """1 where a cell is confirmed under its bar, or has too few rounds to say so."""
-    return int(any(o.under or o.found is None for o in found))
+def exit_code(found: Sequence[Outcome], wanted: int = ROUNDS) -> int:
+    """1 where a cell is confirmed under its bar, or has fewer rounds than wanted: of three, little can be confirmed."""
+    return int(any(o.under or o.found is None or o.found.rounds < wanted for o in found))
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -252,7 +252,7 @@ def main(argv: Sequence[str]) -> int:
         for name, content in contents.items():
             (options.out / f"confirm.{name}").write_text(content + "\n", encoding="utf-8")
     print(text(found))
-    return exit_code(found)
+    return exit_code(found, options.rounds)
 
 
 if __name__ == "__main__":

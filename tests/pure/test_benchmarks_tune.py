@@ -1,12 +1,118 @@
-"""What the search for launch configurations says of bad input: one sentence, exit code 2, nothing timed."""
+"""The tuner's pure half: what it starts from, where it goes from there, and the table that it writes."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.tune import main
+from benchmarks import tune
+from benchmarks.tune_space import DOMAIN, OPS, SHAPES, Config, Task, key_of, mode_of, neighbours, seeds, sensible
+from benchmarks.tune_table import table
+from kernels.ops.rms_norm.choice import MODES
+from kernels.ops.rms_norm.gpu import choose, tuned
+
+TASKS = [
+    Task(op, operation, dtype, *shape)
+    for op in OPS
+    for operation, shapes in SHAPES.items()
+    for shape in shapes[::4]
+    for dtype in ("bfloat16", "float32")
+]
+SIZE = {"float32": 4, "bfloat16": 2}
+
+
+def built(task: Task, config: Config) -> Any:
+    mode = mode_of(config, task.hidden)
+    return choose.build(
+        task.operation, {**config, "mode": mode}, task.rows, task.hidden, SIZE[task.dtype], 132, "cuda:90"
+    )
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda t: t.name)
+def test_every_seed_can_be_launched_and_is_there_once(task: Task) -> None:
+    found = seeds(task)
+    assert found and len({key_of(c) for c in found}) == len(found)
+    for config in found:
+        assert sensible(task, config)
+        choice = built(task, config)
+        assert choice.num_warps * 32 <= 1024 and choice.mode in MODES[1:]
+        assert choice.rows <= task.rows and choice.programs >= 1
+
+
+@pytest.mark.parametrize("task", TASKS[::3], ids=lambda t: t.name)
+def test_a_neighbour_differs_in_one_key_and_stays_in_the_domain(task: Task) -> None:
+    for config in seeds(task)[::7]:
+        for other in neighbours(task, config):
+            changed = {k for k in config if config[k] != other[k]}
+            # More warps in fewer programs: the threads of a core are kept.
+            assert len(changed) == 1 or changed == {"num_warps", "per_core"}
+            assert set(other) == set(config) and sensible(task, other)
+            assert all(other[k] in DOMAIN[k] for k in changed)
+            built(task, other)
+
+
+def test_what_fits_nowhere_is_not_sensible() -> None:
+    task = Task("rms_norm", "backward", "bfloat16", 8192, 8192)
+    good = next(c for c in seeds(task) if c["kernel"] == "backward_rows" and c["num_stages"] == 3)
+    assert sensible(task, good)
+    assert not sensible(task, {**good, "num_warps": 64})  # more than a block's threads
+    assert not sensible(task, {**good, "num_stages": 5, "rows": 8})  # more than its shared memory
+    assert not sensible(task, {**good, "num_warps": 1})  # more than its registers
+    assert not sensible(Task("rms_norm", "backward", "bfloat16", 1, 8192), {**good, "rows": 2})  # more than its rows
+
+
+@pytest.mark.parametrize(
+    ("config", "hidden", "mode"),
+    [
+        ({"kernel": "forward_rows", "rows": 1}, 4096, "multi_wave_cached"),
+        ({"kernel": "forward_rows", "rows": 4}, 256, "row_packed"),
+        ({"kernel": "forward_persistent", "rows": 4}, 256, "static_persistent"),
+        ({"kernel": "forward_chunks", "rows": 1, "keep": 0}, 8192, "multi_wave_reload"),
+        ({"kernel": "forward_chunks", "rows": 1, "keep": 8192}, 8192, "multi_wave_cached"),  # nothing is read again
+        ({"kernel": "forward_chunks", "rows": 2, "keep": 0}, 8192, "column_tiled"),
+        ({"kernel": "backward_rows", "rows": 1}, 4096, "static_persistent"),
+        ({"kernel": "backward_rows", "rows": 2}, 4096, "row_packed"),
+        ({"kernel": "backward_columns", "rows": 4}, 65536, "column_tiled"),
+    ],
+)
+def test_a_configuration_is_told_by_the_mode_that_it_is(config: Config, hidden: int, mode: str) -> None:
+    assert mode_of(config, hidden) == mode
+
+
+def test_bytes_are_those_of_the_contract() -> None:
+    size = 4096 * 1024 * 2
+    told = {(op, o): Task(op, o, "bfloat16", 4096, 1024).bytes / size for op in OPS for o in SHAPES}
+    assert told == {
+        ("rms_norm", "forward"): 2, ("rms_norm", "backward"): 3,
+        ("fused_add_rms_norm", "forward"): 4, ("fused_add_rms_norm", "backward"): 4,
+    }  # fmt: skip
+
+
+def test_the_table_holds_the_best_of_the_last_report(tmp_path: Path) -> None:
+    task = Task("rms_norm", "forward", "bfloat16", 8192, 4096)
+    first, second, third = seeds(task)[:3]
+    reports = []
+    for number, tried in enumerate(([[3.0, first], [4.0, second]], [[2.0, third], [2.5, first]])):
+        reports.append(str(tmp_path / f"{number}.json"))
+        Path(reports[-1]).write_text(json.dumps({task.name: {"tried": tried}}))
+    namespace: dict[str, Any] = {}
+    exec(compile(table(reports, "on a chip"), "tuned.py", "exec"), namespace)
+    found = namespace["find"]("cuda:90", "rms_norm", "forward", "bfloat16", 8192, 4096)
+    assert {**choose.DEFAULTS["forward_rows"], "rows": 1, **found} == {
+        **choose.DEFAULTS["forward_rows"], **third, "mode": mode_of(third, 4096),
+    }  # fmt: skip
+    assert namespace["find"]("hip:gfx942", "rms_norm", "forward", "bfloat16", 8192, 4096) is None
+    assert namespace["__doc__"] is not None and "on a chip" in namespace["__doc__"]
+
+
+def test_the_shipped_table_is_what_the_program_writes() -> None:
+    """Its functions are the template's: edited by hand, it would be lost at the next tuning."""
+    shipped = Path(tuned.__file__).read_text()
+    written = table([], "").split("def _value", 1)[1]
+    assert shipped.split("def _value", 1)[1] == written
 
 
 @pytest.mark.parametrize(
@@ -22,7 +128,7 @@ from benchmarks.tune import main
 )
 def test_bad_options(arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        main(list(arguments))
+        tune.main(list(arguments))
     assert stopped.value.code == 2 and said in capsys.readouterr().err
 
 
@@ -33,6 +139,6 @@ def test_a_table_of_what_is_no_report(text: str | None, tmp_path: Path, capsys: 
     if text is not None:
         report.write_text(text)
     with pytest.raises(SystemExit) as stopped:
-        main(["--table", str(report)])
+        tune.main(["--table", str(report)])
     told = capsys.readouterr()
     assert stopped.value.code == 2 and "--table: no report" in told.err and not told.out
