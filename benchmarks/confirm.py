@@ -11,7 +11,8 @@ The interval of the ratio, 99 %, and why: `benchmarks/intervals.py`.
 `confirmed slower`, `confirmed faster` or `not distinguishable` are against 1; UNDER THE BAR means that the whole
 interval lies under what the cell is held to (0.98 of the best peer forward, 1.00 backward).
 
-Exit codes: 0 no cell is confirmed under its bar, 1 one is, or one has fewer rounds than asked for, 2 wrong usage or no GPU here.
+Exit codes: 0 no cell is confirmed under its bar, 1 one is, or one has fewer rounds than asked for, 2 wrong usage or no
+GPU here.
 """
 
 from __future__ import annotations

@@ -31,6 +31,12 @@ MEASURES: Mapping[str, str] = {
     "ir_bytes": "text before the binary, bytes",
     "code_bytes": "code, bytes",
 }
+_BRIEF = {
+    "registers": "registers",
+    "spill_store_bytes": "bytes spilled",
+    "shared_bytes": "bytes of shared memory",
+    "ub_bytes": "bytes of Unified Buffer",
+}
 _SHOWN_CELLS = 3
 
 
@@ -104,7 +110,7 @@ class Difference:
             yield f"the farm failed: {fault}"
         touched = self.cells - self.same - self.rewritten
         yield (
-            f"{touched} cells differ in what they take, {self.rewritten} in code alone, "
+            f"{touched} cells differ in what they take, {self.rewritten} in code or name alone, "
             f"{self.same} are the same machine code"
         )
 
@@ -127,11 +133,12 @@ def compare(names: tuple[str, str], before: Sequence[Row], after: Sequence[Row])
             worse |= Status(b["status"]) in FINDINGS and Status(a["status"]) not in FINDINGS
         kernels = [json.loads(r["resources"] or "[]") for r in (a, b)]
         labels = [_names(k) for k in kernels]
-        if labels[0] != labels[1]:
-            moved.append((cell, labels[0], labels[1]))
-            differs = True
-        rewritten = False
-        for x, y in _pairs(*kernels):
+        pairs = list(_pairs(*kernels))
+        rewritten = labels[0] != labels[1]  # by another name alone it takes no more
+        if rewritten:
+            moved.append((cell, *(_briefly(k) for k in kernels)))
+            differs |= len(pairs) < max(len(k) for k in kernels)
+        for x, y in pairs:
             measures = _measures(x, y)
             if measures:
                 name = x["kernel"] if x["kernel"] == y["kernel"] else f"{x['kernel']} -> {y['kernel']}"
@@ -190,6 +197,17 @@ def _identity(kernel: Row) -> str:
 
 def _names(kernels: Sequence[Row]) -> str:
     return ", ".join(f"{k['kernel']} ({k['phase']})" for k in kernels) or "none"
+
+
+def _briefly(kernels: Sequence[Row]) -> str:
+    """The kernels with what each takes: those that have no partner on the other side are compared by nothing else."""
+    told = []
+    for kernel in kernels:
+        counts = kernel.get("instructions") or {}
+        moves = (f"{sum(counts[k].values())} {k.replace('_', ' ')}" for k in instructions.KINDS if counts.get(k))
+        sizes = (f"{_text(kernel[k])} {words}" for k, words in _BRIEF.items() if kernel.get(k))
+        told.append(f"{kernel['kernel']} ({', '.join((kernel['phase'], *sizes, *moves))})")
+    return " + ".join(told) or "none"
 
 
 def _told(row: Row) -> str:

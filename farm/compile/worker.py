@@ -18,7 +18,9 @@ the target's own tool chain, so it needs nothing but torch, Triton, NumPy and th
 from __future__ import annotations
 
 import contextlib
+import errno
 import faulthandler
+import functools
 import hashlib
 import importlib
 import json
@@ -36,10 +38,12 @@ from typing import Any
 from farm.child.__main__ import _die_with_parent, _private_pipes
 from farm.compile.targets import TARGETS, CompileTarget
 
-#: Counted up when a report of the same kernel would say something else: reports are kept between runs.
-REPORT = 3
+#: The code that reads compiled kernels: reports are kept between runs, and belong to the code that made them.
+READERS = Path(__file__).parent
 #: Families of compilers: a module with offline(target) and resources(kernel).
 FAMILIES = {"cuda": "nvidia", "hip": "amd", "npu": "ascend"}
+#: What a host may run out of while a compiler writes its files: no fault of any kernel.
+HOST_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
 Say = Callable[[dict[str, Any]], None]
 _TEMPORARY = re.compile(r"\S*/tmp\w+(?=\.\w+)")
 
@@ -230,6 +234,8 @@ def classify(error: Exception) -> tuple[str, str]:
     """(status, reason) of an exception out of a compilation on tensors without memory."""
     text, kernel = _text(error), _kernel(error)
     text = f"kernel {kernel}: {text}" if kernel else text
+    if isinstance(error, OSError) and error.errno in HOST_ERRORS:
+        return "infra_error", f"this host is short of something: {text}"
     names = {c.__name__ for c in type(error).__mro__}
     module = type(error).__module__.split(".")[0]
     if names & {"CompilationError", "OutOfResources", "PTXASError", "MLIRCompilationError"} or module == "triton":
@@ -267,7 +273,13 @@ def _rivals(launch: Any) -> tuple[str, ...]:
 
 def _digest(target: CompileTarget, kernel: Any, options: dict[str, Any]) -> str:
     """What a report hangs on: the kernel's hash names its source, options, target and compiler."""
-    return hashlib.sha256(f"{REPORT}\0{target}\0{kernel.hash}\0{options}".encode()).hexdigest()[:40]
+    return hashlib.sha256(f"{_readers(READERS)}\0{target}\0{kernel.hash}\0{options}".encode()).hexdigest()[:40]
+
+
+@functools.cache
+def _readers(folder: Path) -> str:
+    """Digest of the modules in a folder."""
+    return hashlib.sha256(b"\0".join(f.read_bytes() for f in sorted(folder.glob("*.py")))).hexdigest()
 
 
 def _keep(path: Path, text: str) -> None:

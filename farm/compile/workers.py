@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from farm.cell import Owner, Status
 from farm.compile.jobs import Job, after
 from farm.deadline import Deadline
+from farm.errors import InfraError
 from farm.supervise import Environment, child_variables, describe_exit
 
 #: Seconds until a worker has imported torch and Triton; the first time on a host that may be from a cold disk.
@@ -102,6 +103,15 @@ class Pool:
             self.selector.close()
 
     def _start(self, job: Job) -> None:
+        try:
+            self._begin(job)
+        except OSError as error:
+            raise InfraError(
+                f"{self.folder}: a compiling process cannot be started ({error.strerror or error}); "
+                "see that there is room there, or set TMPDIR to another folder"
+            ) from None
+
+    def _begin(self, job: Job) -> None:
         self.started += 1
         file, log = (self.folder / f"{self.started}.{kind}" for kind in ("json", "log"))
         cells = [self.describe(index) for index in job.cells]

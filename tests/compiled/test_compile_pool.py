@@ -16,6 +16,7 @@ from compiling import HERE, ROOT
 from farm.cell import Owner, Status
 from farm.compile.jobs import Job
 from farm.compile.workers import Chain, Pool
+from farm.errors import InfraError
 
 
 class Heard:
@@ -121,6 +122,13 @@ def test_nonsense_on_the_pipe_ends_the_worker(tmp_path: Path) -> None:
 def test_an_environment_that_cannot_compile_is_unsupported(tmp_path: Path) -> None:
     heard = run(tmp_path, before="say(event='unusable', reason='no compiler for t'); sys.exit(0)")
     assert set(heard.concluded.values()) == {(Status.UNSUPPORTED, Owner.INFRA, "no compiler for t")}
+
+
+def test_a_folder_that_cannot_be_written_is_said_in_one_sentence(tmp_path: Path) -> None:
+    pool = Pool(Heard(), workers=1, folder=tmp_path / "gone", cache=tmp_path, describe=lambda i: {"index": i},
+                chains={"t": Chain()}, cell_seconds=lambda i: 1.0)  # fmt: skip
+    with pytest.raises(InfraError, match=r"gone: a compiling process cannot be started .*set TMPDIR"):
+        pool.run([Job("t", (0,))])
 
 
 def test_a_worker_that_never_starts_is_the_farms_fault(tmp_path: Path) -> None:

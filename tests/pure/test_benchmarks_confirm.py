@@ -120,6 +120,7 @@ def test_a_round_that_one_side_lost_is_no_round() -> None:
     (o, *_) = simulated({}, lost=(2, "peer", CASES[0].id))
     assert len(o.ours_us) == len(o.peer_us) == 4 and o.found is not None and o.found.rounds == 4
     assert o.trouble == "liger: signal 9"
+    assert not o.under and confirm.exit_code([o]) == 1 and confirm.exit_code([o], 4) == 0
 
 
 def test_too_few_rounds_confirm_nothing_and_are_an_error() -> None:

@@ -55,14 +55,25 @@ def test_a_renamed_kernel_is_compared_where_it_is_the_only_one() -> None:
     found = compare(NAMES, [built(0)], [built(0, kernels=[kernel("renamed", registers=30)])])
     assert found.changes[0].kernel == "norm -> renamed"
     assert found.changes[0].measures == (("registers", 40, 30),)
-    assert found.moved == ((built(0)["cell_id"], "norm (forward)", "renamed (forward)"),)
+    told = ", 32 bytes of shared memory, 4 global loads, 2 global stores)"
+    before, after = f"norm (forward, 40 registers{told}", f"renamed (forward, 30 registers{told}"
+    assert found.moved == ((built(0)["cell_id"], before, after),)
+
+
+def test_a_new_name_alone_takes_nothing() -> None:
+    found = compare(NAMES, [built(0)], [built(0, kernels=[kernel("renamed")])])
+    assert found.changes == () and len(found.moved) == 1
+    assert (found.rewritten, found.same) == (1, 0)
+    assert list(found.lines())[-1].startswith("0 cells differ in what they take, 1 in code or name alone")
 
 
 def test_a_kernel_that_was_split_is_told_and_not_compared() -> None:
     after = [built(0, kernels=[kernel("first", registers=30), kernel("second", registers=20)])]
     found = compare(NAMES, [built(0)], after)
     assert found.changes == ()
-    assert found.moved[0][2] == "first (forward), second (forward)"
+    first, second = found.moved[0][2].split(" + ")
+    assert first.startswith("first (forward, 30 registers, ") and first.endswith(" 4 global loads, 2 global stores)")
+    assert second.startswith("second (forward, 20 registers, ")
     assert (found.same, found.rewritten) == (0, 0)
 
 

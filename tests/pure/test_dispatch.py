@@ -111,6 +111,9 @@ def launchable(choice: Choice, target: str, rows: int, hidden: int, size: int, o
     assert {options["store"], options.get("load", "")} <= {"", "evict_first", "evict_last"}
     groups = divide_up(rows, choice.rows)
     grid(choice, kernel, groups, hidden, cores)
+    in_one_dimension(
+        choice, divide_up(hidden, choice.block) if kernel == "backward_columns" else choice.programs, target
+    )
     if kernel in ("forward_persistent", "backward_rows"):
         assert hidden <= choice.block < 2 * hidden
         assert choice.block % options["span"] == 0 and power(options["span"])
@@ -133,6 +136,7 @@ def launchable(choice: Choice, target: str, rows: int, hidden: int, size: int, o
         threads(sweep, target)
         tile(sweep, hidden)
         assert sweep.block % dict(sweep.options)["span"] == 0 and sweep.programs <= gpu.MAX_PROGRAMS
+        in_one_dimension(sweep, sweep.programs, target)
     if operation == "backward":
         partial_sums(choice, kernel, hidden, cores, target)
 
@@ -141,6 +145,26 @@ def threads(choice: Choice, target: str) -> None:
     lanes = 64 if target.startswith("hip") else 32
     assert power(choice.num_warps) and choice.num_warps * lanes <= 1024
     assert 1 <= choice.num_stages <= 8
+
+
+def in_one_dimension(choice: Choice, programs: int, target: str) -> None:
+    """HIP counts threads there, not blocks, and refuses 2^32 of them."""
+    if target.startswith("hip"):
+        assert programs * choice.num_warps * 64 < 2**32
+
+
+@pytest.mark.parametrize("hidden", [1, 1024, 1025, 2048, 16384, 32769])
+def test_more_threads_than_hip_launches_are_never_asked_for(hidden: int) -> None:
+    """2^24 rows of 1,025 bfloat16 are 34 GB: they fit into an MI300X."""
+    for rows, operation, mode in itertools.product((2**22, 2**24, 2**26, 2**31 - 1), OPERATIONS, MODES):
+        question = ("hip:gfx942", rows, hidden, "bfloat16", operation)
+        reason = dispatch.refusal(question[0], mode, *question[1:], "rms_norm")
+        if reason is None:
+            launchable(dispatch.choose(*question, cores=304, mode=mode), *question[:3], 2, operation, 304)
+        else:
+            assert mode != "auto" and (hidden > 8192 or "takes a program a tile" in reason)
+    assert dispatch.choose("hip:gfx942", 2**24, 1025, "bfloat16", "forward", cores=304).mode == "static_persistent"
+    assert dispatch.choose("cuda:90", 2**24, 1025, "bfloat16", "forward", cores=132).mode == "multi_wave_cached"
 
 
 def tile(choice: Choice, hidden: int) -> None:

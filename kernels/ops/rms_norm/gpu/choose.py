@@ -25,6 +25,9 @@ MAX_TRIPS = 16
 #: A grid's first dimension ends here on CUDA and HIP; its second at 65,535.
 MAX_PROGRAMS = 2**31 - 1
 MAX_SPLITS = 65535
+#: HIP launches fewer threads than this in a dimension of the grid, 64 a wave (HIP's kernel language, grid limits).
+MAX_HIP_THREADS = 2**32
+MAX_HIP_WAVES = 16
 #: Offsets inside a tile are int32: fewer rows where these are so wide.
 MAX_OFFSET = 2**31
 
@@ -48,16 +51,30 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 def refusal(target: str, mode: str, rows: int, hidden: int, dtype: str, operation: str, op: str) -> str | None:
     """Why `mode` cannot serve [rows, hidden], or None."""
-    del target, dtype
     if mode in ("multi_wave_cached", "static_persistent"):
         widest = MAX_BLOCK if operation == "forward" else MAX_BACKWARD_BLOCK
         if hidden > widest:
             return f"mode {mode} of {op} keeps a row in one tile, {operation} at most {widest}; hidden is {hidden}"
     if mode == "row_packed" and hidden > MAX_PACKED:
         return f"mode {mode} of {op} packs several rows in one tile, at most {MAX_PACKED} wide; hidden is {hidden}"
-    if operation == "forward" and mode in ("multi_wave_cached", "row_packed") and rows > MAX_PROGRAMS:
-        return f"mode {mode} of {op} takes a program a tile, at most {MAX_PROGRAMS}; rows is {rows}"
+    if operation == "forward" and mode in ("multi_wave_cached", "row_packed"):
+        most = _most_rows(target, mode, hidden, _BYTES[dtype])
+        if rows > most:
+            return f"mode {mode} of {op} takes a program a tile, at most {most}; rows is {rows}"
     return None
+
+
+def _most_rows(target: str, mode: str, hidden: int, size: int) -> int:
+    """The most rows that a forward with a program a tile can have."""
+    config = _FORWARD[mode](MAX_PROGRAMS, hidden, size, 1)
+    return min(MAX_PROGRAMS, config.get("rows", 1) * _most_programs(target, config["num_warps"]))
+
+
+def _most_programs(target: str, warps: int) -> int:
+    """The largest grid of programs of so many warps, in its first dimension."""
+    if target.startswith("hip"):
+        return min(MAX_PROGRAMS, (MAX_HIP_THREADS - 1) // (64 * min(warps, MAX_HIP_WAVES)))
+    return MAX_PROGRAMS
 
 
 def choose(
@@ -70,7 +87,7 @@ def choose(
             found = {**found, "hold": False}  # held, 4096x4096 float32 spilled 4 bytes there (offline, triton 3.7.1)
         return _bound(build(operation, found, rows, hidden, _BYTES[dtype], cores, target), target)
     if mode == "auto":
-        mode = _auto(target, rows, hidden, operation, cores)
+        mode = _auto(target, rows, hidden, dtype, operation, cores)
     rule = _FORWARD[mode] if operation == "forward" else _BACKWARD[mode]
     config = rule(rows, hidden, _BYTES[dtype], cores)
     return _bound(build(operation, config, rows, hidden, _BYTES[dtype], cores, target), target)
@@ -121,7 +138,7 @@ def build(operation: str, config: dict[str, Any], rows: int, hidden: int, size: 
     elif per_core:
         programs = min(groups, cores * per_core)
     else:
-        programs = min(groups, MAX_PROGRAMS)
+        programs = min(groups, _most_programs(target, warps))
     return Choice(mode, tile, block, warps, stages, programs, tuple(sorted(config.items())))
 
 
@@ -137,7 +154,8 @@ def sweep(rows: int, hidden: int, size: int, target: str) -> Choice:
     block = min(next_power_of_2(hidden), 8192)
     warps = _clamp(block // 512, 1, 16)
     span = (("span", min(block, warps * 512 // size)),)
-    return _bound(Choice("multi_wave_reload", 1, block, warps, 1, min(rows, MAX_PROGRAMS), span), target)
+    programs = min(rows, _most_programs(target, warps))
+    return _bound(Choice("multi_wave_reload", 1, block, warps, 1, programs, span), target)
 
 
 def reduction(count: int, hidden: int) -> Choice:
@@ -149,22 +167,20 @@ def reduction(count: int, hidden: int) -> Choice:
 
 def _bound(choice: Choice, target: str) -> Choice:
     """A block holds 1,024 threads: 32 warps, but 16 of CDNA's 64-lane waves (a launch with more is refused)."""
-    widest = 16 if target.startswith("hip") else 32
+    widest = MAX_HIP_WAVES if target.startswith("hip") else 32
     return replace(choice, num_warps=min(choice.num_warps, widest))
 
 
-def _auto(target: str, rows: int, hidden: int, operation: str, cores: int) -> str:
+def _auto(target: str, rows: int, hidden: int, dtype: str, operation: str, cores: int) -> str:
     """Measured on H200 with triton 3.6 (2026-11), mostly in bf16; elsewhere these stand in, unmeasured."""
-    del target
     if operation == "backward":
         if hidden > MAX_BACKWARD_BLOCK:
             return "column_tiled"
         return "row_packed" if hidden <= 1024 else "static_persistent"
     if hidden > 32768:
         return "multi_wave_reload"  # 2048x65536 cached 2256 GB/s, reload 2663; 2048x32768 fp32 cached 3920, reload 2713
-    if hidden <= 1024 and 4 * cores < rows <= MAX_PROGRAMS:
-        return "row_packed"
-    return "static_persistent" if rows > MAX_PROGRAMS else "multi_wave_cached"
+    mode = "row_packed" if hidden <= 1024 and rows > 4 * cores else "multi_wave_cached"
+    return mode if rows <= _most_rows(target, mode, hidden, _BYTES[dtype]) else "static_persistent"
 
 
 def _forward_cached(rows: int, hidden: int, size: int, cores: int) -> dict[str, Any]:

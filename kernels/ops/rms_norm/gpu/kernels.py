@@ -55,6 +55,12 @@ REP_AXIS = tl.constexpr(1 - ROW_AXIS.value)
 
 
 @triton.jit
+def _groups(rows, ROWS: tl.constexpr):
+    """How many tiles cover the rows, for rows >= 1; rows + ROWS may not fit int32 where rows does."""
+    return (rows - 1) // ROWS + 1
+
+
+@triton.jit
 def _over_rows(value):
     """[ROWS] as a tile of one column."""
     return tl.expand_dims(tl.expand_dims(value, REP_AXIS), 2)
@@ -230,7 +236,7 @@ def forward_persistent(
     if W is not None:
         cols, col_exists = _columns(0, hidden, BLOCK, SPAN, WHOLE)
         w = _load_weight(W, cols, col_exists, _over_rows(tl.arange(0, ROWS)), offset, SPREAD, "")
-    for group in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
+    for group in tl.range(tl.program_id(0), _groups(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
         _forward_tile(
             X, R, W, Y, S, RSTD, w, group, rows, hidden, x_stride * ALIGN, r_stride * ALIGN, eps, offset,
             ROUND, ROWS, BLOCK, SPAN, WHOLE, EVEN, SPREAD, "held", LOAD, STORE, 0,
@@ -288,7 +294,7 @@ def forward_chunks(
     r_stride = r_stride * ALIGN
     if PDL:
         cuda.gdc_wait()
-    for group in range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0)):
+    for group in range(tl.program_id(0), _groups(rows, ROWS), tl.num_programs(0)):
         first = tl.cast(group, tl.int64) * ROWS
         tile, row_exists = _rows(first, rows, ROWS, EVEN)
         squares = _zeros(ROWS, 1, SPAN)
@@ -389,7 +395,7 @@ def backward_rows(
         w = _load_weight(W, cols, col_exists, _over_rows(tl.arange(0, ROWS)), offset, SPREAD, "")
     if DW is not None:
         dw = _zeros(1 if FOLD else ROWS, BLOCK // SPAN, SPAN)
-    for group in tl.range(program, tl.cdiv(rows, ROWS), programs, num_stages=STAGES):
+    for group in tl.range(program, _groups(rows, ROWS), programs, num_stages=STAGES):
         first = tl.cast(group, tl.int64) * ROWS
         tile, row_exists = _rows(first, rows, ROWS, EVEN)
         inside = row_exists & col_exists
@@ -547,7 +553,7 @@ def backward_columns(
         w = tl.load(W + cols, mask=col_exists, other=0.0).to(tl.float32) + offset
     if DW is not None:
         dw = _zeros(ROWS, 1, BLOCK)
-    for group in tl.range(split, tl.cdiv(rows, ROWS), splits, num_stages=STAGES):
+    for group in tl.range(split, _groups(rows, ROWS), splits, num_stages=STAGES):
         first = tl.cast(group, tl.int64) * ROWS
         tile, row_exists = _rows(first, rows, ROWS, EVEN)
         inside = row_exists & col_exists
