@@ -15,11 +15,13 @@ STARTS = 2
 
 @dataclass(frozen=True)
 class Job:
-    """Cells of one target for one process, by index; `starts` counts processes that ended without blame for a cell."""
+    """Cells of one target for one process, by index; `starts` counts processes that ended before they began a cell, and
+    `killed` is the cell that was under way at the last SIGKILL."""
 
     target: str
     cells: tuple[int, ...]
     starts: int = 0
+    killed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,11 @@ def after(job: Job, done: set[int], begun: int | None, how: str, timed_out: bool
     """The fate of `job` when its worker ended (`how`: `signal 6 (SIGABRT)`) with cells `done`, and `begun` under way.
 
     The cell under way is named and costs nothing but itself.  A worker that ends before its first cell says nothing
-    about any cell; nor does a first SIGKILL, which may be the OOM killer's or an operator's.
+    about any cell; nor does a first SIGKILL at a cell, which may be the OOM killer's or an operator's.
     """
     if begun is not None and begun not in done:
-        if "SIGKILL" in how and not timed_out and not job.starts:
-            return Fate({}, Job(job.target, tuple(c for c in job.cells if c not in done), starts=1))
+        if "SIGKILL" in how and not timed_out and job.killed != begun:
+            return Fate({}, Job(job.target, tuple(c for c in job.cells if c not in done), killed=begun))
         status = Status.TIMED_OUT if timed_out else Status.CRASHED
         what = how if timed_out else f"the process that compiled it ended with {how}"
         rest = tuple(c for c in job.cells if c not in done and c != begun)
@@ -61,6 +63,6 @@ def after(job: Job, done: set[int], begun: int | None, how: str, timed_out: bool
     if not rest:
         return Fate()
     if done or job.starts + 1 < STARTS:
-        return Fate({}, Job(job.target, rest, 0 if done else job.starts + 1))
+        return Fate({}, Job(job.target, rest, 0 if done else job.starts + 1, job.killed))
     reason = f"the compiling process ended with {how} before it began a cell, {STARTS} times"
     return Fate(dict.fromkeys(rest, (Status.INFRA_ERROR, Owner.INFRA, reason)))

@@ -72,9 +72,11 @@ def test_a_worker_that_never_begins_is_started_again_and_then_is_the_farms_fault
 
 def test_a_first_sigkill_is_somebody_elses_and_a_second_is_the_cells() -> None:
     first = after(JOB, {3}, 4, "signal 9 (SIGKILL)", timed_out=False)
-    assert first.settled == {} and first.rest == Job("sm_90", (4, 5, 6), starts=1)
+    assert first.settled == {} and first.rest == Job("sm_90", (4, 5, 6), killed=4)
     second = after(first.rest, set(), 4, "signal 9 (SIGKILL)", timed_out=False)
     assert second.settled[4][0] is Status.CRASHED
+    third = after(first.rest, {4}, 5, "signal 9 (SIGKILL)", timed_out=False)  # at another cell it is a first one again
+    assert third.settled == {} and third.rest == Job("sm_90", (5, 6), killed=5)
     assert after(JOB, {3}, 4, "signal 9 (SIGKILL)", timed_out=True).settled[4][0] is Status.TIMED_OUT  # it was ours
 
 
