@@ -15,8 +15,10 @@ BIN    := .venv/bin
 run: .venv/run.ok
 	$(BIN)/python -m farm run matrices/smoke.yaml
 
+# Real clusters, children and devices stand alone; the rest shares the cores, a file at a time.
 test: .venv/test.ok
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/pure tests/interpreted tests/compiled tests/mutants
+	$(BIN)/python -m pytest -q tests/cheats tests/fake tests/hardware
 
 nightly: .venv/test.ok
 	FARM_NIGHTLY=$(or $(SHARE),1) $(BIN)/python -m pytest -q -n auto tests/interpreted/test_gpu_cells.py

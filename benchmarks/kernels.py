@@ -19,6 +19,7 @@ GPU here.
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import json
 import os
 import sys
@@ -150,6 +151,10 @@ def plan_groups(options: argparse.Namespace, names: Sequence[str]) -> list[dict[
     for op in options.ops:
         for operation in options.operations:
             planned = cases.plan(op, operation, options.dtypes, options.shapes)
+            if options.cells:
+                planned = [c for c in planned if any(fnmatch.fnmatchcase(c.id, p) for p in options.cells)]
+            if not planned:
+                continue
             items = [cases.item(c, cases.rotated(names, n), roof=True, check=True) for n, c in enumerate(planned)]
             groups.append({"cases": planned, "items": items, "events": []})
     return groups
@@ -199,6 +204,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--shapes", nargs="+", type=_shape, default=[], metavar="ROWSxHIDDEN", help="instead of the list"
     )
+    parser.add_argument("--cells", nargs="+", default=[], metavar="PATTERN", help="of all, those (*/backward/bf16/*)")
     present = [p for p in cases.PEERS if _has(p)]
     parser.add_argument("--peers", nargs="*", default=present, metavar="PEER", help=f"providers ({' '.join(present)})")
     parser.add_argument(
@@ -224,6 +230,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if "all" in options.modes:
         options.modes = list(cases.MODES)
     options.dtypes = [DTYPE_ALIASES[d] for d in options.dtypes]
+    every = [c.id for op in options.ops for o in options.operations
+             for c in cases.plan(op, o, options.dtypes, options.shapes)]  # fmt: skip
+    for pattern in options.cells:
+        if not fnmatch.filter(every, pattern):
+            parser.error(f"argument --cells: {pattern!r} matches none of {len(every)} cells, such as {every[0]}")
     return options
 
 

@@ -127,7 +127,8 @@ def _compile(jobs: list[tuple[Task, Config]]) -> int:
 
     done = 0
     for task, config in jobs:
-        rows = 64 if task.rows % 64 == 0 else 65
+        few = 512 if task.unaligned else 64  # unaligned.py's tiles are of every eighth row
+        rows = few if task.rows % few == 0 else few + 1
         try:
             buffers = Buffers(task, rows, 0)
             buffers.run(choice_of(task, config, rows))
@@ -153,7 +154,7 @@ class Timer:
 
         from farm.timing import policies
 
-        self.policies, self.task = policies, task
+        self.task = task
         cache = torch.cuda.get_device_properties(0).L2_cache_size
         count = min(64, max(2, -(-4 * cache // task.bytes)))
         self.sets: list[Any] = [Buffers(task, task.rows, i) for i in range(count)] if buffers else []
@@ -182,11 +183,13 @@ class Timer:
 
     def sample(self, replays: int, warm_ms: float = 6.0) -> float:
         """Median microseconds a call of the bench's function over the buffer sets."""
-        graph, _, launches = self.policies._capture(self.bench, self.sets)
+        from farm.timing.policies.graph import capture, replay
+
+        graph, _, launches = capture(self.bench, self.sets)
         spent = 0.0
         while spent < warm_ms * 1e3:
-            spent += sum(self.policies._replay(self.bench, graph, 5))
-        return statistics.median(self.policies._replay(self.bench, graph, replays)) / launches
+            spent += sum(replay(self.bench, graph, 5))
+        return statistics.median(replay(self.bench, graph, replays)) / launches
 
 
 def copy_roof(task: Task) -> tuple[float, str]:
@@ -275,6 +278,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tune", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", help="a JSON file for everything that was timed")
     parser.add_argument("--table", nargs="+", metavar="REPORT", help="print tuned.py for these reports, time nothing")
+    parser.add_argument("--keep", action="store_true", help="with --table: and what the table holds already")
     parser.add_argument("--measured", default="", help="with --table: on what and when, for the docstring")
     parser.add_argument("--only", default="forward,backward", help="which operations")
     parser.add_argument("--ops", default=",".join(OPS))
@@ -285,7 +289,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.table:
         try:
-            text = table(options.table, options.measured)
+            text = table(options.table, options.measured, options.keep)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             parser.error(f"--table: no report that --out wrote ({type(error).__name__}: {error})")
         print(text, end="")

@@ -10,7 +10,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from kernels.ops.rms_norm.gpu.choose import DEFAULTS
+from kernels.ops.rms_norm.gpu import ring_plan
+from kernels.ops.rms_norm.gpu.choose import DEFAULTS, RINGS, UNALIGNED, unaligned_block
 
 Config = dict[str, Any]
 
@@ -19,17 +20,21 @@ SHAPES: dict[str, tuple[tuple[int, int], ...]] = {
     "forward": (
         (32768, 128), (32768, 256), (32768, 512), (4096, 1024), (32768, 1024), (2048, 2048), (4096, 4096), (8192, 4096),
         (32768, 4096), (8192, 8192), (32768, 8192), (4096, 16384), (16384, 32768), (8192, 65536), (8192, 131072),
-        (32768, 1000), (16384, 3584), (8192, 4095), (8192, 5120), (8192, 7168),
+        (32768, 1000), (16384, 3584), (8192, 5120), (8192, 7168),
+        (32768, 127), (32768, 129), (8192, 1001), (6144, 4095), (6144, 4097), (4096, 16383),
     ),
     "backward": (
         (32768, 128), (32768, 256), (2048, 1024), (32768, 1024), (2048, 2048), (4096, 4096), (8192, 4096), (8192, 8192),
-        (4096, 16384), (8192, 32768), (4096, 65536), (16384, 1000), (8192, 3584), (8192, 4095), (8192, 5120),
+        (4096, 16384), (8192, 32768), (4096, 65536), (16384, 1000), (8192, 3584), (8192, 5120),
+        (32768, 127), (32768, 129), (8192, 1001), (6144, 4095), (6144, 4097), (4096, 8191),
     ),
 }  # fmt: skip
 OPS = ("rms_norm", "fused_add_rms_norm")
 SIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
 #: What a block may have in shared memory on sm_90, and threads in a block.
 SHARED, THREADS = 232448, 1024
+#: Rows of fewer bytes are not tried in the kernels of ring.py.
+RING_BYTES = 16384
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,15 @@ class Task:
     @property
     def block(self) -> int:
         return 1 << max(self.hidden - 1, 0).bit_length()
+
+    @property
+    def unaligned(self) -> bool:
+        """Whether rows are no whole vectors of 16 bytes."""
+        return self.hidden * SIZE[self.dtype] % 16 != 0
+
+    def tile(self, kernel: str) -> int:
+        """The columns of `kernel`'s tile, where it holds a whole row."""
+        return unaligned_block(self.hidden, SIZE[self.dtype]) if kernel in UNALIGNED else self.block
 
     @property
     def name(self) -> str:
@@ -83,14 +97,20 @@ DOMAIN: dict[str, tuple[Any, ...]] = {
     "hold": (False, True),
     "fold": (False, True),
     "ahead": (0, 1, 2, 4),
+    "slots": (0, 2, 3, 4, 6, 8, 12, 16),
+    "regs": (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16),
+    "spare": (1, 2, 3, 4, 6),
+    "early": (False, True),
 }
 
 
 def seeds(task: Task) -> list[Config]:
     """Where the search starts: each kernel with a few tiles, and further options as defaults."""
     found: list[Config] = []
-    tiles = tuple(r for r in DOMAIN["rows"] if r * task.block >= 512)[:5]
+    own = task.tile(UNALIGNED[0]) if task.unaligned else task.block  # half of it, at 129 columns
+    tiles = tuple(r for r in DOMAIN["rows"] if r * own >= 512)[:5]
     spans = ("row", "warp") if task.block <= 4096 else ("row",)
+    narrow = task.block <= 1024
 
     def add(kernel: str, **keys: tuple[Any, ...]) -> None:
         for values in itertools.product(*keys.values()):
@@ -116,13 +136,27 @@ def seeds(task: Task) -> list[Config]:
         if task.block >= 65536:
             add("forward_chunks", rows=(1,), block=(8192, 16384, 32768), num_warps=(16, 32), num_stages=(1,),
                 per_core=(0, 1, 2), keep=(16384, 32768), unroll=(False, True))  # fmt: skip
+        if task.unaligned:
+            add("forward_unaligned", rows=tiles, num_warps=(1, 2, 4, 8, 16, 32), weight=("first", "last"),
+                per_core=(0,), span=spans)  # fmt: skip
+            add("forward_unaligned", rows=tiles[:3], num_warps=(4, 8, 16), num_stages=(1, 3), per_core=(-32,),
+                span=spans)  # fmt: skip
+        if task.hidden * SIZE[task.dtype] >= RING_BYTES:
+            add("forward_ring", block=(2048, 4096, 8192), num_warps=(8, 16, 32), per_core=(1, 2), regs=(0, 2, 4, 6),
+                hold=(True, False))  # fmt: skip
     else:
         if task.block <= 32768:
             add("backward_rows", rows=tiles[:4], num_warps=(4, 8, 16, 32), num_stages=(1, 3), per_core=(-16, -32),
-                span=spans, fold=(True, False) if task.block <= 1024 else (True,))  # fmt: skip
+                span=spans, fold=(True, False) if narrow else (True,))  # fmt: skip
             if task.block >= 8192:
                 add("backward_twice", rows=(1,), num_warps=(8, 16, 32), num_stages=(1, 3), per_core=(-16, -32),
                     chunk=(4096, 8192, 16384), unroll=(False, True))  # fmt: skip
+        if task.unaligned:
+            add("backward_unaligned", rows=tiles[:4], num_warps=(4, 8, 16, 32), num_stages=(1, 3), per_core=(-16, -32),
+                span=spans, hold=(True, False), fold=(True, False) if narrow else (True,))  # fmt: skip
+        if task.hidden * SIZE[task.dtype] >= RING_BYTES:
+            add("backward_ring", block=(1024, 2048, 4096, 8192), num_warps=(8, 16, 32), per_core=(1, 2), regs=(0, 1, 2),
+                hold=(True, False), store=("", "evict_first"))  # fmt: skip
         if task.block >= 16384 or task.hidden % 8:
             add("backward_columns", rows=(1, 4), block=(1024, 2048), num_warps=(4, 8), num_stages=(1, 3), per_core=(8,))
     return list({key_of(c): c for c in found}.values())
@@ -135,13 +169,18 @@ def options(kernel: str) -> Config:
 
 def sensible(task: Task, config: Config) -> bool:
     """Whether a configuration can be launched at all, and is not far from what can be good."""
-    block = min(config.get("block", task.block), task.block)
+    most = task.tile(config["kernel"])
+    block = min(config.get("block", most), most)
     tile, warps = config.get("rows", 1) * block, config["num_warps"]
     per_thread = tile / (32 * warps)
     kernel, stages = config["kernel"], config.get("num_stages", 1)
+    if kernel in RINGS:
+        return _ring_sensible(task, config)
     if config.get("rows", 1) > task.rows or warps > 32 or not 2 <= per_thread <= 128:
         return False
-    if kernel in ("forward_rows", "forward_persistent") and per_thread > 64:
+    if kernel in UNALIGNED and not task.unaligned:
+        return False
+    if kernel in ("forward_rows", "forward_persistent", "forward_unaligned") and per_thread > 64:
         return False
     if kernel == "forward_chunks" and per_thread > 64:
         return False
@@ -156,7 +195,7 @@ def sensible(task: Task, config: Config) -> bool:
     shared = config.get("chunk", tile) * SIZE[task.dtype] * loads * (stages - 1)
     if stages > 1 and shared * max(1, config.get("per_core", 1)) > SHARED:
         return False
-    if kernel == "backward_rows":
+    if kernel in ("backward_rows", "backward_unaligned"):
         if not config["fold"] and config["rows"] * block > 8192:
             return False
         # x and dy in float32, the weight and dw: more registers than a thread has
@@ -167,6 +206,31 @@ def sensible(task: Task, config: Config) -> bool:
         return False
     per_core = config.get("per_core", 0)
     return not per_core or per_core * warps <= 64
+
+
+def _ring_sensible(task: Task, config: Config) -> bool:
+    """The same for the kernels of ring.py: the ring fits, no two configurations mean the same, and registers are about
+    enough for what a thread holds beside 40 for addresses and what it is working on (reasoned)."""
+    size, warps, block, per_core = SIZE[task.dtype], config["num_warps"], config["block"], config["per_core"]
+    per_thread = block // (32 * warps)
+    if task.hidden * size % 16 or per_thread * size < 16 or not 1 <= per_core * warps <= 64:
+        return False
+    fused, backward = task.op.startswith("fused"), task.operation == "backward"
+    streams = 2 if fused or backward else 1
+    found = ring_plan.plan(
+        task.hidden, block, streams * size, size if config["hold"] else 0, per_core, config["regs"], config["spare"],
+        config["slots"],
+    )  # fmt: skip
+    if found is None or found.hold != config["hold"] or found.regs != config["regs"]:
+        return False
+    usual = DEFAULTS[config["kernel"]]
+    if (not found.again and config["spare"] != usual["spare"]) or config["slots"] not in (0, found.slots):
+        return False
+    if not backward and not fused and config["early"] != usual["early"]:
+        return False
+    live = 40 + 2 * per_thread + config["regs"] * per_thread * size // 4 * (2 if backward else 1)
+    live += found.chunks * per_thread if backward else 0
+    return live <= 65536 // (32 * warps * per_core)
 
 
 def neighbours(task: Task, config: Config) -> list[Config]:
@@ -205,4 +269,7 @@ def mode_of(config: Config, hidden: int) -> str:
         return "column_tiled" if config["rows"] > 1 else "multi_wave_reload"
     if kernel == "forward_rows":
         return "row_packed" if config["rows"] > 1 else "multi_wave_cached"
-    return "row_packed" if config["rows"] > 1 and kernel == "backward_rows" else "static_persistent"
+    if kernel == "forward_unaligned" and config["rows"] == 1 and not config["per_core"]:
+        return "multi_wave_cached"
+    packs = kernel in ("backward_rows", *UNALIGNED)
+    return "row_packed" if packs and config["rows"] > 1 else "static_persistent"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from benchmarks.tune_space import Config, mode_of
-from kernels.ops.rms_norm.gpu.choose import DEFAULTS
+from kernels.ops.rms_norm.gpu import tuned
+from kernels.ops.rms_norm.gpu.choose import DEFAULTS, RINGS, UNALIGNED
 
 HEADER = '''"""What `benchmarks/tune.py` found on the chips that were measured.  Pure; made by it, not edited.
 
@@ -17,6 +18,7 @@ HEADER = '''"""What `benchmarks/tune.py` found on the chips that were measured. 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 #: (op, operation, dtype) -> (rows, hidden, configuration): what `choose.build` takes, but for the kernel's defaults.
@@ -47,23 +49,38 @@ TABLE: dict[tuple[str, str, str], tuple[tuple[int, int, dict[str, Any]], ...]] =
 _FAR = 16
 
 
-def find(target: str, op: str, operation: str, dtype: str, rows: int, hidden: int) -> dict[str, Any] | None:
+def _tile(hidden: int, vector: int, kernel: str) -> int:
+    """The tile of a row; the unaligned kernels' holds its whole vectors."""
+    columns = hidden // vector * vector if kernel.endswith("_unaligned") else hidden
+    return 1 << max(columns - 1, 0).bit_length()
+
+
+def find(
+    target: str,
+    op: str,
+    operation: str,
+    dtype: str,
+    rows: int,
+    hidden: int,
+    serves: Callable[[str], bool] = lambda kernel: True,
+) -> dict[str, Any] | None:
     """The configuration for a shape: of the shapes measured in the same tile the nearest one; None where there is none.
 
-    Measured on sm_90; sm_100 takes the same (reasoned: the same registers and threads a multiprocessor).
+    `serves` says which kernels can serve; of one shape's configurations the first that does was the fastest.  Measured
+    on sm_90; sm_100 takes the same (reasoned: the same registers and threads a multiprocessor).
     """
     if target not in ("cuda:90", "cuda:100"):
         return None
-    block = 1 << max(hidden - 1, 0).bit_length()
+    vector = 4 if dtype == "float32" else 8  # elements in 16 bytes
     entries = TABLE.get((op, operation, dtype), ())
     if dtype == "float16":  # as large as bfloat16, which stands in where it was not measured itself
         entries += TABLE.get((op, operation, "bfloat16"), ())
     near = []
     for place, (measured_rows, measured_hidden, config) in enumerate(entries):
-        ratio = math.log2(measured_rows / rows)
-        same_tile = 1 << max(measured_hidden - 1, 0).bit_length() == block
-        same_loads = (measured_hidden % 8 == 0) == (hidden % 8 == 0)  # as wide, or an element at a time
-        if same_tile and same_loads and abs(ratio) <= math.log2(_FAR):
+        ratio, kernel = math.log2(measured_rows / rows), config["kernel"]
+        same_tile = _tile(measured_hidden, vector, kernel) == _tile(hidden, vector, kernel)
+        same_loads = (measured_hidden % vector == 0) == (hidden % vector == 0)  # in rows that are aligned, or not
+        if serves(kernel) and same_tile and same_loads and abs(ratio) <= math.log2(_FAR):
             far = abs(ratio) + 4 * abs(math.log2(measured_hidden / hidden))
             near.append((far, place, config))
     return min(near, key=lambda n: n[:2])[2] if near else None
@@ -76,18 +93,42 @@ def _text(config: Config) -> str:
     return " ".join([config["mode"], config["kernel"], *pairs])
 
 
-def table(reports: list[str], measured: str) -> str:
-    """The text of tuned.py: the best configuration of each task of all reports, a later report before an earlier."""
-    best: dict[str, Config] = {}
+def _kept(tried: list[Config]) -> list[Config]:
+    """Of a task's configurations, the fastest first, those that the table holds: the best; where not every tensor, or
+    not every machine, can have its kernel, the best of the others to stand in; and the best of unaligned.py in any
+    case, which dense rows take before all others."""
+    kept: dict[str, Config] = {}
+    for config in tried:
+        special = config["kernel"] in (*UNALIGNED, *RINGS)
+        kind = config["kernel"] if special else ""
+        if kind not in kept and ("" not in kept or kind in UNALIGNED):
+            kept[kind] = config
+    return list(kept.values())
+
+
+def _present() -> dict[str, list[Config]]:
+    """The tasks of the table that is there, with their configurations."""
+    tasks: dict[str, list[Config]] = {}
+    for (op, operation, dtype), entries in tuned.TABLE.items():
+        for rows, hidden, config in entries:
+            tasks.setdefault(f"{op}/{operation}/{dtype}/{rows}x{hidden}", []).append(config)
+    return tasks
+
+
+def table(reports: list[str], measured: str, keep: bool = False) -> str:
+    """The text of tuned.py: the best configurations of each task of all reports, a later report before an earlier;
+    with `keep` the table that is there stands for the earliest."""
+    best: dict[str, list[Config]] = _present() if keep else {}
     for path in reports:
         with open(path) as file:
-            best.update({name: found["tried"][0][1] for name, found in json.load(file).items()})
+            best.update({name: _kept([c for _, c in found["tried"]]) for name, found in json.load(file).items()})
     groups: dict[tuple[str, str, str], list[tuple[int, int, Config]]] = {}
-    for name, config in best.items():
+    for name, configs in best.items():
         op, operation, dtype, shape = name.split("/")
         rows, hidden = (int(n) for n in shape.split("x"))
-        groups.setdefault((op, operation, dtype), []).append(
-            (rows, hidden, {"mode": mode_of(config, hidden), **config})
+        groups.setdefault((op, operation, dtype), []).extend(
+            (rows, hidden, config if "mode" in config else {"mode": mode_of(config, hidden), **config})
+            for config in configs
         )
     lines = []
     for key in sorted(groups):

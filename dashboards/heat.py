@@ -178,7 +178,7 @@ def _spot(index: int, row: Row, anchor: str, flops: bool, best: float, roof: boo
     status, over = str(row.get("status") or ""), number(row.get("worst_ratio"))
     error = f"error {ratio(over)} of its gate" if over is not None else ""
     if row.get("timing_quality") == "impossible" and status == "passed":
-        tip = _join("impossible timing: faster than the device can be", error, *_notes(row))
+        tip = _join("impossible timing: no speed is shown", error, *_notes(row))
         return Spot(index, "status", 0.0, IMPOSSIBLE, tip, "impossible", "impossible")
     if speed_counts(row):
         return _speed(index, row, error, flops, best, roof)
@@ -213,10 +213,22 @@ def _speed(index: int, row: Row, error: str, flops: bool, best: float, roof: boo
 
 
 def _notes(row: Row) -> list[str]:
-    """What else a reader should know of a cell: which kernel `auto` took, and its flags."""
-    ran, flags = str(row.get("mode_resolved") or ""), parse(row.get("flags"))
+    """What else a reader should know of a cell: which kernel `auto` took, what it launches and really moves,
+    and its flags."""
+    ran = str(row.get("mode_resolved") or "")
     notes = [f"ran {ran}"] if ran not in ("", row.get("mode")) else []
-    return notes + [str(f) for f in flags] if isinstance(flags, list) else notes
+    counted, model = number(row.get("bytes_counted")), number(row.get("bytes_moved"))
+    if counted is not None and model:
+        notes.append(f"moves {counted / model:.2f} of the model's bytes")
+    launched = number(row.get("kernels_per_call"))
+    notes += [f"launches {launched:.3g} kernels a call"] if launched is not None and launched != 1 else []
+    return notes + flags(row)
+
+
+def flags(row: Row) -> list[str]:
+    """What the child and the supervisor remarked of a cell."""
+    found = parse(row.get("flags"))
+    return [str(f) for f in found] if isinstance(found, list) else []
 
 
 def _whole(speed: float) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from dashboards import builds, charts, findings, heat, queries, words
+from dashboards import builds, charts, findings, heat, queries, roofs, words
 from dashboards.findings import Group
 from dashboards.queries import RunLike, RunLine
 
@@ -42,7 +42,7 @@ def _templates() -> Environment:
         "count": words.count, "cells": words.cells, "ratio": words.ratio, "percent": words.percent, "size": words.size,
         "duration": words.duration, "when": words.when, "label": words.label, "glyph": words.glyph,
         "clip": words.clip, "short": words.short_dtype, "sig": words.sig, "bar": charts.status_bar,
-        "keys": charts.status_list,
+        "keys": charts.status_list, "flags": heat.flags,
     }  # fmt: skip
     env.globals |= {
         "css": Markup((HERE / "farm.css").read_text(encoding="utf-8") + charts.scale_css()),
@@ -92,6 +92,7 @@ def run_page(run: RunLike, links: Links) -> str:
         summaries=_summaries(run),
         paces=_paces(run),
         strips=_strips(run),
+        roofs=roofs.roofs(run),
         environment=queries.environment(run),
         environments=queries.flat(run.head.get("environments") or {}),
         files=queries.files(run),

@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 FLOP_BOUND = 50.0
 PLACE = ("backend", "op", "provider", "mode")
 MEASURED = 1e8  # a worst ratio from here on stands for what no metric measures: not finite, another layout
-SCHEMA = 2  # the newest run.json that these pages understand
+SCHEMA = 3  # the newest run.json that these pages understand
 
 
 class RunLike(Protocol):
@@ -380,8 +380,23 @@ def environment(run: RunLike) -> list[tuple[str, list[str], list[tuple[str, str]
     found: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = defaultdict(list)
     for backend, d in devices(run):
         pairs = tuple(sorted(flat(d.get("fingerprint") or {}).items()))
-        found[backend, pairs].append(f"{d.get('name')} on {d.get('node')} ({d.get('target')})")
+        here = f"{d.get('name')} on {d.get('node')} ({d.get('target')})"
+        mine = [r for r in run.rows if (r.get("device"), r.get("node")) == (d.get("name"), d.get("node"))]
+        found[backend, pairs].append(here + vitals(mine))
     return [(backend, names, list(pairs)) for (backend, pairs), names in found.items()]
+
+
+def vitals(rows: Sequence[Row]) -> str:
+    """What a device said of itself over its timed cells (of each the median clock and power, the highest temperature):
+    `; while timed 1200-1980 MHz, 35-61 degrees, 120-640 W, 2 cells throttled`; "" where nothing was read."""
+    parts = []
+    for name, unit in (("sm_clock_mhz", "MHz"), ("temperature_c", "°C"), ("power_w", "W")):
+        if values := [float(v) for r in rows if (v := r.get(name)) is not None]:
+            least, most = f"{min(values):.0f}", f"{max(values):.0f}"
+            parts.append(f"{least} {unit}" if least == most else f"{least}–{most} {unit}")
+    slow = sum(r.get("timing_quality") == "throttled" for r in rows)
+    parts += [f"{slow} cell{'s' if slow > 1 else ''} throttled"] if slow else []
+    return f"; while timed {', '.join(parts)}" if parts else ""
 
 
 def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

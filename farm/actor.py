@@ -18,9 +18,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from farm import backends, shipping, spool, supervise
+from farm import backends, guard, locks, plausible, shipping, spool, supervise, telemetry
+from farm.calibration import supervised
 from farm.child import protocol
 from farm.deadline import Deadline
+from farm.timing import methods
 
 PREPARE_SECONDS = 300.0
 
@@ -42,7 +44,7 @@ class Judges(Protocol):
 
 
 class DeviceActor:
-    """`config`: device, backend, device_id, options, environment (dict), revision, deadlines, spool, sim scripts."""
+    """`config`: device, backend, device_id, options, environment (dict), revision, deadlines, spool, run_id."""
 
     def __init__(self, config: dict[str, Any], judges: Judges):
         self._config = config
@@ -52,19 +54,22 @@ class DeviceActor:
         self._child: supervise.Child | None = None
         self._ready: protocol.Ready | None = None
         self._stopping = False
+        self._guard = guard.Guard(config, lambda: self._stopping)
+        self._profiled = False  # the child has profiled: it may time by nothing else (farm.timing.methods)
         self._no_capture: dict[str, str] = {}  # provider/op/operation whose capture failed, with the reason
         self._environment = supervise.Environment(**_tupled(config["environment"]))
         spool.claim(config["spool"])
         if config.get("shipped"):
             folder = shipping.unpack(config["shipped"], config["spool"])
             self._environment = replace(self._environment, path=(*self._environment.path, folder))
-        self._thread = threading.Thread(target=self._work, name="device", daemon=True)
+        self._thread = threading.Thread(target=self._guarded, name="device", daemon=True)
         self._thread.start()
 
     # what the coordinator calls
 
     def submit(self, lease: dict[str, Any]) -> None:
-        """Queue a lease: {"id", "attempts": [{"cell", "number", "round", "last", "call", "tolerances", "deadlines"}]}.
+        """Queue a lease: {"id", "attempts": [{"cell", "number", "round", "last", "call", "tolerances", "deadlines"}]},
+        or {"calibrate": {"policy", "seconds", "deadline"}}.
 
         `last`: another fault of the device or the farm would be this cell's end.
         """
@@ -99,9 +104,20 @@ class DeviceActor:
     def _emit(self, kind: str, **fields: Any) -> None:
         self._events.put({"event": kind, "device": self._config["device"], **fields})
 
+    def _guarded(self) -> None:
+        """The device is this actor's alone for as long as its thread lives."""
+        try:
+            self._work()
+        finally:
+            self._guard.release()
+
     def _work(self) -> None:
         try:
+            self._guard.take(lambda text: self._emit("device_waits", reason=text, up_to_s=locks.wait_seconds()))
             ready = self._ensure_child()
+        except locks.Refused as reason:
+            self._emit("device_down", reason=str(reason), final=True)
+            return
         except _NoChild as reason:
             self._emit("device_down", reason=str(reason), final=reason.final)
             return
@@ -122,7 +138,10 @@ class DeviceActor:
             lease = self._leases.get()
             if lease is None:
                 break
-            attempts = lease["attempts"]
+            if lease.get("calibrate"):
+                self._calibrate(lease["calibrate"])
+                continue
+            attempts = sorted(lease["attempts"], key=_profiles)  # those that spend the child last, together
             for waiting in lease.get("coming", []):
                 self._judges.warm(waiting)
             for i, attempt in enumerate(attempts):
@@ -142,7 +161,10 @@ class DeviceActor:
         if self._child:
             self._child.close()
 
-    def _ensure_child(self) -> protocol.Ready:
+    def _ensure_child(self, *, profiled: bool = False) -> protocol.Ready:
+        """A living child; `profiled` says whether one that has profiled will do."""
+        if self._profiled and not profiled:
+            self._replace_child()
         if self._child and self._child.alive and self._ready:
             return self._ready
         if self._child:
@@ -150,6 +172,10 @@ class DeviceActor:
             self._child = None
         backend = backends.get(self._config["backend"])
         env = supervise.child_variables(backend.child_env(self._config["device_id"]), self._environment)
+        try:
+            self._guard.before_child()
+        except guard.Unfit as reason:
+            raise _NoChild(str(reason), final=True) from None
         if self._stopping:
             raise _NoChild("its actor is being stopped")
         try:
@@ -180,7 +206,8 @@ class DeviceActor:
         if not isinstance(message, protocol.Ready) or message.protocol != protocol.VERSION:
             self._child.kill()
             raise _NoChild(f"its child speaks another protocol than version {protocol.VERSION}", final=True)
-        self._ready = message
+        self._ready, self._profiled = message, False
+        self._guard.child_ready(self._child.pid)
         return message
 
     def _attempt(self, attempt: dict[str, Any]) -> None:
@@ -196,31 +223,63 @@ class DeviceActor:
             )
             return
         try:
-            self._ensure_child()
+            self._ensure_child(profiled=_profiles(attempt))
         except _NoChild as reason:
             self._end(attempt, "infra_error", "infra", f"no child could be started: {reason}")
             raise _DeviceGone(str(reason), reason.final) from None
         out_dir = tempfile.mkdtemp(prefix="out-", dir=self._config["spool"])
         call = dict(attempt["call"])
-        known = self._no_capture.get(_capture_key(cell))
+        known = self._no_capture.get(_capture_key(cell)) if cell["timing"]["method"] == "rotating_graph" else None
         if known:
             call["timing_override"] = "events"
-        reply = self._converse(attempt, call, prepared, out_dir)
+        reply, told = self._well_timed(attempt, call, prepared, out_dir)
         if isinstance(reply, protocol.Failed) and reply.status == "capture_failed":
             self._no_capture[_capture_key(cell)] = known = reply.reason
             call["timing_override"] = "events"
             self._replace_child()
-            reply = self._converse(attempt, call, prepared, out_dir)
+            reply, told = self._well_timed(attempt, call, prepared, out_dir)
+        timed = reply.timing.get("profiled", False) if isinstance(reply, protocol.Measured) else _profiles(attempt)
+        self._profiled = self._profiled or bool(timed)
         if isinstance(reply, protocol.Measured):
             if known:
                 reply.facts["flags"].append(f"timed by events: capture failed ({known})")
-            self._measured(attempt, reply, out_dir)
+            self._measured(attempt, reply, out_dir, told)
+            if reply.spent:
+                self._replace_child()
             return
         shutil.rmtree(out_dir, ignore_errors=True)
         if isinstance(reply, protocol.Failed):
-            self._end(attempt, reply.status, reply.owner, reply.reason, log=self._log(reply.trace))
+            beside = self._guard.company() if reply.status == "out_of_memory" else ""
+            why = f"{reply.reason} ({beside})" if beside else reply.reason
+            self._end(attempt, reply.status, reply.owner, why, log=self._log(reply.trace))
             if reply.fatal:
                 self._replace_child()
+
+    def _well_timed(
+        self, attempt: dict[str, Any], call: dict[str, Any], prepared: dict[str, Any], out_dir: str
+    ) -> tuple[protocol.Measured | protocol.Failed | None, dict[str, Any] | None]:
+        """`_converse`, once more within bounds where the device was throttled or disturbed while it timed; the last
+        reply, and what the device said of itself then."""
+        thrown: list[str] = []  # why earlier tries do not count
+        compile_s: float | None = None
+        while True:
+            begun = time.monotonic()
+            reply = self._converse(attempt, call, prepared, out_dir)
+            told = self._guard.end()
+            if not isinstance(reply, protocol.Measured):
+                return reply, None
+            if thrown and compile_s is not None:
+                reply.facts["compile_s"] = compile_s  # of the try that did compile
+            compile_s = reply.facts.get("compile_s")
+            tries = len(thrown) + 1
+            if told is None or not self._guard.pause(told, tries, time.monotonic() - begun):
+                break
+            thrown.append(telemetry.complaint(told))
+            if reply.spent:
+                self._replace_child()
+        remark = telemetry.flag(thrown, telemetry.complaint(told)) if told else self._guard.failed
+        reply.facts.setdefault("flags", []).extend(r for r in (remark, self._guard.remark()) if r)
+        return reply, {**told, "tries": tries} if told else None
 
     def _converse(
         self, attempt: dict[str, Any], call: dict[str, Any], prepared: dict[str, Any], out_dir: str
@@ -230,9 +289,11 @@ class DeviceActor:
         ids = (self._config["revision"], attempt["round"], attempt["number"])
         message = protocol.Run(*ids, cell, prepared["tensors"], call, out_dir, prepared["work"])
         limits = {**self._config["deadlines"], **attempt.get("deadlines", {})}
-        phase = "spawn"  # until the child says that it has begun
+        phase, timed_since = "spawn", time.monotonic()  # until the child says that it has begun
+        if self._child and self._child.has_spoken:  # what an earlier cell left on the pipe is no fault of this one
+            self._replace_child()
         try:
-            self._ensure_child()
+            self._ensure_child(profiled=_profiles(attempt))
             assert self._child is not None
             self._child.send(message)
             deadline = Deadline(float(limits["import"]))
@@ -242,8 +303,13 @@ class DeviceActor:
                     raise supervise.ChildLied(f"wrote a message of another attempt: {said!r:.200}")
                 if isinstance(said, protocol.Phase):
                     phase = said.phase
+                    if phase == "timing":
+                        timed_since = time.monotonic()
+                        self._guard.begin(telemetry.likeness(cell))
                     deadline = Deadline(float(limits[phase]))
-                elif isinstance(said, (protocol.Measured, protocol.Failed)):
+                elif isinstance(said, protocol.Measured):
+                    return self._believed(said, time.monotonic() - timed_since)
+                elif isinstance(said, protocol.Failed):
                     return said
         except _NoChild as reason:
             self._end(attempt, "infra_error", "infra", f"no child could be started: {reason}")
@@ -269,6 +335,35 @@ class DeviceActor:
             self._replace_child()
             self._end(attempt, "crashed", "kernel", f"its process {error}", log=log)
         return None
+
+    def _believed(self, reply: protocol.Measured, wall_s: float) -> protocol.Measured:
+        """The reply without its samples, and with a flag that says why, where they cannot be true.  A simulated device
+        has a clock of its own."""
+        simulated = backends.get(self._config["backend"]).EVIDENCE == "simulated"
+        why = None if simulated else plausible.refusal(reply.timing, wall_s)
+        if why is None:
+            return reply
+        flags = [*reply.facts.get("flags", []), f"not timed: {why}, by the supervisor's clock"]
+        return replace(reply, facts={**reply.facts, "flags": flags}, timing=plausible.without_samples(reply.timing))
+
+    def _calibrate(self, order: dict[str, Any]) -> None:
+        """What the device can do at best: exactly one `calibrated` event, with what was `found` or the `reason`."""
+        try:
+            self._ensure_child()
+        except _NoChild as reason:
+            self._emit("calibrated", reason=f"no child could be started: {reason}", log="")
+            return
+        assert self._child is not None
+        self._guard.begin()
+        step = lambda text: self._emit("calibrating", step=text)  # noqa: E731 - an event by another name
+        try:
+            ended = supervised.follow(self._child, self._config["revision"], order, step)
+        except Exception as error:  # or nobody would hear of it before the deadline
+            what = f"the farm's actor failed ({type(error).__name__}: {error})"
+            ended = {"reason": what, "log": traceback.format_exc()}
+        self._emit("calibrated", **ended, telemetry=self._guard.end())
+        if "found" not in ended:
+            self._replace_child()
 
     def _died(self, attempt: dict[str, Any], error: supervise.ChildDied, phase: str) -> None:
         """A crash is the kernel's, but SIGKILL is first taken for somebody else's (an operator, the OOM killer)."""
@@ -314,17 +409,21 @@ class DeviceActor:
             origin=self._origin(attempt.get("started", time.time())),
         )
 
-    def _measured(self, attempt: dict[str, Any], reply: protocol.Measured, out_dir: str) -> None:
+    def _measured(
+        self, attempt: dict[str, Any], reply: protocol.Measured, out_dir: str, told: dict[str, Any] | None
+    ) -> None:
         index, number = attempt["cell"]["index"], attempt["number"]
+        others = reply.facts.pop("others", [])
         origin = self._origin(attempt["started"])
         self._emit(
             "measured", cell=index, attempt=number, facts=reply.facts, timing=reply.timing, origin=origin,
-            round=reply.round, revision=reply.revision,
+            round=reply.round, revision=reply.revision, telemetry=told,
         )  # fmt: skip
         request = {
             "cell": attempt["cell"],
             "outputs": reply.outputs,
             "timed_outputs": reply.timing.get("timed_outputs"),
+            "others": others,
             "flags": reply.facts.get("flags", []),
             "tolerances": attempt.get("tolerances", []),
         }
@@ -355,6 +454,11 @@ class _DeviceGone(Exception):
 def _last_line(log: str) -> str:
     lines = [line for line in log.splitlines() if line.strip()]
     return f"; its last words: {lines[-1].strip()[:300]}" if lines else ""
+
+
+def _profiles(attempt: dict[str, Any]) -> bool:
+    """Whether the attempt's timing leaves a child that may time by no other method."""
+    return methods.spends(attempt["cell"]["timing"]["method"])
 
 
 def _capture_key(cell: dict[str, Any]) -> str:

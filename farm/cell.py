@@ -10,6 +10,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+from farm.timing.methods import VERSIONS
+
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 SHORT_DTYPES = {
     "float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16",
@@ -79,13 +81,17 @@ def canonical_json(value: Any) -> str:
 class Timing:
     """A timing policy as asked for.  `method` names it; `version` is the policy's own; the rest are its parameters."""
 
-    method: str = "none"  # rotating_graph, events, host, none
-    version: int = 2  # 1 took samples before the device had left its idle state
+    method: str = "none"  # of farm.timing.methods
+    version: int = 0  # 0: the method's present one
     cache: str = "cold"  # cold: every launch finds its inputs in memory; warm: in the last-level cache
     min_samples: int = 20
     max_samples: int = 200
     target_rel_width: float = 0.01  # stop when the median's 95 % interval is this narrow, relative, half-width
     max_seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.version:
+            object.__setattr__(self, "version", VERSIONS.get(self.method, 1))
 
     def to_dict(self) -> dict[str, Any]:
         return dict(self.__dict__)

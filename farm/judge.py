@@ -22,16 +22,15 @@ from typing import Any
 import numpy as np
 
 from farm import spool as spools
-from farm.accuracy import dtypes, evaluate
+from farm.accuracy import dtypes, evaluate, gates
 from farm.cell import Cell
+from farm.child.findings import disqualifying
 from farm.deadline import Deadline
 from farm.filecache import FileCache, create, create_npy, default_root, names, source_digest
 from farm.ops import contract
 
 JUDGE_SECONDS = 900.0
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
-#: Facts of the checked call that are wrong whatever the numbers say.
-DISQUALIFYING = ("changed its inputs", "wrote outside")
 
 
 class Judge:
@@ -74,6 +73,7 @@ class Judge:
         for t in op.tensors(cell):
             plan: dict[str, Any] = {"name": t.name, "dtype": t.dtype, "shape": list(t.dims), "role": t.role, "of": t.of}
             plan["may_overwrite"] = t.may_overwrite
+            plan["blocked"] = t.blocked
             if t.role in ("input", "upstream", "mutated"):
                 plan["file"] = str(folder / f"{t.name}.bin")
             tensors.append(plan)
@@ -100,12 +100,13 @@ class Judge:
 
     def _judge(self, request: Mapping[str, Any]) -> dict[str, Any]:
         cell = Cell.from_dict(request["cell"])
-        bad = [f for f in request.get("flags", []) if f.startswith(DISQUALIFYING)]
+        bad = disqualifying(request.get("flags", []))
         found = self._compare(cell, request["outputs"], request)
         if found["status"] == "passed" and request.get("timed_outputs"):
-            timed = self._compare(cell, request["timed_outputs"], request)
-            if timed["status"] != "passed":
-                found = {**timed, "reason": f"in a timed launch: {timed['reason']}"}
+            found = _both(found, self._compare(cell, request["timed_outputs"], request), "in a timed launch")
+        for other in request.get("others") or []:
+            if found["status"] == "passed":
+                found = _both(found, self._compare(cell, other["outputs"], request), other["where"])
         if bad:
             found.update(status="inaccurate", owner="kernel", reason=f"it {bad[0]}")
         return found
@@ -195,6 +196,18 @@ class Judge:
         """Remove the run's folder."""
         self.closing = True
         spools.remove(self.spool)
+
+
+def _both(first: dict[str, Any], other: dict[str, Any], where: str) -> dict[str, Any]:
+    """What is said of two calls of one cell, the first of which passed: the other's status, and the worse metrics of
+    both, so that the verdict can be given again from what is stored."""
+    if not other.get("metrics"):
+        return {**other, "reason": f"{where}: {other['reason']}"}
+    found = {**first, "metrics": gates.worse(first["metrics"], other["metrics"])}
+    if other["status"] != "passed":
+        found = {**other, "metrics": found["metrics"], "reason": f"{where}: {other['reason']}"}
+    _, *worst = gates.verdict(found["metrics"], found["gates"])
+    return {**found, **dict(zip(("worst_output", "worst_metric", "worst_ratio"), worst))}
 
 
 def _input_names(cell: Cell) -> str:

@@ -3,6 +3,8 @@
 The columns are the schema of `cells.parquet`.  Schema history:
     1   first
     2   resources: what the compiler says of a cell's kernels (evidence `compiled`)
+    3   bytes_counted, bytes_requested, peak_memory_live_mib, bitwise_repeatable, sm_clock_mhz, temperature_c, power_w,
+        throttle, kernels_per_call
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from farm import telemetry
 from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status, canonical_json
 from farm.timing.statistics import quality, summarize
 
-SCHEMA = 2
+SCHEMA = 3
 #: Column -> kind of value: text, int, float; JSON values are text.
 COLUMNS: dict[str, str] = {
     **dict.fromkeys(("cell_id", "cell_key"), "text"), "index": "int",
@@ -23,13 +26,15 @@ COLUMNS: dict[str, str] = {
                      "launch", "operation", "dtype", "dtypes", "shape", "dims", "params", "family"), "text"),
     "seed": "int",
     **dict.fromkeys(("status", "reason", "fault_owner", "evidence"), "text"), "attempt": "int", "flags": "text",
+    "bitwise_repeatable": "int",
     "worst_output": "text", "worst_metric": "text", "worst_ratio": "float", "metrics": "text", "gates": "text",
     **dict.fromkeys(("max_ulp", "rel_l2", "max_abs"), "float"),
     **dict.fromkeys(("time_us_p20", "time_us_p50", "time_us_p80", "time_rel_mad"), "float"), "samples": "int",
-    "timing_cold": "int",
+    "timing_cold": "int", "kernels_per_call": "float",
+    **dict.fromkeys(("sm_clock_mhz", "temperature_c", "power_w"), "float"), "throttle": "text",
     **dict.fromkeys(("host_us_p50", "bandwidth_gbps", "tflops", "share_of_roof"), "float"),
-    "bytes_moved": "int", "operations": "int",
-    **dict.fromkeys(("peak_memory_mib", "compile_s", "check_s"), "float"),
+    **dict.fromkeys(("bytes_moved", "bytes_counted", "bytes_requested", "operations"), "int"),
+    **dict.fromkeys(("peak_memory_mib", "peak_memory_live_mib", "compile_s", "check_s"), "float"),
     "resources": "text",
     **dict.fromkeys(("timing_method", "timing_quality", "output_hash", "input_hash", "device", "node",
                      "fingerprint", "revision", "log"), "text"),
@@ -117,14 +122,17 @@ def _measurement(measured: Mapping[str, Any]) -> dict[str, Any]:
         "flags": json.dumps(facts.get("flags", [])),
         "compile_s": facts.get("compile_s"),
         "check_s": facts.get("check_s"),
-        "peak_memory_mib": facts.get("peak_memory_mib"),
+        **{name: facts.get(name) for name in ("peak_memory_mib", "peak_memory_live_mib")},
         "bytes_moved": moved,
+        **{name: facts.get(name) for name in ("bytes_counted", "bytes_requested")},
         "operations": operations,
         "timing_method": timing["method"],
     }
     samples = timing.get("samples_us", [])
     peaks = measured.get("peaks") or (None, None)
+    roof = measured.get("roof") or {}
     row["timing_cold"] = int(bool(timing.get("cold"))) if samples else None
+    row["bitwise_repeatable"] = int(not timing.get("timed_outputs")) if samples else None  # they come where bits differ
     row["timing_quality"] = quality(
         samples,
         floor_us=timing.get("floor_us"),
@@ -133,18 +141,35 @@ def _measurement(measured: Mapping[str, Any]) -> dict[str, Any]:
         cold=bool(timing.get("cold")),
         operations=operations,
         peak_tflops=peaks[1],
+        # a GEMM better than the vendor's is no wonder, nor is a cell better than a device that was held back
+        roof_us=roof["us"] if roof.get("what") == "copy" and roof.get("sound", True) else None,
+        outside=timing.get("outside_us") is not None,
     )
+    told = measured.get("telemetry")
+    row.update(telemetry.columns(told))
+    row["timing_quality"] = telemetry.quality(row["timing_quality"], told)
     row["samples"] = len(samples)
-    host = summarize(timing.get("host_us", []))
-    row["host_us_p50"] = host.p50 if host else None
-    summary = summarize(samples)
-    if summary and row["timing_quality"] not in ("impossible", "none"):  # an impossible number is never a speed
-        row.update(
-            time_us_p20=summary.p20, time_us_p50=summary.p50, time_us_p80=summary.p80, time_rel_mad=summary.rel_mad
-        )
-        row["bandwidth_gbps"] = moved / (summary.p50 * 1e3)
-        row["tflops"] = operations / (summary.p50 * 1e6)
+    row["kernels_per_call"] = timing.get("kernels_per_call")
+    if row["timing_quality"] not in ("impossible", "none"):
+        row.update(_speeds(timing, moved, operations, roof.get("us")))
     return row
+
+
+def _speeds(timing: Mapping[str, Any], moved: int, operations: int, roof_us: float | None) -> dict[str, Any]:
+    """Every column that is a time of the timed calls, or made from one.  An impossible number is no speed: such a row
+    has none of them, not even the host's time, which came by the same process's clock."""
+    host, found = summarize(timing.get("host_us", [])), summarize(timing["samples_us"])
+    assert found is not None
+    return {
+        "time_us_p20": found.p20,
+        "time_us_p50": found.p50,
+        "time_us_p80": found.p80,
+        "time_rel_mad": found.rel_mad,
+        "host_us_p50": host.p50 if host else None,
+        "bandwidth_gbps": moved / (found.p50 * 1e3),
+        "tflops": operations / (found.p50 * 1e6),
+        "share_of_roof": roof_us / found.p50 if roof_us else None,
+    }
 
 
 def counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:

@@ -5,6 +5,7 @@
                           samples.parquet  raw samples
                           logs/            tails of failed attempts
                           run.json         last: its existence means the run is complete
+    <store>/calibrations/<id>.json         a device's roof (farm.timing.roof); none is ever rewritten
     <store>/pages/                         HTML, made from runs
 
 Everything in a run directory is written once.  A directory without run.json is a run that is going on or was
@@ -16,7 +17,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +28,8 @@ from typing import Any
 from farm.cell import Cell
 from farm.errors import InfraError, StoreError
 from farm.results import COLUMNS, SCHEMA, planned_row
+from farm.timing import roof
+from farm.timing.roof import Calibration
 
 _LOG_LIMIT = 64 << 10
 
@@ -56,6 +61,40 @@ class Store:
             f"{self.path}: the store cannot be written ({error.strerror or error}); "
             "name a writable folder with --out or FARM_STORE"
         )
+
+    def keep_calibration(self, record: Mapping[str, Any]) -> Path:
+        """Write a calibration beside the older ones; a reader sees it whole or not at all."""
+        try:
+            self.calibrations_folder.mkdir(parents=True, exist_ok=True)
+            path = self.calibrations_folder / f"{record['id']}.json"
+            number = 2
+            while path.exists():  # two of one second
+                path = self.calibrations_folder / f"{record['id']}-{number}.json"
+                number += 1
+            _write_atomic(path, json.dumps({**record, "id": path.stem}, indent=1))
+        except OSError as error:
+            raise self._unwritable(error) from None
+        return path
+
+    @property
+    def calibrations_folder(self) -> Path:
+        """Where devices' roofs live."""
+        return self.path / "calibrations"
+
+    def calibrations(self) -> tuple[list[Calibration], list[str]]:
+        """(every calibration that can be read, a sentence for every file that cannot)."""
+        found, bad = [], []
+        try:
+            paths = sorted(self.calibrations_folder.glob("*.json"))
+        except OSError:
+            paths = []
+        for path in paths:
+            try:
+                found.append(roof.parse(json.loads(path.read_text(encoding="utf-8"))))
+            except (OSError, ValueError) as error:  # BadCalibration and JSON's own among them
+                told = getattr(error, "strerror", None) or str(error)
+                bad.append(f"{path}: this calibration is left out ({told}); delete it, or calibrate again")
+        return found, bad
 
     def create(self, run_id: str) -> RunWriter:
         """A new run directory.  StoreError if the store cannot be written."""
@@ -135,6 +174,14 @@ class RunWriter:
             raise self._lost(f"logs/{path.name}", error) from None
         return f"logs/{path.name}"
 
+    def take_logs(self, source: Run) -> None:
+        """Copy another run's logs, which this one's rows name."""
+        try:
+            if (source.dir / "logs").is_dir():
+                shutil.copytree(source.dir / "logs", self.dir / "logs", dirs_exist_ok=True)
+        except (OSError, shutil.Error) as error:
+            raise StoreError(f"{source.dir}: its logs cannot be copied ({error})") from None
+
     def finish(self, rows: list[dict[str, Any]], samples: list[dict[str, Any]], head: dict[str, Any]) -> None:
         """The tables, then run.json: from then on the directory never changes."""
         try:
@@ -146,13 +193,16 @@ class RunWriter:
             raise self._lost("its tables", error) from None
 
     def close(self) -> None:
-        self._journal.close()
+        """Idempotent.  A line that could not be written was told when it was; here it would hide that."""
+        with suppress(OSError):
+            self._journal.close()
 
 
-#: samples.parquet: one row per timed cell; `samples_us` and `host_us` are JSON lists of microseconds.
+#: samples.parquet: one row per timed cell; `samples_us` and `host_us` are JSON lists of microseconds,
+#: `telemetry` is one of rows [seconds since timing began, *farm.telemetry.KEPT[1:]].
 SAMPLE_COLUMNS = {
     "cell_id": "text", "cell_key": "text", "attempt": "int", "method": "text", "samples_us": "text", "host_us": "text",
-    "sets": "int", "launches": "int", "floor_us": "float",
+    "sets": "int", "launches": "int", "floor_us": "float", "telemetry": "text",
 }  # fmt: skip
 
 
@@ -214,6 +264,15 @@ class Run:
     def cells(self) -> list[Cell]:
         """The plan."""
         return [Cell.from_dict(line["cell"]) for line in self.journal() if line.get("event") == "cell"]
+
+    def samples(self) -> list[dict[str, Any]]:
+        """The raw samples, a row per timed cell; none of a run without run.json."""
+        if not self.complete:
+            return []
+        import pyarrow.parquet as pq
+
+        table: list[dict[str, Any]] = pq.read_table(self.dir / "samples.parquet").to_pylist()
+        return table
 
     def journal(self) -> Iterator[dict[str, Any]]:
         """The events; a last line cut short by a kill is left out."""

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import json
 import os
+import secrets
 import selectors
 import signal
 import subprocess
@@ -23,6 +24,8 @@ _KEEP_LOG = 16 << 10
 _LONGEST_LINE = 64 << 20
 #: How often a wait for the child's words also looks whether it is alive: a process that it forked may hold its pipe.
 _LOOK_SECONDS = 0.25
+#: Variable by which a child, and whatever it starts, is known.
+_MARK = "FARM_CHILD_MARK"
 #: What a child never inherits: Ray's own settings (a token among them, and one thread), another Python's paths, a
 #: switch that only one backend may set.
 _STRIP = ("RAY_", "PYTHON", "VIRTUAL_ENV", "__PYVENV", "TRITON_INTERPRET", "OMP_NUM_THREADS")
@@ -99,6 +102,17 @@ def keep_exit_codes() -> None:
         libc.signal(signal.SIGCHLD, before)
 
 
+def end_marked(mark: str) -> None:
+    """SIGKILL to every process of this user whose environment at its start held `mark`: what a child started carries it
+    too, whatever session and group it went to and whoever is its parent now."""
+    needle = f"{_MARK}={mark}".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if needle in (entry / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(entry.name), signal.SIGKILL)
+
+
 class Child:
     """A running child in its own session and process group; every wait has a deadline."""
 
@@ -108,13 +122,15 @@ class Child:
         command = [w.format(python=sys.executable) for w in environment.command]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         self._buffer = b""
+        self._nonce = ""
+        self._mark = secrets.token_hex(16)
         keep_exit_codes()
         self.process = subprocess.Popen(
             [*command, backend, device, json.dumps(dict(options))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=env,
+            env={**env, _MARK: self._mark},
             start_new_session=True,
             bufsize=0,
         )
@@ -132,10 +148,14 @@ class Child:
         return self.process.poll() is None
 
     def send(self, message: protocol.Message) -> None:
-        """Write one message.  ChildDied or ChildLied if nobody is there to read it."""
+        """Write one message.  ChildDied or ChildLied if nobody is there to read it.
+
+        Each order has a nonce of its own, which its answers must carry.
+        """
         assert self.process.stdin is not None
+        self._nonce = secrets.token_hex(16)
         try:
-            self.process.stdin.write(protocol.encode(message).encode())
+            self.process.stdin.write(protocol.encode(message, self._nonce).encode())
             self.process.stdin.flush()
         except (BrokenPipeError, OSError):
             raise self._silent() from None
@@ -159,9 +179,18 @@ class Child:
                 raise ChildLied(f"wrote a line of more than {_LONGEST_LINE >> 20} MiB on the farm's private pipe")
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
-            return protocol.decode(line)
+            message, nonce = protocol.decode_stamped(line)
         except ValueError as error:
             raise ChildLied(f"wrote on the farm's private pipe what is {error}") from None
+        if nonce != self._nonce:
+            raise ChildLied(f"wrote on the farm's private pipe a message that answers nothing: {line[:200]!r}")
+        return message
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether something waits to be read: between two orders the code under test may have written it, never the
+        child."""
+        return bool(self._buffer) or bool(self._selector.select(0))
 
     def _silent(self) -> ChildDied | ChildLied:
         """Why the child's pipe is closed; a child that goes on without one is killed."""
@@ -181,6 +210,7 @@ class Child:
             while not deadline.expired:
                 if self.process.poll() is not None:
                     self._signal_group(signal.SIGKILL)  # what it started may outlive it
+                    end_marked(self._mark)
                     return True
                 time.sleep(0.01)
         return self.process.poll() is not None

@@ -214,7 +214,7 @@ def evaluate(
     found = gating.verdict(metrics, gates)
     return Judgement(
         found.ok,
-        "" if found.ok else _reason(found, metrics, gates),
+        "" if found.ok else gating.explain(found, metrics, gates),
         metrics,
         gates,
         found.worst_output,
@@ -231,19 +231,6 @@ def _stored_wrongly(tensor: Tensor, outputs: Arrays) -> str | None:
     if stored.dtype != storage_dtype(tensor.dtype):
         return f"output {tensor.name} is stored as {stored.dtype}, expected {storage_dtype(tensor.dtype)}"
     return check_layout(tensor, tensor.dtype, stored.shape)
-
-
-def _reason(found: gating.Verdict, metrics: gating.Metrics, gates: gating.Gates) -> str:
-    output, metric = found.worst_output, found.worst_metric
-    of = metrics.get(output, {})
-    value, limit = of.get(metric), gates[output][metric]
-    if metric == "nonfinite":
-        return f"{output}: {value:.0f} elements are not finite where the reference is, or the reverse"
-    text = f"{output}: {metric} is {'missing' if value is None else f'{value:.3g}'}, its gate {limit:.3g}"
-    if of.get("worst_row", -1) >= 0:
-        place = f"[{of['worst_row']:.0f}, {of['worst_column']:.0f}]"
-        text += f"; worst element {place}: got {of['worst_got']:.6g}, want {of['worst_want']:.6g}"
-    return text
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,10 @@ from farm.accuracy.dtypes import round_to
 
 Array = Any  # numpy.ndarray
 
-FAMILIES = ("mixed", "normal", "outlier", "alternating", "tiny", "large")
+FAMILIES = ("mixed", "normal", "outlier", "alternating", "tiny", "large", "nan", "inf")
+#: Families whose even rows hold one element that is not a number, or an infinity.  Two, since a NaN makes all of a
+#: reduction over rows NaN, and so hides whatever else is wrong with it; an infinity only its own column.
+NONFINITE = {"nan": math.nan, "inf": math.inf}
 #: What row i of the family `mixed` is: kind i mod 5.
 KINDS = ("unit", "tiny", "large", "zero", "constant")
 
@@ -102,6 +105,15 @@ class Family:
         elif self.name == "alternating":
             np.abs(out, out=out)
             out[:, 1::2] *= np.float32(-1)
+        elif self.name in NONFINITE:
+            self._spoil(out, name, index, NONFINITE[self.name])
+
+    def _spoil(self, out: Array, name: str, index: Array, value: float) -> None:
+        """One element of each even row becomes `value`, infinities of either sign; the rows between stay clean."""
+        rows = np.flatnonzero(index % 2 == 0)
+        z = hashes(f"{name}.nonfinite", self.seed, index[rows])
+        columns = ((z >> np.uint64(8)) % np.uint64(out.shape[1])).astype(np.int64)
+        out[rows, columns] = np.where(z & np.uint64(1), -value, value)
 
     @staticmethod
     def _weigh(out: Array, rows: Array, scale: Array, factor: float, dtype: str) -> None:

@@ -83,3 +83,34 @@ def verdict(metrics: Metrics, gates: Mapping[str, Mapping[str, float]]) -> Verdi
             if r > 1:
                 worst = worst._replace(ok=False)
     return worst
+
+
+def explain(found: Verdict, metrics: Metrics, gates: Mapping[str, Mapping[str, float]]) -> str:
+    """One sentence: which metric of which output is beyond its gate, and where its worst element is."""
+    output, metric = found.worst_output, found.worst_metric
+    of = metrics.get(output, {})
+    value, limit = of.get(metric), gates[output][metric]
+    if metric == "nonfinite" and value is not None:
+        return f"{output}: {value:.0f} elements are not finite where the reference is, or the reverse"
+    text = f"{output}: {metric} is {'missing' if value is None else f'{value:.3g}'}, its gate {limit:.3g}"
+    if of.get("worst_row", -1) >= 0:
+        place = f"[{of['worst_row']:.0f}, {of['worst_column']:.0f}]"
+        text += f"; worst element {place}: got {of['worst_got']:.6g}, want {of['worst_want']:.6g}"
+    return text
+
+
+def worse(one: Metrics, other: Metrics) -> dict[str, dict[str, float]]:
+    """The metrics of two calls of one cell as those of the worse: each the larger one, the worst element's place that
+    of the larger max_ulp.  So the stored numbers hold whatever outputs were looked at, and a verdict from them too."""
+    merged: dict[str, dict[str, float]] = {}
+    for output in {**one, **other}:
+        a, b = one.get(output, {}), other.get(output, {})
+        place = b if b.get("max_ulp", -1.0) > a.get("max_ulp", -1.0) else a
+        merged[output] = {}
+        for name in {**a, **b}:
+            if name.startswith("worst_") and name in place:
+                merged[output][name] = place[name]
+            else:  # a NaN wins: what cannot be measured must not pass
+                values = [m[name] for m in (a, b) if name in m]
+                merged[output][name] = next((v for v in values if math.isnan(v)), max(values))
+    return merged

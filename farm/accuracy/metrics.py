@@ -17,6 +17,9 @@ An output whose elements cancel (a gradient) comes with the size s of its terms:
 and the norms of r at those of s.  Where each element has its own s (a reduction), d and r are divided by it before the
 norms, so that no column outweighs the others.  A row whose rounding errors repeat (`spread` false) counts in the
 element-wise metrics alone, and so does a row whose norm is zero.
+
+Where the reference is NaN the output must be NaN or infinite, where it is infinite an infinity of its sign or next to
+it; such elements are in no other metric.  Everywhere else the output must be finite, in a NaN's own row too.
 """
 
 from __future__ import annotations
@@ -150,6 +153,8 @@ def _compare_chunk(
     if not np.isfinite(got).all() or not (size <= LARGEST.get(dtype, np.inf) * _NEAR_OVERFLOW).all():
         got, want, nonfinite, unbound = _mask_nonfinite(got, want, dtype)
         size = np.abs(want)
+        if squared_scale is not None:  # terms that are not finite are of elements that are not compared
+            squared_scale = np.where(np.isfinite(squared_scale), squared_scale, 0.0)
     rows, width = got.shape
     diff = got - want
     sums, terms = _row_sums(diff, want, squared_scale)

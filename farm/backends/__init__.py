@@ -5,6 +5,10 @@ A backend module has two sides.  The **host side** is what the supervisor and th
     NAME, EVIDENCE, ACCELERATOR (bool), DEFAULT_TIMING, RESOURCE ({"num_gpus": 1} or {"farm_cpu": 1}: what Ray counts)
     detect() -> list[HostDevice]          devices of this host, by the vendor's tool, within a deadline
     child_env(device_id) -> dict          variables that show the child this one device
+    physical_id(device_id, options) -> str           what its lock is named by on this host; "", or no such function:
+                                                     nothing to lock
+    telemetry(device_id, options, spool) -> Reader   clocks, power, errors (farm.telemetry_watch.Reader) for the
+                                                     supervising side; None, or no such function: nothing can be read
     options(...)                          see the module
 
 The **child side** runs in the vendor's environment: `open_session(index, options) -> Session`.

@@ -1,4 +1,7 @@
-"""Ascend devices: the place is kept; this version does not run them and says so."""
+"""Ascend devices: the place is kept; this version does not run them and says so.
+
+Nor does it read their telemetry (by npu-smi) or know by what name to lock one: both come with running them.
+"""
 
 NAME = "ascend"
 ACCELERATOR = True

@@ -88,6 +88,37 @@ def child_env(device_id: str) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": device_id, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
+def physical_id(device_id: str, options: Mapping[str, Any]) -> str:
+    """The UUID that the device's lock is named by, whatever a mask or an index calls it."""
+    del options
+    from farm.backends import _nvml
+
+    with contextlib.suppress(OSError, AttributeError):
+        library = _nvml.load()
+        device = _nvml.handle(library, device_id)
+        found = _nvml.uuid(library, device) if device is not None else None
+        library.nvmlShutdown()
+        if found:
+            return found
+    listed = visible(parse_smi(smi(f"--query-gpu={_QUERY}", "--format=csv,noheader")),
+                     {"CUDA_VISIBLE_DEVICES": device_id})  # fmt: skip
+    return listed[0].uuid if listed else f"cuda-{device_id}"
+
+
+def telemetry(device_id: str, options: Mapping[str, Any], spool: str) -> Any:
+    """A reader of clocks, temperature, power and errors: by NVML, else by nvidia-smi, else None.  Opens no context."""
+    del options, spool
+    from farm.backends import _nvml
+
+    with contextlib.suppress(OSError, AttributeError):
+        library = _nvml.load()
+        device = _nvml.handle(library, device_id)
+        if device is not None:
+            return _nvml.NvmlReader(library, device)
+        library.nvmlShutdown()
+    return _nvml.SmiReader(device_id, smi) if smi(f"--id={device_id}", "--query-gpu=uuid", "--format=csv") else None
+
+
 def open_session(device_id: str, options: dict[str, Any]) -> Any:
     """In the child: opens the one visible device."""
     del options
@@ -106,7 +137,7 @@ def open_session(device_id: str, options: dict[str, Any]) -> Any:
         device=torch.device("cuda", 0),
         target={"backend": NAME, "model": props.name, "power_limit_w": power},
         device_name=f"{props.name} {uuid}".strip(),
-        timing_methods=("rotating_graph", "events", "host"),
+        timing_methods=("rotating_graph", "events", "profiler", "host"),
     )
     session.fingerprint.update(
         {
@@ -120,7 +151,37 @@ def open_session(device_id: str, options: dict[str, Any]) -> Any:
         }
     )
     session.cache_bytes = int(getattr(props, "L2_cache_size", 0) or (64 << 20))
+    session.graph_nodes = graph_nodes
     return session
+
+
+#: Kinds of graph node that are work on the device, by the driver's number.
+_WORK_NODES = {0: "kernel", 1: "memcpy", 2: "memset"}
+
+
+def graph_nodes(graph: Any) -> dict[str, int] | None:
+    """How many kernels, copies and fills a captured torch.cuda.CUDAGraph launches in one replay; None where this torch
+    keeps no graph that could be asked, or the driver does not answer."""
+    import ctypes
+
+    try:
+        raw, driver = int(graph.raw_cuda_graph()), ctypes.CDLL("libcuda.so.1")
+        count = ctypes.c_size_t()
+        if driver.cuGraphGetNodes(ctypes.c_void_p(raw), None, ctypes.byref(count)):
+            return None
+        nodes = (ctypes.c_void_p * count.value)()
+        if count.value and driver.cuGraphGetNodes(ctypes.c_void_p(raw), nodes, ctypes.byref(count)):
+            return None
+        found: dict[str, int] = {}
+        kind = ctypes.c_int()
+        for node in nodes:
+            if driver.cuGraphNodeGetType(ctypes.c_void_p(node), ctypes.byref(kind)):
+                return None
+            if kind.value in _WORK_NODES:
+                found[_WORK_NODES[kind.value]] = found.get(_WORK_NODES[kind.value], 0) + 1
+        return found
+    except (AttributeError, RuntimeError, OSError):
+        return None
 
 
 def _power_and_driver(uuid: str) -> tuple[int | None, str]:

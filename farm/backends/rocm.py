@@ -1,4 +1,7 @@
-"""AMD devices: the place is kept; this version does not run them and says so."""
+"""AMD devices: the place is kept; this version does not run them and says so.
+
+Nor does it read their telemetry (by amdsmi) or know by what name to lock one: both come with running them.
+"""
 
 NAME = "rocm"
 ACCELERATOR = True

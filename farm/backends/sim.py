@@ -3,6 +3,8 @@
 A cell's script is a mapping; what is not there does not happen:
 
     time_us, noise       device time of each sample, and its relative spread
+    cold, floor_us       what its policy says of itself: whether inputs came from memory, its launch floor
+    host_us, outside_us  the host's time of a call; how long the device worked on after the timed stream had finished
     wall_s               how long the attempt really takes
     error                relative error of every output element (0.01: one per cent too large)
     unwritten            leave this many elements NaN
@@ -12,26 +14,46 @@ A cell's script is a mapping; what is not there does not happen:
     leak_mib             memory the process takes and keeps
     lie                  write this text (true: nonsense) on the private pipe, where only messages belong
     until_attempt        the above holds only for attempts below this number
+    telemetry            what the fake device says of itself while the cell is timed: sm_clock_mhz, mem_clock_mhz,
+                         temperature_c, power_w, throttle (list of reasons), foreign (list of names); ecc_uncorrected
+                         and xid (list), which it adds to its counters; with until_try, only in tries below that number
+    keep_mib, keep_s     device memory that stays in use when the process ends, and for how long (else for good)
+
+A fake is the run's own and needs no lock.  With FARM_SIM_HOST in the environment it is device N of a host of that name,
+which all farms on this machine share as they would share an accelerator.  Its state is a file in the run's spool, so
+that the supervising side reads it as a driver is read: also while the process hangs, and after it died.
 
 Its evidence is `simulated`: it proves something of the farm and nothing of a kernel.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from farm.backends import HostDevice
 from farm.child.protocol import Failed, Measured, Message, Phase, Run
+from farm.telemetry import Counters, Process, Sample
+from farm.timing.methods import spends
 
 NAME = "sim"
 ACCELERATOR = False
 EVIDENCE = "simulated"
 DEFAULT_TIMING = "host"
 RESOURCE = {"farm_sim": 1}
+PAUSES, MEMORY_SECONDS = (0.02, 0.05), 1.5
+AT_REST = {"sm_clock_mhz": 1500.0, "mem_clock_mhz": 2600.0, "temperature_c": 40.0, "power_w": 100.0}
+
+
+def peaks(model: str) -> tuple[float, float] | None:
+    """(memory bandwidth in 1e9 B/s, matrix rate in 1e12 op/s) of a fake's made-up datasheet."""
+    del model
+    return (1200.0, 200.0)
 
 
 def detect(count: int | None = None) -> list[HostDevice]:
@@ -43,6 +65,54 @@ def child_env(device_id: str) -> dict[str, str]:
     """A fake needs no mask; one thread keeps NumPy from filling the host."""
     del device_id
     return {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def physical_id(device_id: str, options: Mapping[str, Any]) -> str:
+    """What the fake's lock is named by: nothing, unless FARM_SIM_HOST makes it one that others share."""
+    del options
+    host = os.environ.get("FARM_SIM_HOST", "")
+    return f"sim-{host}-{device_id}" if host else ""
+
+
+def telemetry(device_id: str, options: Mapping[str, Any], spool: str) -> SimReader:
+    """What the fake says of itself to the supervising side."""
+    del options
+    return SimReader(_state_file(spool, device_id))
+
+
+def _state_file(spool: str | Path, device_id: str) -> Path:
+    return Path(spool, f"sim-device-{device_id}.json")
+
+
+class SimReader:
+    """Reads the state that the fake's process writes.  At rest: 1500 MHz, 40 degrees, 100 W, no reason."""
+
+    def __init__(self, file: Path):
+        self._file = file
+
+    def _state(self) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError):
+            return dict(json.loads(self._file.read_text(encoding="utf-8")))
+        return {}
+
+    def sample(self) -> Sample:
+        said = self._state().get("telemetry", {})
+        now = {name: said.get(name, rest) for name, rest in AT_REST.items()}
+        return Sample(0.0, **now, throttle=tuple(said.get("throttle", ())))
+
+    def counters(self) -> Counters:
+        state = self._state()
+        processes = [Process(int(state["pid"]), "sim")] if "pid" in state else []
+        processes += [Process(10_000_000 + i, n) for i, n in enumerate(state.get("telemetry", {}).get("foreign", ()))]
+        return Counters(state.get("ecc_uncorrected", 0), tuple(state.get("xid", ())), tuple(processes))
+
+    def memory_used_mib(self) -> float | None:
+        state = self._state()
+        kept = 0.0 if time.time() > state.get("keep_until", 0) else float(state.get("keep_mib", 0))
+        return 512.0 + kept
+
+    def close(self) -> None:
+        return
 
 
 def open_session(device_id: str, options: dict[str, Any]) -> SimSession:
@@ -57,17 +127,26 @@ class SimSession:
     """Plays each cell's script."""
 
     def __init__(self, device_id: str, model: str):
+        self.device_id = device_id
         self.target: dict[str, Any] = {"backend": NAME, "model": model}
         self.device_name = f"{model} #{device_id}"
         self.fingerprint: dict[str, Any] = {"python": ".".join(map(str, __import__("sys").version_info[:3]))}
+        self.fingerprint["uuid"] = f"{model}-{device_id}"
         self.pipe: int | None = None  # the protocol's own descriptor, from `farm.child`; for lies
         self._leaks: list[bytes] = []
+        self._profiled = False
+        self._tries: tuple[Any, int] = (None, 0)  # (attempt, how often it was run in this process)
 
     def run(self, message: Run, say: Callable[[Message], None]) -> Measured | Failed:
         """One attempt, as scripted."""
         script = dict(message.call.get("sim") or {})
         if "until_attempt" in script and message.attempt >= int(script["until_attempt"]):
-            script = {k: v for k, v in script.items() if k in ("time_us", "noise", "wall_s")}
+            script = {k: v for k, v in script.items() if k in ("time_us", "noise", "wall_s", "telemetry")}
+        self._show(message, script)
+        method = message.cell["timing"]["method"]
+        if self._profiled and not spends(method):
+            reason = f"a process that the profiler has spent was asked to time by {method}"
+            return Failed(message.revision, message.round, message.attempt, "infra_error", "harness", reason)
         for phase in ("import", "compile", "check"):
             say(Phase(message.revision, message.round, message.attempt, phase))
             if script.get("hang") == phase or (script.get("hang") is True and phase == "check"):
@@ -92,11 +171,54 @@ class SimSession:
                 str(script.get("owner", "kernel")),
                 str(script.get("reason", "scripted")),
             )
+        samples = _samples(script, message.cell["timing"], message.cell["seed"])
+        if samples:
+            say(Phase(message.revision, message.round, message.attempt, "timing"))
+            if script.get("hang") == "timing":
+                time.sleep(1e6)
         outputs = _outputs(message, float(script.get("error", 0.0)), int(script.get("unwritten", 0)))
         facts = {"mode_resolved": message.cell["mode"], "launch": {"kernels": []}, "flags": [], "check_s": 0.0}
-        samples = _samples(script, message.cell["timing"], message.cell["seed"])
-        timing = {"method": "host" if samples else "none", "samples_us": samples, "cold": False}
+        timing = self._timing(script, message.cell["timing"]["method"], samples)
         return Measured(message.revision, message.round, message.attempt, outputs, facts, timing)
+
+    def measurer(self, policy: Mapping[str, Any]) -> Any:
+        """What `farm calibrate` measures here: a scripted clock."""
+        from farm.calibration.scripted import ScriptedDevice
+
+        del policy
+        return ScriptedDevice()
+
+    def _timing(self, script: Mapping[str, Any], method: str, samples: list[float]) -> dict[str, Any]:
+        """What a real policy would say beside the samples."""
+        if not samples:
+            return {"method": "none", "samples_us": []}
+        self._profiled = self._profiled or spends(method)
+        told = {k: script[k] for k in ("floor_us", "outside_us") if k in script}
+        host = {"host_us": [float(script["host_us"])] * len(samples)} if "host_us" in script else {}
+        return {"method": method, "samples_us": samples, "cold": bool(script.get("cold")), "profiled": self._profiled,
+                **told, **host}  # fmt: skip
+
+    def _show(self, message: Run, script: Mapping[str, Any]) -> None:
+        """Write what the device says of itself from now on."""
+        attempt = (message.cell["index"], message.attempt)
+        count = self._tries[1] + 1 if self._tries[0] == attempt else 1
+        self._tries = (attempt, count)
+        said = dict(script.get("telemetry") or {})
+        if count >= int(said.pop("until_try", count + 1)):
+            said = {}
+        file = _state_file(Path(message.out_dir).parent, self.device_id)
+        state: dict[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError):
+            state = json.loads(file.read_text(encoding="utf-8"))
+        state["ecc_uncorrected"] = state.get("ecc_uncorrected", 0) + int(said.pop("ecc_uncorrected", 0))
+        state["xid"] = [*state.get("xid", []), *said.pop("xid", [])]
+        if script.get("keep_mib"):
+            state["keep_mib"] = float(script["keep_mib"])
+            state["keep_until"] = time.time() + float(script.get("keep_s", 1e9))
+        state.update(pid=os.getpid(), telemetry=said)
+        temporary = file.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps(state), encoding="utf-8")
+        temporary.replace(file)  # a reader sees the old state or the new one
 
 
 def _samples(script: dict[str, Any], policy: dict[str, Any], seed: int) -> list[float]:

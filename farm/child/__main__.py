@@ -17,6 +17,7 @@ import traceback
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def _die_with_parent() -> None:
@@ -26,6 +27,13 @@ def _die_with_parent() -> None:
     parent = os.environ.pop("FARM_PARENT", "")
     if parent and os.getppid() != int(parent) and os.environ.get("FARM_WRAPPED") != "1":
         os._exit(1)  # the parent died before we asked
+
+
+def _adopt_orphans() -> None:
+    """Ask the kernel for the processes that code under test leaves behind, also those that cut themselves loose, so
+    that they are seen, and ended with this one."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _private_pipes() -> tuple[Any, Any]:
@@ -40,6 +48,7 @@ def _private_pipes() -> tuple[Any, Any]:
 
 def main(argv: list[str]) -> int:
     _die_with_parent()
+    _adopt_orphans()
     source, sink = _private_pipes()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by a Ray worker and inherited: ptxas must be able to fail
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to handle
@@ -47,8 +56,10 @@ def main(argv: list[str]) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # the supervisor asks where it hangs
     from farm.child import protocol
 
+    nonce = ""
+
     def say(message: protocol.Message) -> None:
-        sink.write(protocol.encode(message))
+        sink.write(protocol.encode(message, nonce))
         sink.flush()
 
     backend, device = argv[0], argv[1]
@@ -68,7 +79,7 @@ def main(argv: list[str]) -> int:
         session.pipe = sink.fileno()
     say(protocol.Ready(protocol.VERSION, os.getpid(), session.target, session.device_name, session.fingerprint))
     for line in source:
-        message = protocol.decode(line)
+        message, nonce = protocol.decode_stamped(line)
         if isinstance(message, protocol.Exit):
             break
         if isinstance(message, protocol.Run):
@@ -76,8 +87,14 @@ def main(argv: list[str]) -> int:
             sys.stdout.flush()
             sys.stderr.flush()
             say(reply)
-            if isinstance(reply, protocol.Failed) and reply.fatal:
+            if (isinstance(reply, protocol.Failed) and reply.fatal) or (
+                isinstance(reply, protocol.Measured) and reply.spent
+            ):
                 break
+        if isinstance(message, protocol.Calibrate):
+            from farm.child.calibrate import calibrate
+
+            say(calibrate(session, message, say))
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -88,18 +88,23 @@ class Problem:
     """One set of a cell's tensors on the device and what to do with it.
 
     `inputs` in the contract's order (None for an absent weight); `upstream` are the outputs' fixed gradients;
-    `wrt` the inputs whose gradients are asked for, in the order of the gradient tensors.
+    `wrt` the inputs whose gradients are asked for, in the order of the gradient tensors.  `findings`: what a call did
+    that shows only while it runs (the next caller's grad mode is put back on the way out).
     """
 
     inputs: list[Any]
     upstream: list[torch.Tensor]
     wrt: list[torch.Tensor]
     operation: str
+    findings: set[str] = field(default_factory=set)
 
     def forward(self, function: Callable[..., Any]) -> tuple[Any, ...]:
         """The outputs, as a tuple, with grad enabled unless the operation says otherwise."""
-        with torch.set_grad_enabled(self.operation != "no-grad-forward"):
+        wanted = self.operation != "no-grad-forward"
+        with torch.set_grad_enabled(wanted):
             out = function(*self.inputs)
+            if torch.is_grad_enabled() != wanted:
+                self.findings.add(f"changed torch's grad mode from {wanted} to {not wanted}")
         return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
     def gradients(self, outputs: Sequence[Any], *, retain: bool = False) -> tuple[torch.Tensor, ...]:

@@ -35,6 +35,7 @@ interp: Any = None  # triton.runtime.interpreter, once installed
 _stock: dict[str, Callable[..., Any]] = {}  # what was there before, by name
 _regions: list[tuple[int, int, str]] = []  # of the launch that runs: first byte, past the last, what it is
 _traffic = {"loaded": 0, "stored": 0}
+_counter: Any = None  # a farm.child.traffic.Counter while a call's bytes are counted
 _patched_modules: set[int] = set()
 
 
@@ -89,6 +90,12 @@ def traffic(*, reset: bool = False) -> dict[str, int]:
     if reset:
         _traffic.update(loaded=0, stored=0)
     return seen
+
+
+def watch(counter: Any) -> None:
+    """Tell a `farm.child.traffic.Counter` of every launch and access from now on; None: nobody."""
+    global _counter
+    _counter = counter
 
 
 class _NoDriver:
@@ -232,6 +239,8 @@ def _check(pointers: Any, mask: Any, verb: str) -> None:
     if not addresses.size:
         return
     _traffic["loaded" if verb == "load" else "stored"] += addresses.size * size
+    if _counter is not None:
+        _counter.access(verb, addresses, size)
     first, last = int(addresses.min()), int(addresses.max()) + size
     if not any(begin <= first and last <= end for begin, end, _ in _regions):
         raise OutOfBounds(_explain(first, last, verb))
@@ -274,7 +283,7 @@ def _create_atomic_cas(self: Any, pointers: Any, *rest: Any) -> Any:
     return _stock["create_atomic_cas"](self, pointers, *rest)
 
 
-def _extent(tensor: Any) -> tuple[int, int]:
+def extent(tensor: Any) -> tuple[int, int]:
     """First byte and past the last byte that the tensor's own sizes and strides reach; not its storage, which may
     hold guard pads around it."""
     begin = int(tensor.data_ptr())
@@ -293,13 +302,15 @@ def _register(name: str, arg: Any) -> None:
     elif hasattr(arg, "data_ptr"):
         tensor = interp._unwrap_tensor(arg)
         dtype = str(tensor.dtype).removeprefix("torch.")
-        _regions.append((*_extent(tensor), f"{name} ({dtype} {list(tensor.shape)})"))
+        _regions.append((*extent(tensor), f"{name} ({dtype} {list(tensor.shape)})"))
 
 
 def _init_args(self: Any, args: Any, kwargs: Any) -> Any:
     """Stock argument preparation; notes on the way where each tensor's copy on the host lies."""
     args, kwargs = _stock["GridExecutor._init_args_hst"](self, args, kwargs)
     _regions.clear()
+    if _counter is not None:
+        _counter.launch()
     for name, arg in [*zip(self.arg_names, args), *kwargs.items()]:
         _register(name, arg)
     return args, kwargs

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+from collections import Counter
 from typing import Any
 
 import torch
@@ -41,13 +42,17 @@ def fill(tensor: torch.Tensor) -> torch.Tensor:
 class Poisoned(TorchDispatchMode):
     """Within it every `empty*` on `device` is poisoned and stands between two guard bands of the same fill.
 
-    `broken()` names the allocations whose guards were overwritten: a store outside the tensor.
+    `broken()` names the allocations whose guards were overwritten: a store outside the tensor.  `work` counts what
+    torch was asked for, by operator; `streams` holds the handles of the streams on which it was.
     """
 
     def __init__(self, device: torch.device):
         super().__init__()
         self.device = device
         self._guards: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+        self._api = None if device.type == "cpu" else torch.get_device_module(device.type)
+        self.work: Counter[str] = Counter()
+        self.streams: set[int] = set()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -57,6 +62,9 @@ class Poisoned(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
+        self.work[str(func)] += 1
+        if self._api is not None:
+            self.streams.add(handle(self._api.current_stream(self.device)))
         out = func(*args, **(kwargs or {}))
         if func in _EMPTY and isinstance(out, torch.Tensor) and out.device.type == self.device.type and out.numel():
             return self._padded(out)
@@ -81,6 +89,11 @@ class Poisoned(TorchDispatchMode):
             for name, before, after in self._guards
             if not (_intact(before) and _intact(after))
         ]
+
+
+def handle(stream: Any) -> int:
+    """The vendor's handle of one of torch's streams; its own number where it has no other name for it."""
+    return int(getattr(stream, "cuda_stream", None) or getattr(stream, "npu_stream", None) or 0)
 
 
 def forget_skipped_frames() -> None:

@@ -1,7 +1,8 @@
 """What supervisor and child say to each other: typed messages, one JSON object a line on a private pipe.
 
 Tensors travel as raw little-endian files, by path (a container may not inherit descriptors).  Every message that
-belongs to an attempt carries (revision, round, attempt), so that a late line is never taken for another's.
+belongs to an attempt carries (revision, round, attempt), so that a late line is never taken for another's, and the
+nonce of the order that it answers, so that no line printed in advance is taken for an answer.
 Standard library only: the child may run on another Python than the supervisor.
 """
 
@@ -11,7 +12,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-VERSION = 1
+#: 2: answers carry their order's nonce, a measurement says whether its process is spent, calibrations.
+VERSION = 2
 #: The phases of a child's life and of an attempt, in order; each has a deadline of its own.
 PHASES = ("spawn", "import", "compile", "check", "timing", "teardown")
 
@@ -55,6 +57,18 @@ class Run:
     call: dict[str, Any]  # positional: names in order; keywords: name -> value; optional: keywords if taken
     out_dir: str
     work: dict[str, Any] = field(default_factory=dict)  # model bytes, for buffer rotation
+
+
+@dataclass(frozen=True)
+class Calibrate:
+    """Supervisor to child: measure what the device can do at best, within about `seconds`, by a timing policy."""
+
+    kind: ClassVar[str] = "calibrate"
+    revision: str
+    round: int
+    attempt: int
+    policy: dict[str, Any]
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -107,6 +121,18 @@ class Measured:
     outputs: list[dict[str, Any]]
     facts: dict[str, Any]  # mode_resolved, launch, compile_s, check_s, peak_memory_mib, flags
     timing: dict[str, Any]  # method, samples_us, host_us, launches, quality hints
+    spent: bool = False  # something runs or is held that this process cannot be rid of: it should serve no other cell
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Child to supervisor: what `farm.calibration.procedure.calibrate` found."""
+
+    kind: ClassVar[str] = "calibrated"
+    revision: str
+    round: int
+    attempt: int
+    found: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -124,13 +150,16 @@ class Failed:
     fatal: bool = False  # the device context is lost: the child ends itself
 
 
-Message = Run | Exit | Ready | Unusable | Phase | Measured | Failed
-_KINDS: dict[str, Any] = {c.kind: c for c in (Run, Exit, Ready, Unusable, Phase, Measured, Failed)}
+Message = Run | Calibrate | Exit | Ready | Unusable | Phase | Measured | Calibrated | Failed
+_KINDS: dict[str, Any] = {
+    c.kind: c for c in (Run, Calibrate, Exit, Ready, Unusable, Phase, Measured, Calibrated, Failed)
+}
 
 
-def encode(message: Message) -> str:
-    """One line, with its newline."""
-    return json.dumps({"kind": message.kind, **asdict(message)}, separators=(",", ":")) + "\n"
+def encode(message: Message, nonce: str = "") -> str:
+    """One line, with its newline.  `nonce`: what the supervisor sent with the order that this message answers."""
+    stamped = {"nonce": nonce} if nonce else {}
+    return json.dumps({"kind": message.kind, **stamped, **asdict(message)}, separators=(",", ":")) + "\n"
 
 
 def printable(value: Any) -> Any:
@@ -144,10 +173,16 @@ def printable(value: Any) -> Any:
 
 def decode(line: str | bytes) -> Message:
     """The message of one line.  ValueError if it is none: a child that writes nonsense is a harness fault."""
+    return decode_stamped(line)[0]
+
+
+def decode_stamped(line: str | bytes) -> tuple[Message, str]:
+    """The message of one line, and its nonce ("" for none).  ValueError as in `decode`."""
     try:
         data = printable(json.loads(line))
+        nonce = str(data.pop("nonce", ""))
         kind = _KINDS[data.pop("kind")]
         message: Message = kind(**data)
-        return message
+        return message, nonce
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a protocol line: {line[:200]!r} ({error})") from None

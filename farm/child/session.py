@@ -6,14 +6,18 @@ import errno
 import platform
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from farm.child import calling, poison, tensors
+from farm.child import calling, tensors, traffic
+from farm.child.checked import Calls
+from farm.child.findings import disqualifying
+from farm.child.integrity import Watch
 from farm.child.protocol import Failed, Measured, Message, Phase, Run
 
 Say = Callable[[Message], None]
@@ -47,6 +51,7 @@ class TorchSession:
         self.device_name = device_name
         self.timing_methods = timing_methods
         self.cache_bytes = 64 << 20
+        self.graph_nodes: Callable[[Any], dict[str, int] | None] | None = None  # counts what a captured graph launches
         self.fingerprint: dict[str, Any] = {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -54,7 +59,9 @@ class TorchSession:
             "machine": platform.machine(),
         }
         self._inputs: dict[str, tuple[torch.Tensor, int]] = {}  # file -> pristine copy on the device, checksum
-        self._functions: dict[str, Callable[..., Any]] = {}
+        self._functions: dict[str, tuple[Callable[..., Any], list[str]]] = {}
+        _bind_early(timing_methods)
+        self.watch = Watch(device, self._held)
 
     def run(self, message: Run, say: Say) -> Measured | Failed:
         """One attempt; every end is a message, and an exception of the code under test never leaves this method."""
@@ -63,12 +70,17 @@ class TorchSession:
             # Not the kernel's fault while the farm holds what it could give back.
             self.forget_inputs()
             torch.get_device_module(self.device.type).empty_cache() if self.device.type != "cpu" else None
-            reply = self._once(message, say)
+            reply = self._once(message, say, lean=True)
             self.forget_inputs()
+            crowded = isinstance(reply, Failed) and (reply.status, reply.owner) == ("unsupported", "harness")
+            kept = self.watch.kept_mib() if crowded else None
+            if isinstance(reply, Failed) and kept is not None:
+                reply = replace(reply, status="out_of_memory", owner="kernel",
+                                reason=f"it keeps {kept:.0f} MiB of the device's memory after its calls")  # fmt: skip
         return reply
 
-    def _once(self, message: Run, say: Say) -> Measured | Failed:
-        attempt = _Attempt(self, message, say)
+    def _once(self, message: Run, say: Say, lean: bool = False) -> Measured | Failed:
+        attempt = _Attempt(self, message, say, lean)
         try:
             return attempt.run()
         except calling.Unsupported as reason:
@@ -77,10 +89,17 @@ class TorchSession:
             return attempt.classified(error)
         finally:
             attempt.release()
+            self.watch.state()  # an attempt that failed on the way has put nothing back
 
     def load(self, tensor: dict[str, Any]) -> torch.Tensor:
         """A fresh copy of an input on the device.  Neighbouring cells share inputs, so the last ones stay there: to
         copy a gigabyte from the host costs more than to time it.  One that has lost its checksum is read again."""
+        if self.device.type == "cpu":
+            return _read(tensor, self.device)
+        return self.values(tensor).clone()
+
+    def values(self, tensor: dict[str, Any]) -> torch.Tensor:
+        """An input as it is kept on the device, only to be read; see `load`."""
         file = tensor["file"]
         if self.device.type == "cpu":
             return _read(tensor, self.device)
@@ -91,25 +110,33 @@ class TorchSession:
         self._inputs[file] = kept  # last in order: used last
         while len(self._inputs) > MAX_KEPT_INPUTS:
             del self._inputs[next(iter(self._inputs))]
-        return kept[0].clone()
+        return kept[0]
 
     def forget_inputs(self) -> None:
         """Give back what is kept for the next cell."""
         self._inputs.clear()
 
-    def function(self, provider: dict[str, Any], op: str) -> Callable[..., Any]:
-        """The provider's callable for an op, resolved once per child."""
+    def _held(self) -> int:
+        """Bytes on the device that are kept for the next cell."""
+        return sum(t.untyped_storage().nbytes() for t, _ in self._inputs.values())
+
+    def function(self, provider: dict[str, Any], op: str) -> tuple[Callable[..., Any], list[str]]:
+        """The provider's callable for an op, resolved once per child, and what its import did to the process."""
         key = f"{provider.get('path') or provider['name']}/{op}"
         if key not in self._functions:
-            self._functions[key] = calling.resolve(provider, op)
+            found = calling.resolve(provider, op)
+            self._functions[key] = (found, [_at_import(did) for did in self.watch.state()])
         return self._functions[key]
 
 
 class _Attempt:
     """The state of one attempt: its tensors, its phase, what it measured so far."""
 
-    def __init__(self, session: TorchSession, message: Run, say: Say):
+    def __init__(self, session: TorchSession, message: Run, say: Say, lean: bool = False):
         self.s = session
+        self.lean = lean  # the farm keeps nothing on the device: what still does not fit is a matter of the cell's size
+        self.crowd: int | None = None  # bytes that a plain call was seen to need with its inputs: it fits by itself
+        self.cut = False  # timing, and maybe a graph's capture, was cut short: the process is spent
         self.m = message
         self.say = say
         self.phase = "import"
@@ -131,10 +158,12 @@ class _Attempt:
         self.say(Phase(self.m.revision, self.m.round, self.m.attempt, phase))
 
     def run(self) -> Measured:
+        self.s.watch.mark()
         self.enter("import")
-        cell = self.m.cell
-        function = calling.bind(self.s.function(self.m.call["provider"], cell["op"]), self.m.call)
-        launches = _Launches()
+        cell, provider = self.m.cell, self.m.call["provider"]
+        resolved, imported = self.s.function(provider, cell["op"])
+        self.flag(imported)
+        function = calling.bind(resolved, self.m.call)
         if self.s.device.type != "cpu":
             # The first call compiles.  It runs apart, so that the checked call's memory and time are its own.  Every
             # call has tensors of its own: one that overwrites its inputs must not prepare the next one's.
@@ -144,14 +173,29 @@ class _Attempt:
             del problem
             self.facts["peak_memory_mib"] = self.peak_memory(function)
         self.enter("check")
-        outputs = self.check(function, launches)
+        outputs = self.check(function)
         self.account("write")
         described = self.write(outputs, "out")
-        timing = self.time(function, outputs)
+        wrong = disqualifying(self.facts["flags"])
+        if wrong:  # no time of it would be shown, and what patches a clock may never let a timer end
+            timing: dict[str, Any] = {"method": "none", "samples_us": []}
+        else:
+            timing = self.timing(function, outputs)
         self.account("end")
+        del outputs
+        self.problem = None
+        self.flag(self.s.watch.state())
+        remains = self.s.watch.remains()
+        self.flag(remains)
         self.facts["phases_s"] = self.spent
-        self.facts.update(launches.facts(cell["mode"]))
-        return Measured(self.m.revision, self.m.round, self.m.attempt, described, self.facts, timing)
+        return Measured(
+            self.m.revision, self.m.round, self.m.attempt, described, self.facts, timing,
+            spent=bool(remains) or self.cut,
+        )  # fmt: skip
+
+    def flag(self, findings: Iterable[str]) -> None:
+        """Tell each once."""
+        self.facts["flags"] += [f for f in dict.fromkeys(findings) if f not in self.facts["flags"]]
 
     def timed(self, action: Callable[[], Any]) -> float:
         start = time.perf_counter()
@@ -161,13 +205,20 @@ class _Attempt:
 
     def peak_memory(self, function: Callable[..., Any]) -> float:
         """MiB (2^20 bytes) that one plain call takes beyond what was there, its outputs included.  Not in the checked
-        call, whose poisoned allocations are larger than the provider's own."""
+        call, whose poisoned allocations are larger than the provider's own.
+
+        The fact `peak_memory_live_mib` is what peers count: the peak of everything that lives, so with the call's own
+        inputs and upstream gradients, but without the copies of inputs that the farm keeps for the next cell."""
         api = torch.get_device_module(self.s.device.type)
         problem = self.make()
+        own = sum(t.untyped_storage().nbytes() for t in (*problem.inputs, *problem.upstream) if t is not None)
         api.reset_peak_memory_stats(self.s.device)
         base = api.memory_allocated(self.s.device)
         self.timed(lambda: self._drop(problem.run(function)))
-        return round((api.max_memory_allocated(self.s.device) - base) / 2**20, 3)
+        taken = api.max_memory_allocated(self.s.device) - base
+        self.facts["peak_memory_live_mib"] = round((own + taken) / 2**20, 3)
+        self.crowd = own + taken
+        return round(taken / 2**20, 3)
 
     def synchronize(self) -> None:
         if self.s.device.type != "cpu":
@@ -199,56 +250,28 @@ class _Attempt:
         self.making = False
         return calling.Problem(inputs, upstream, wrt, operation)
 
-    def check(self, function: Callable[..., Any], launches: _Launches) -> tuple[torch.Tensor, ...]:
-        """The checked call: poisoned allocations, inputs compared before and after, launches recorded."""
-        problem = self.make()
-        guarded = self._guarded(problem)
-        before = [tensors.checksum(t) for t in guarded]
-        poison.poison_freed(
-            self.s.device, [self._bytes(t) for t in self.m.tensors if t["role"] in ("output", "gradient")]
-        )
-        mode = poison.Poisoned(self.s.device)
-        got: tuple[Any, ...] = ()
-
-        def call() -> None:
-            nonlocal got
-            with mode:
-                got = problem.run(function)
-
-        with launches:
-            self.facts["check_s"] = self.timed(call)
-        poison.forget_skipped_frames()
-        self.facts["flags"] += mode.broken()
-        if before != [tensors.checksum(t) for t in guarded]:
-            self.facts["flags"].append("changed its inputs")
-        return self._plain(got)
-
-    def _guarded(self, problem: calling.Problem) -> list[torch.Tensor]:
-        """Tensors that a call must leave as they are: inputs and upstream gradients, but what the contract gives up."""
-        given_up = {t["name"] for t in self.m.tensors if t.get("may_overwrite") or t["role"] == "mutated"}
-        names = [t["name"] for t in self.m.tensors if t["role"] in ("input", "mutated")]
-        upstreams = [t["name"] for t in self.m.tensors if t["role"] == "upstream"]
-        both = [*zip(names, problem.inputs), *zip(upstreams, problem.upstream)]
-        return [t for name, t in both if t is not None and name not in given_up]
-
-    def _bytes(self, tensor: dict[str, Any]) -> int:
-        size = tensors.DTYPES[tensor["dtype"]].itemsize
-        for n in tensor["shape"]:
-            size *= n
-        return size
-
-    def _plain(self, got: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
-        """Outputs as plain tensors on the right device; anything else is the provider's wrong answer."""
-        expected = [t for t in self.m.tensors if t["role"] in ("output", "gradient")]
-        if len(got) != len(expected):
-            names = ", ".join(t["name"] for t in expected)
-            raise calling.WrongAnswer(f"returned {len(got)} tensors where {len(expected)} are expected ({names})")
-        for value, want in zip(got, expected):
-            if type(value) not in (torch.Tensor, torch.nn.Parameter):
-                raise calling.WrongAnswer(f"{want['name']} is a {type(value).__name__}, not a torch.Tensor")
-            if value.device.type != self.s.device.type:
-                raise calling.WrongAnswer(f"{want['name']} is on {value.device}, not on {self.s.device}")
-        return tuple(v.detach() for v in got)
+    def check(self, function: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
+        """The checked calls: the outputs of the first; what the judge must see of the others is written here."""
+        calls = Calls(self.s.device, self.m.tensors, self.make(), self.s.values, self.synchronize)
+        with traffic.counted(self.facts, self.m.tensors, calls.problem.inputs):
+            begun = time.perf_counter()
+            outputs = calls.first(function)
+            self.facts["check_s"] = round(time.perf_counter() - begun, 6)
+        provider, cell = self.m.call["provider"], self.m.cell
+        self.facts.update(calls.launches.facts(cell["mode"]))
+        self.enter("check")  # a deadline of its own: the first call may have taken most of one
+        others = calls.others(function, stranger=bool(provider.get("path")))
+        self.flag(self.s.watch.state())  # a patched check comes first: what it said since is worth nothing
+        self.flag(calls.findings)
+        if provider["name"] == "farm" and not provider.get("path") and all(t.numel() for t in outputs):
+            self.flag(calls.launches.findings(cell["operation"]))
+        if others is not None:
+            written = {
+                "where": "called again at the same addresses with other values",
+                "outputs": self.write(others, "other"),
+            }
+            self.facts["others"] = [written]
+        return outputs
 
     def write(self, outputs: tuple[torch.Tensor, ...], prefix: str) -> list[dict[str, Any]]:
         expected = [t for t in self.m.tensors if t["role"] in ("output", "gradient")]
@@ -257,6 +280,26 @@ class _Attempt:
             path = str(Path(self.m.out_dir, f"{prefix}-{want['name']}.bin"))
             out.append({"name": want["name"], **tensors.save(value, path)})
         return out
+
+    def crowded(self) -> bool:
+        """Asked while memory is out: whether that is the farm's doing, whose checks and buffer sets need several times
+        what a call needs.  Not where a plain call did not fit, nor where there is room for two: then this one asked for
+        more than plain ones do."""
+        if not self.lean or self.crowd is None:
+            return False
+        free: int = torch.get_device_module(self.s.device.type).mem_get_info(self.s.device)[0]
+        return free < 2 * self.crowd
+
+    def timing(self, function: Callable[..., Any], checked: tuple[torch.Tensor, ...]) -> dict[str, Any]:
+        """As `time`; a cell that is right, and whose buffer sets do not fit beside it, is not timed."""
+        try:
+            return self.time(function, checked)
+        except torch.OutOfMemoryError:
+            if not self.crowded():
+                raise
+        self.facts["flags"].append("not timed: what timing needs beside one call does not fit in the device's memory")
+        self.cut = True
+        return {"method": "none", "samples_us": []}
 
     def time(self, function: Callable[..., Any], checked: tuple[torch.Tensor, ...]) -> dict[str, Any]:
         """Samples by the cell's policy, and the outputs of a timed launch where they differ from the checked ones."""
@@ -269,25 +312,25 @@ class _Attempt:
         if any(t.get("may_overwrite") or t["role"] == "mutated" for t in self.m.tensors):
             self.facts["flags"].append("not timed: it may overwrite its inputs, so a second call would see other data")
             return {"method": "none", "samples_us": []}
-        from farm.timing.policies import POLICIES, Bench, CaptureFailed
+        from farm.child.timed import measure, told
+        from farm.timing.policies import CaptureFailed
 
         self.enter("timing")
-        work = self.m.work
         self.problem = self.make()
-        bench = Bench(function, self.clone, self.s.device, self.s.cache_bytes, int(work.get("bytes_moved", 0)), policy)
         try:
-            result = POLICIES[method](bench)
+            result = measure(
+                method,
+                function,
+                self.problem,
+                device=self.s.device,
+                cache_bytes=self.s.cache_bytes,
+                bytes_moved=int(self.m.work.get("bytes_moved", 0)),
+                policy=policy,
+                nodes=self.s.graph_nodes,
+            )
         except CaptureFailed as error:
             raise _CaptureFailed(str(error)) from error
-        out: dict[str, Any] = {
-            "method": method,
-            "samples_us": [round(s, 4) for s in result.samples_us],
-            "host_us": [round(s, 3) for s in result.host_us],
-            "sets": result.sets,
-            "launches": result.launches,
-            "cold": result.cold,
-            "floor_us": result.floor_us,
-        }
+        out = told(result)
         self.facts["flags"] += result.flags
         timed = tuple(t.detach() for t in result.timed_outputs or ())
         if len(timed) != len(checked):
@@ -297,23 +340,6 @@ class _Attempt:
         if not all(_same_bits(a, b) for a, b in zip(timed, checked)):
             out["timed_outputs"] = self.write(timed, "timed")
         return out
-
-    def clone(self) -> calling.Problem:
-        """Another set of buffers with the values of `problem`, which no call ever gets."""
-        assert self.problem is not None
-        index: dict[int, torch.Tensor] = {}
-        inputs = []
-        for t in self.problem.inputs:
-            copy = None if t is None else t.detach().clone().requires_grad_(t.requires_grad)
-            if t is not None and copy is not None:
-                index[id(t)] = copy
-            inputs.append(copy)
-        return calling.Problem(
-            inputs,
-            [u.clone() for u in self.problem.upstream],
-            [index[id(t)] for t in self.problem.wrt],
-            self.problem.operation,
-        )
 
     def release(self) -> None:
         """Give the attempt's memory back to the allocator."""
@@ -338,8 +364,11 @@ class _Attempt:
         if isinstance(error, _InputsUnreadable):
             return self.failed("infra_error", "infra", str(error), trace)
         if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or _cpu_is_full(error):
-            if self.making:
+            if self.making and self.lean:
                 return self.failed("unsupported", "harness", f"the cell does not fit in the device's memory ({text})")
+            if self.s.device.type != "cpu" and self.crowded():
+                what = "one call fits in the device's memory, what its checks hold beside it does not"
+                return self.failed("unsupported", "harness", f"{what} ({text})")
             return self.failed("out_of_memory", "kernel", text, trace)
         module = type(error).__module__
         if module.startswith("triton.compiler") or type(error).__name__ in ("OutOfResources", "PTXASError"):
@@ -367,32 +396,15 @@ class _CaptureFailed(Exception):
     """The call cannot be captured; the process is spent."""
 
 
-class _Launches:
-    """Records which of our kernels were launched within it, where the revision's package can tell."""
+def _at_import(finding: str) -> str:
+    """What an import did and this process has undone only tells; but nobody patches a clock by accident."""
+    return f"{finding} at import" if finding.startswith("patched ") else f"its import {finding} (put back)"
 
-    def __init__(self) -> None:
-        self.records: list[dict[str, Any]] = []
-        try:
-            from kernels import launches
 
-            self.module: Any = launches
-        except ImportError:
-            self.module = None
-
-    def __enter__(self) -> None:
-        if self.module:
-            self.module.enable()
-            self.module.drain()
-
-    def __exit__(self, *exc: object) -> None:
-        if self.module:
-            self.records = self.module.drain()
-            self.module.disable()
-
-    def facts(self, requested: str) -> dict[str, Any]:
-        modes = [r.get("mode") for r in self.records if r.get("mode")]
-        resolved = modes[-1] if modes else requested
-        return {"mode_resolved": resolved, "launch": {"kernels": self.records}}
+def _bind_early(timing_methods: tuple[str, ...]) -> None:
+    """Import what times before any provider is imported, so that what it calls is bound and watched from here on."""
+    if timing_methods:
+        import farm.timing.policies  # noqa: F401
 
 
 def _cpu_is_full(error: Exception) -> bool:

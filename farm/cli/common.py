@@ -51,6 +51,21 @@ def store(args: argparse.Namespace) -> Store:
     return Store(args.out or os.environ.get("FARM_STORE") or "farm-results")
 
 
+def page(store: Store, run_id: str) -> Path:
+    """Build a finished run's page.  StoreError where it cannot be written; the run itself is whole then."""
+    from dashboards.build import build
+
+    try:
+        return build(store, run_id)
+    except (OSError, StoreError) as error:
+        cause = error.__cause__ or error
+        why = getattr(cause, "strerror", None) or cause
+        raise StoreError(
+            f"{store.pages}: the page cannot be written ({why}); the run itself is whole, "
+            f"farm dashboard build {run_id} makes its page"
+        ) from None
+
+
 @contextmanager
 def readable(run: Run) -> Iterator[None]:
     """StoreError for whatever a damaged run directory raises while it is read (pyarrow's own are among these)."""

@@ -22,7 +22,7 @@ from farm.compile import ascend_environment
 from farm.compile.planning import plan_for, target_of
 from farm.compile.run import CompileRequest, Outcome, chains_exist, execute
 from farm.compile.targets import TARGETS, parse
-from farm.errors import StoreError, UsageError
+from farm.errors import UsageError
 from farm.store import Store
 
 MAX_FINDINGS = 10
@@ -141,16 +141,7 @@ def _tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Outcome)
         print(f"interrupted: {lost} cells were not compiled; what finished is in the journal", file=err)
     if args.no_page:
         return
-    from dashboards.build import build
-
-    try:
-        page = build(store, run_id)
-    except OSError as error:
-        raise StoreError(
-            f"{store.pages}: the page cannot be written ({error.strerror or error}); the run itself is whole, "
-            f"farm dashboard build {run_id} makes its page"
-        ) from None
-    print(f"page: {page.resolve()}", file=err)
+    print(f"page: {common.page(store, run_id).resolve()}", file=err)
 
 
 def _difference(args: argparse.Namespace, request: CompileRequest) -> int:

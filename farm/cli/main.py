@@ -16,7 +16,7 @@ from farm.cli.text import printable
 from farm.errors import FarmError
 
 #: Command -> module in farm.cli with `add(subparsers)` and `run(args) -> int`.
-COMMANDS = ("run", "plan", "compile", "dashboard", "export", "doctor", "schema")
+COMMANDS = ("run", "plan", "compile", "judge", "dashboard", "export", "calibrate", "doctor", "schema")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -94,6 +94,9 @@ def run(args: argparse.Namespace) -> int:
     except BaseException:
         cluster.close()
         raise
+    calibrations, damaged = store.calibrations()
+    for sentence in damaged:
+        print(f"farm run: {printable(sentence)}", file=sys.stderr)
     command = "farm " + shlex.join(args.argv)
     request = RunRequest(
         planned,
@@ -104,6 +107,7 @@ def run(args: argparse.Namespace) -> int:
         {name: {"path": path} for name, path in own.items()},
         options={"shipped": shipped} if shipped else {},
         strict_peers=args.strict_peers,
+        calibrations=calibrations,
     )
     shown = Live if sys.stderr.isatty() else Plain
     with shown(planned.cells) as telling:
@@ -189,14 +193,5 @@ def _tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, sec
         lost = sum(r["status"] == "lost" for r in outcome.rows)
         print(f"interrupted: {lost} cells were not run; what finished is in the journal", file=err)
     if not args.no_page:
-        from dashboards.build import build
-
-        try:
-            page = build(store, run_id)
-        except OSError as error:
-            raise StoreError(
-                f"{store.pages}: the page cannot be written ({error.strerror or error}); the run itself is whole, "
-                f"farm dashboard build {run_id} makes its page"
-            ) from None
-        print(f"page: {page.resolve()}", file=err)
+        print(f"page: {common.page(store, run_id).resolve()}", file=err)
     return 3 if outcome.interrupted else outcome.exit_code

@@ -261,7 +261,7 @@ def _kernel(error: Exception) -> str:
     trace, found = error.__traceback__, ""
     while trace is not None:
         owner: Any = trace.tb_frame.f_locals.get("self")
-        if type(owner).__name__ == "JITFunction":
+        if any(c.__name__ == "JITFunction" for c in type(owner).__mro__):  # Gluon's is a subclass
             found = str(owner.fn.__name__)
         trace = trace.tb_next
     return found

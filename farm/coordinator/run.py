@@ -17,6 +17,7 @@ from farm.actor import environment_dict
 from farm.calls import call_for
 from farm.cell import FARM_FAULTS, Cell, Owner, Status, Target
 from farm.coordinator.clusters import Cluster, Slot
+from farm.coordinator.roofs import Roofs, beyond_the_curve
 from farm.deadline import Deadline
 from farm.errors import FarmError, InfraError
 from farm.matrix import Plan, estimate_seconds, tolerances_for
@@ -42,6 +43,7 @@ from farm.scheduler import (
 from farm.simulation import script_for
 from farm.store import RunWriter
 from farm.supervise import Environment
+from farm.timing.roof import Calibration
 
 TICK_SECONDS = 0.2
 MAX_COMING = 3  # references that are made ahead of a lease, since each may take a gigabyte
@@ -70,6 +72,7 @@ class RunRequest:
     environment: Environment = field(default_factory=Environment.default)
     options: Mapping[str, Any] = field(default_factory=dict)  # for the backends
     strict_peers: bool = False
+    calibrations: Sequence[Calibration] = ()  # of the store, for share_of_roof
 
 
 @dataclass
@@ -128,6 +131,7 @@ class _Coordinator:
         self.devices: dict[str, dict[str, Any]] = {}
         self.starting: dict[str, Deadline] = {}
         self.announced: set[str] = set()  # keys of references that a judge was asked to make ahead
+        self.roofs = Roofs(request.calibrations, self.cells)
         self.finished = self.interrupted = False
         self.created = datetime.now(timezone.utc)
         self.deadlines = {m.name: dict(m.deadlines) for m in request.plan.matrices}
@@ -190,7 +194,28 @@ class _Coordinator:
         self.devices[said["device"]] = said
         self._journal("device_up", said, "device", "backend", "target", "name", "node", "fingerprint", "pid")
         self.progress.device(f"{said['device']}: {said['name']}, ready")
+        self._find_roof(said)
         return DeviceUp(said["at"], said["device"], said["backend"])
+
+    def _find_roof(self, said: Mapping[str, Any]) -> None:
+        """Choose the device's calibration, and keep in the journal what it says: the store's may be deleted."""
+        known = set(self.roofs.used())
+        choice, told = self.roofs.device_up(said["device"], said["backend"], said, datetime.now(timezone.utc))
+        if choice:
+            line = {"device": said["device"], "choice": choice.to_dict()}
+            if choice.calibration.id not in known:
+                line["calibration"] = self.roofs.used()[choice.calibration.id]
+            self._journal("roof", line, "device", "choice", "calibration")
+        if told:
+            self.progress.device(f"{said['device']}: {told}")
+
+    def _on_device_waits(self, said: dict[str, Any]) -> None:
+        """Another farm has the device: its time to start begins when that is over."""
+        deadline = self.starting.get(said["device"])
+        if deadline:
+            self.starting[said["device"]] = Deadline(deadline.seconds + float(said.get("up_to_s", 0.0)))
+        self._journal("device_waits", said, "device", "reason")
+        self.progress.device(f"{said['device']}: {said['reason']}")
 
     def _on_device_down(self, said: dict[str, Any]) -> Event:
         self.starting.pop(said["device"], None)
@@ -205,7 +230,8 @@ class _Coordinator:
 
     def _on_measured(self, said: dict[str, Any]) -> Event:
         self.known.setdefault(said["cell"], {}).update(measured=said, origin=said["origin"])
-        self._journal("measured", said, "device", "cell", "attempt", "round", "revision", "facts", "timing", "origin")
+        self._journal("measured", said, "device", "cell", "attempt", "round", "revision", "facts", "timing", "origin",
+                      "telemetry")  # fmt: skip
         return MeasuredEvent(said["at"], said["device"], said["cell"], said["attempt"])
 
     def _on_judged(self, said: dict[str, Any]) -> Event:
@@ -281,6 +307,7 @@ class _Coordinator:
                 "options": dict(self.request.options.get(slot.backend, {})),
                 "environment": environment_dict(self.request.environment),
                 "revision": self.request.revision["name"],
+                "run_id": self.writer.id,
                 "deadlines": merged,
                 "shipped": self.request.options.get("shipped"),
             },
@@ -351,6 +378,7 @@ class _Coordinator:
                     "method": timing["method"], "samples_us": json.dumps(timing["samples_us"]),
                     "host_us": json.dumps(timing.get("host_us", [])), "sets": timing.get("sets"),
                     "launches": timing.get("launches"), "floor_us": timing.get("floor_us"),
+                    "telemetry": json.dumps(((measured or {}).get("telemetry") or {}).get("raw", [])),
                 }
             )  # fmt: skip
         self.progress.cell(row)
@@ -362,14 +390,18 @@ class _Coordinator:
         work = contract(cell.op).work(cell)
         target = (known.get("origin") or {}).get("target") or {}
         peaks = getattr(backends.get(cell.backend), "peaks", lambda model: None)(target.get("model", ""))
-        return {
-            "facts": said["facts"],
-            "timing": said["timing"],
-            "work": {
-                "bytes_read": work.bytes_read, "bytes_written": work.bytes_written, "operations": dict(work.operations)
-            },
-            "peaks": peaks,
+        done = {
+            "bytes_read": work.bytes_read, "bytes_written": work.bytes_written, "operations": dict(work.operations)
         }  # fmt: skip
+        roof = self.roofs.of_cell(said["device"], cell, said["timing"], done)
+        return {
+            "facts": beyond_the_curve(said["facts"], roof),
+            "timing": said["timing"],
+            "work": done,
+            "peaks": peaks,
+            "telemetry": said.get("telemetry"),
+            "roof": roof,
+        }
 
     # the end
 
@@ -379,7 +411,10 @@ class _Coordinator:
             "created": self.created.isoformat(timespec="seconds"),
             "command": r.command,
             "argv": r.argv,
-            "matrices": [{"name": m.name, "path": m.path, "sha256": m.sha256} for m in r.plan.matrices],
+            "matrices": [
+                {"name": m.name, "path": m.path, "sha256": m.sha256, "tolerances": [t.to_dict() for t in m.tolerances]}
+                for m in r.plan.matrices
+            ],
             "plan_hash": r.plan.plan_hash,
             "planned": len(self.cells),
             "revision": r.revision,
@@ -416,6 +451,7 @@ class _Coordinator:
                         "node": d["node"],
                         "target": str(Target(**d["target"])),
                         "fingerprint": d["fingerprint"],
+                        "calibration": choice.to_dict() if (choice := self.roofs.chosen(d["device"])) else None,
                     }
                     for d in mine
                 ],
@@ -425,6 +461,7 @@ class _Coordinator:
             "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
             "backends": used,
+            "calibrations": self.roofs.used(),
             "counts": results.counts(rows),
             "verdict": verdict,
             "exit_code": code,

@@ -7,7 +7,7 @@ plan(matrices, ["cuda"])             each cell once, numbered, counted, hashed
 
 from .expand import cells, select, select_rule
 from .ids import cell_id
-from .load import load, load_all, load_files
+from .load import load, load_all, load_files, load_tolerances
 from .model import (
     DEFAULT_DEADLINES,
     Matrix,
@@ -37,6 +37,7 @@ __all__ = [
     "load",
     "load_all",
     "load_files",
+    "load_tolerances",
     "plan",
     "select",
     "select_rule",

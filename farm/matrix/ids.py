@@ -43,14 +43,15 @@ def params_part(params: Mapping[str, Any], contract: Contract) -> str:
 
 
 def timing_part(timing: Timing, default: Timing) -> str:
-    """`/timing=events/cache=warm`: each field that differs from the backend's own policy."""
+    """`/timing=events/cache=warm`: each field that differs from the backend's own policy, but the version, which goes
+    with the method (and is in the key)."""
     if timing == default:
         return ""
     mine, theirs = timing.to_dict(), default.to_dict()
     return "".join(
         f"/{'timing' if name == 'method' else name}={text(value)}"
         for name, value in mine.items()
-        if value != theirs[name]
+        if name != "version" and value != theirs[name]
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from farm import backends as farm_backends
 from farm import ops as farm_ops
+from farm.cell import Cell
 from farm.errors import MatrixError, UsageError
 from kernels.contract import Contract
 
@@ -17,7 +19,8 @@ from . import axes as ax
 from .document import Node, override, parse, read, show, suggest
 from .model import DEFAULT_DEADLINES, MAX_CELLS, METHODS, Matrix, MatrixInfo, Tolerance, View, untimed
 from .registry import ProviderInfo, builtin_providers, extras_for
-from .rules import Kind, Rule, kinds, parse_rule
+from .rules import Kind, Rule, kinds, lookup, parse_rule
+from .targets import astray
 
 KEYS = ("name", "op", "axes", "providers", "backends", "exclude", "timing", "require", "deadlines", "sim",
         "tolerances")  # fmt: skip
@@ -250,6 +253,36 @@ def _tolerance(entry: Node, known: Mapping[str, Kind]) -> Tolerance:
     rule = parse_rule(given["match"].mapping("dtype: bfloat16"), known) if "match" in given else Rule(())
     output, metric, reason = (ax.word(given[key]) for key in ("output", "metric", "reason"))
     return Tolerance(rule, output, metric, float(limit), reason, date)
+
+
+def load_tolerances(path: Path | str, cells: Sequence[Cell]) -> tuple[Tolerance, ...]:
+    """The tolerances of a file that has only those (key `tolerances`, as in a matrix), for cells that were run.
+
+    MatrixError for what a matrix would be refused for, for an entry that matches none of the cells, and for an output
+    or metric that none of those has.
+    """
+    text, _ = read(Path(path))
+    roots = parse(text, str(path))
+    if len(roots) != 1 or not isinstance(roots[0].value, dict):
+        raise MatrixError(f"{path}: is no file of tolerances; it has one key, tolerances: with a list of them")
+    given = roots[0].mapping()
+    for key, node in given.items():
+        if key != "tolerances":
+            raise node.key_error("is no key of a file of tolerances; it has one, tolerances:")
+    known: dict[str, Kind] = {}
+    providers, modes = (sorted({getattr(c, name) for c in cells}) for name in ("provider", "mode"))
+    for op in dict.fromkeys(c.op for c in cells if c.op in farm_ops.known_ops()):
+        for key, kind in kinds(farm_ops.contract(op), farm_backends.known(), providers, modes, METHODS).items():
+            closed = tuple(dict.fromkeys((*known.get(key, kind).known, *kind.known)))
+            known[key] = replace(kind, known=closed)
+    found = _tolerances(given.get("tolerances"), known)
+    for tolerance, node in zip(found, given["tolerances"].items()):
+        if not any(tolerance.rule.holds(lookup(cell)) for cell in cells):
+            raise node.error(f"matches no cell of the run ({tolerance.rule}); correct it or remove it")
+        wrong = astray(tolerance, cells, lambda op: farm_ops.contract(op) if op in farm_ops.known_ops() else None)
+        if wrong:
+            raise node.error(f"names what its cells do not have: {wrong}")
+    return found
 
 
 # Checks of the whole matrix.  Cells are a product of independent axes, so a rule matches some cell exactly where each

@@ -9,6 +9,7 @@ from typing import Any
 
 from farm import backends as farm_backends
 from farm.cell import Cell, Timing
+from farm.timing.methods import METHODS as METHODS
 from kernels.contract import Contract
 
 from .rules import Kind, Rule, lookup
@@ -18,7 +19,6 @@ MAX_CELLS = 1_000_000
 DEFAULT_DEADLINES: Mapping[str, float] = {
     "spawn": 120.0, "import": 120.0, "compile": 120.0, "check": 60.0, "timing": 60.0, "teardown": 10.0,
 }  # fmt: skip
-METHODS = ("rotating_graph", "events", "host", "none")
 CACHES = ("cold", "warm")
 
 

@@ -15,6 +15,7 @@ from .expand import cells as expand
 from .expand import select_rule
 from .model import MAX_CELLS, Matrix, MatrixInfo
 from .rules import lookup
+from .targets import astray
 
 SCHEMA = 1  # 1: first
 
@@ -84,6 +85,8 @@ def plan(matrices: Sequence[Matrix], backends: Sequence[str] = (), *, select: st
     matrices = _distinct(matrices)
     backends = list(dict.fromkeys(backends)) or default_backends(matrices)
     rule = select_rule(select, matrices) if select else None
+    for matrix in matrices:
+        _check_tolerances(matrix, backends)
     places: dict[str, int] = {}
     found: list[Cell] = []
     for backend in backends:
@@ -103,6 +106,14 @@ def plan(matrices: Sequence[Matrix], backends: Sequence[str] = (), *, select: st
     _number(found)
     infos = tuple(m.info for m in matrices)
     return Plan(tuple(found), infos, plan_hash(found), _counts(found, backends))
+
+
+def _check_tolerances(matrix: Matrix, backends: Sequence[str]) -> None:
+    for i, tolerance in enumerate(matrix.tolerances):
+        wrong = astray(tolerance, expand(matrix, backends), lambda op: matrix.contract)
+        if wrong:
+            where = f"{matrix.path}: {matrix.name}: tolerances[{i}]"
+            raise MatrixError(f"{where} names what its cells do not have: {wrong}")
 
 
 def _distinct(matrices: Sequence[Matrix]) -> list[Matrix]:

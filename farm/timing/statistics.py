@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:
@@ -31,13 +32,17 @@ def median_half_width(samples: Sequence[float]) -> float:
     return (high - low) / 2 / middle if middle > 0 else math.inf
 
 
-def enough(samples: Sequence[float], elapsed_s: float, policy: dict[str, float]) -> bool:
-    """Stop: the target width is reached within at least min_samples, or a bound on samples or time is."""
+def enough(samples: Sequence[float], elapsed_s: float, policy: Mapping[str, Any]) -> bool:
+    """Stop: the target width is reached within at least min_samples, or a bound on samples or time is.
+
+    A call of seconds gets by with six samples after 4 x max_seconds, and with what there is after 20 x: so few have no
+    interval and are `noisy`, but the phase's deadline stays far.
+    """
     n = len(samples)
     if n >= policy["max_samples"]:
         return True
     if n < policy["min_samples"]:
-        return elapsed_s > 4 * policy["max_seconds"] and n >= 6
+        return (n >= 6 and elapsed_s > 4 * policy["max_seconds"]) or (n >= 1 and elapsed_s > 20 * policy["max_seconds"])
     return elapsed_s >= policy["max_seconds"] or median_half_width(samples) <= policy["target_rel_width"]
 
 
@@ -70,6 +75,9 @@ NOISY_HALF_WIDTH = 0.05
 CACHE_FACTOR = 5.0
 #: Under three launch floors of the same policy a kernel's own time cannot be told from the launch.
 FLOORS = 3.0
+#: Nothing that must come from memory is so much faster than the best copy of as many bytes, from this many bytes on;
+#: below, a copy is mostly latency, and what overlaps it better may well be faster.
+ROOF_MARGIN, ROOF_BYTES = 1.05, 64 << 20
 
 
 def quality(
@@ -81,16 +89,23 @@ def quality(
     cold: bool,
     operations: int = 0,
     peak_tflops: float | None = None,
+    roof_us: float | None = None,
+    outside: bool = False,
 ) -> str:
-    """One of ok, launch_bound, noisy, impossible, none.
+    """One of ok, launch_bound, noisy, impossible, none.  (`throttled` is not in the samples: `farm.telemetry.quality`.)
 
     `peak_gbps`: the datasheet's memory bandwidth, 1e9 B/s; `peak_tflops`: its densest matrix rate, 1e12 op/s; None
-    where the part is not in the table: then nothing is impossible.
+    where the part is not in the table.  `roof_us`: what the best copy kernel takes for as many bytes on this device, by
+    the same policy, cold; None where it was not calibrated.  Where all are None only a time that no clock gives is
+    impossible.  `outside`: the device worked on after the timed stream had finished, so the samples are of something
+    else.
     """
     summary = summarize(samples_us)
     if summary is None:
         return "none"
-    if not (summary.p50 > 0 and math.isfinite(summary.p50)):
+    if outside or not all(s > 0 and math.isfinite(s) for s in samples_us):
+        return "impossible"
+    if cold and roof_us and bytes_moved >= ROOF_BYTES and summary.p50 * ROOF_MARGIN < roof_us:
         return "impossible"
     speed = bytes_moved / (summary.p50 * 1e3)  # 1e9 B/s
     if peak_gbps and speed > peak_gbps * (1.0 if cold else CACHE_FACTOR):

@@ -32,7 +32,7 @@ class RmsContract(Contract):
     dimensions = (Dimension("rows", 0, 2**40), Dimension("hidden", 1, 2**30))
     typed = ("x", "weight")
     operations = ("forward", "no-grad-forward", "backward", "full")
-    families = ("mixed", "normal", "outlier", "alternating", "tiny", "large")
+    families = ("mixed", "normal", "outlier", "alternating", "tiny", "large", "nan", "inf")
     summands: tuple[str, ...] = ("x",)
     outputs: tuple[str, ...] = ("y",)
 
@@ -68,7 +68,14 @@ class RmsContract(Contract):
     def reference(self, inputs: Mapping[str, Array], cell: CellLike, block: tuple[int, int]) -> dict[str, Array]:
         """With s the sum, rstd = 1/sqrt(mean(s^2) + eps), n = s rstd, m = dy (weight + offset):
         y = n (weight + offset), ds = rstd (m - n mean(m n)) + dsum, the gradient of each summand, and dw = sum over
-        rows of dy n."""
+        rows of dy n.
+
+        A row that is not finite is what these formulas make of it in IEEE arithmetic: of a NaN, all of the row; of an
+        infinity, rstd 0, y 0 but for a NaN in that place, ds NaN."""
+        with np.errstate(invalid="ignore"):
+            return self._reference(inputs, cell)
+
+    def _reference(self, inputs: Mapping[str, Array], cell: CellLike) -> dict[str, Array]:
         total, normed, kept, rstd, factor = self._state(inputs, cell)
         found: dict[str, Array] = {}
         if cell.operation in _FORWARD:
@@ -93,28 +100,30 @@ class RmsContract(Contract):
         digits below."""
         if cell.operation not in _BACKWARD:
             return {}
-        _, _, kept, rstd, factor = self._state(inputs, cell)
-        dy = inputs["dy"].astype(np.float64)
-        m = dy * factor
-        squared = rstd * rstd * _row_mean(m, m)
-        if "dsum" in inputs:
-            dsum = inputs["dsum"].astype(np.float64)
-            squared = squared + _row_mean(dsum, dsum)
-        found = {f"d{name}": squared for name in self.summands}
-        if cell.params["weight"]:
-            dy *= kept
-            found["dw"] = np.einsum("ij,ij->j", dy, dy) + len(dy) * _SMALLEST.get(cell.dtypes["x"], 0.0) ** 2
-        return found
+        with np.errstate(invalid="ignore"):
+            _, _, kept, rstd, factor = self._state(inputs, cell)
+            dy = inputs["dy"].astype(np.float64)
+            m = dy * factor
+            squared = rstd * rstd * _row_mean(m, m)
+            if "dsum" in inputs:
+                dsum = inputs["dsum"].astype(np.float64)
+                squared = squared + _row_mean(dsum, dsum)
+            found = {f"d{name}": squared for name in self.summands}
+            if cell.params["weight"]:
+                dy *= kept
+                found["dw"] = np.einsum("ij,ij->j", dy, dy) + len(dy) * _SMALLEST.get(cell.dtypes["x"], 0.0) ** 2
+            return found
 
     def spread(self, inputs: Mapping[str, Array], cell: CellLike, block: tuple[int, int]) -> dict[str, Array]:
         """A row of one repeated value, but for its sign, has one rounding error, repeated; so has nearly one in which a
-        single element holds more than a quarter of the energy."""
+        single element holds more than a quarter of the energy.  So has one that is not finite."""
         if cell.operation not in _FORWARD:
             return {}
-        squares = np.square(self._total(inputs))
-        largest = squares.max(axis=1, keepdims=True)
-        constant = largest == squares.min(axis=1, keepdims=True)
-        spread = ~constant & (largest <= squares.sum(axis=1, keepdims=True) / 4)
+        with np.errstate(invalid="ignore"):
+            squares = np.square(self._total(inputs))
+            largest = squares.max(axis=1, keepdims=True)
+            constant = largest == squares.min(axis=1, keepdims=True)
+            spread = ~constant & np.isfinite(largest) & (largest <= squares.sum(axis=1, keepdims=True) / 4)
         return dict.fromkeys(self.outputs, spread)
 
     def work(self, cell: CellLike) -> Work:
@@ -166,8 +175,9 @@ class RmsContract(Contract):
     def _total(self, inputs: Mapping[str, Array]) -> Array:
         """The summands' sum, float64, an array of its own."""
         total = inputs[self.summands[0]].astype(np.float64)
-        for name in self.summands[1:]:
-            total += inputs[name]
+        with np.errstate(invalid="ignore"):  # infinities of both signs
+            for name in self.summands[1:]:
+                total += inputs[name]
         return total
 
     def _state(self, inputs: Mapping[str, Array], cell: CellLike) -> tuple[Array, Array, Array, Array, Any]:
@@ -192,10 +202,11 @@ def _row_mean(a: Array, b: Array) -> Array:
 
 
 def rounded(values: Array, dtype: str) -> Array:
-    """Finite float64 `values` rounded to nearest, ties to even, at the precision of a float dtype of at most 32 bits;
-    float64 again.  A bfloat16 keeps its 8 bits also below the smallest normal number, where sums of two are exact."""
+    """float64 `values` rounded to nearest, ties to even, at the precision of a float dtype of at most 32 bits;
+    float64 again.  A bfloat16 keeps its 8 bits also below the smallest normal number, where sums of two are exact.
+    Infinities and quiet NaN stay what they are."""
     if dtype != "bfloat16":
-        with np.errstate(over="ignore", under="ignore"):
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             return values.astype(dtype).astype(np.float64)
     dropped = np.uint64(53 - g.PRECISION[dtype])
     bits = values.view(np.uint64)

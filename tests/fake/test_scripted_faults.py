@@ -24,7 +24,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, int, str]] = {
     "hangs_in_compile": ({"hang": "compile"}, "timed_out", "kernel", 1, "phase compile took more than 3 s"),
     "leaks": ({"leak_mib": 64}, "passed", "", 1, ""),
     "lies": ({"lie": True}, "crashed", "kernel", 1, "private pipe what is not a protocol line: b'all cells passed"),
-    "speaks_for_another": ({"lie": FOREIGN}, "crashed", "kernel", 1, "a message of another attempt"),
+    "speaks_for_another": ({"lie": FOREIGN}, "crashed", "kernel", 1, "a message that answers nothing"),
     "unsupported": ({"status": "unsupported", "reason": "too odd"}, "unsupported", "kernel", 1, "too odd"),
     "out_of_memory": ({"status": "out_of_memory"}, "out_of_memory", "kernel", 1, "scripted"),
     "compile_error": ({"status": "compile_error"}, "compile_error", "kernel", 1, "scripted"),

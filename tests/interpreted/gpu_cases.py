@@ -125,7 +125,12 @@ class Entry(NamedTuple):
             self.op, self.choice.mode, self.operation, self.dtype, self.weight, self.rows, self.hidden,
             casting=self.casting, offset=self.offset,
         )  # fmt: skip
-        return Launch(cell, self.choice, launch, wants=self.wants)
+        return Launch(cell, self.choice, launch, wants=self.wants, layout=layout_of(self.choice))
+
+
+def layout_of(choice: Choice) -> str:
+    """Rows that lie apart, where the kernel takes them."""
+    return "dense" if dict(choice.options)["kernel"] in choose.UNALIGNED else "apart"
 
 
 #: Kernels that hold a whole row: they run at the edges of the tile that was measured; the others at the measured width.
@@ -134,14 +139,20 @@ WHOLE_ROW = ("forward_rows", "forward_persistent", "backward_rows")
 
 @functools.cache
 def tuned_entries() -> tuple[Entry, ...]:
-    """Each different configuration of the table with what it was measured for and its tile, on few rows."""
+    """Each different configuration of the table with what it was measured for and its tile, on few rows; but for the
+    kernels of ring.py, which are Gluon's and cannot be interpreted."""
     found: dict[tuple[Any, ...], None] = {}
     for (op, operation, dtype), measured in tuned.TABLE.items():
         for n, (_, hidden, config) in enumerate(measured):
+            if config["kernel"] in choose.RINGS:
+                continue
             block, rows = next_power_of_2(hidden), config.get("rows", 1)
             if config["kernel"] == "backward_columns":  # whose programs do not know how wide a row is
                 hidden = min(hidden, 16384)
-            if config["kernel"] in WHOLE_ROW:
+            if config["kernel"] in choose.UNALIGNED:  # a vector's elements more or fewer, over more than one turn
+                block = choose.unaligned_block(hidden, 4 if dtype == "float32" else 2)
+                shapes = [(2 * rows + 1, block + 1), (8 * rows + 1, block - 1)]
+            elif config["kernel"] in WHOLE_ROW:
                 shapes = [(2 * rows, block), (2 * rows + 1, block - 1), (rows + 1, 3 * block // 4 - n % 2)]
             else:
                 shapes = [(rows, hidden), (rows + 1, hidden - 1)]
@@ -191,6 +202,16 @@ SPACES: dict[str, tuple[str, dict[str, tuple[Any, ...]], tuple[int, ...]]] = {
         {**_STAGES, "store": ("", "evict_first"), "rows": (1, 4), "block": (64, 128)},
         (1, 63, 64, 256, 300, 1000),
     ),
+    "forward_unaligned": (
+        "forward",
+        {**_TILES, **_HINTS, **_STAGES, "weight": ("first", "last"), "per_core": (0, 1)},
+        (1, 3, 7, 8, 9, 100, 127, 129, 1001),  # also whole vectors, and rows inside one
+    ),
+    "backward_unaligned": (
+        "backward",
+        {**_TILES, **_HINTS, **_STAGES, "hold": (False, True), "fold": (False, True)},
+        (1, 3, 7, 8, 9, 100, 127, 129, 1001),
+    ),
 }  # fmt: skip
 
 
@@ -223,7 +244,8 @@ def launched(
 ) -> Launch:
     """What `mode` launches on so many cores."""
     chosen = choose.choose("interpreter", rows, hidden, dtype, operation, cores=cores, op=op, mode=mode)
-    return Launch(norm_cell(op, chosen.mode, operation, dtype, weight, rows, hidden), chosen, launch)
+    cell = norm_cell(op, chosen.mode, operation, dtype, weight, rows, hidden)
+    return Launch(cell, chosen, launch, layout=layout_of(chosen))
 
 
 def many_partials() -> Launch:

@@ -12,8 +12,7 @@ import torch
 from benchmarks import cases, child, kernels, processes
 from benchmarks.cases import Case
 from benchmarks.check import Reference, sample_rows
-from benchmarks.copy_kernels import copy_once, copy_strided
-from benchmarks.roof import COPIES, bucket, copier, envelope
+from benchmarks.roof import COPIES, bucket, envelope
 from benchmarks.work import Work
 from farm.ops import known_ops
 from farm.providers import farm
@@ -47,19 +46,6 @@ def right(x: Any, weight: Any, eps: float = 1e-6) -> Any:
 
 
 # -- the roof
-
-
-@pytest.mark.parametrize("config", COPIES, ids=lambda c: c.name)
-@pytest.mark.parametrize("size", [1024, 4096 + 16, 3 * 8192 + 1024])
-def test_every_copy_kernel_copies_every_element(config, size):
-    source = torch.randint(-(1 << 30), 1 << 30, (size,), dtype=torch.int32)
-    assert torch.equal(copier(config, 1)(source), source)
-
-
-def test_copies_reach_both_kernels_and_every_hint():
-    assert {c.hint for c in COPIES} == {"", "stream", "last"} and {bool(c.per_core) for c in COPIES} == {False, True}
-    assert len({c.name for c in COPIES}) == len(COPIES)
-    assert copy_once.fn is not copy_strided.fn
 
 
 def test_the_roof_is_the_best_configuration_over_the_same_bytes():

@@ -10,7 +10,7 @@ import pytest
 from branches import Recorder, Way
 from gpu_cases import launched, many_partials, on_small_grids, option_entries, swap_axes
 
-from kernels.ops.rms_norm.gpu import kernels, launch
+from kernels.ops.rms_norm.gpu import choose, kernels, launch, unaligned
 
 #: What the interpreter cannot take, and why.
 PTX = "the prefetch is inline PTX, and `choose.build` asks for none but on NVIDIA"
@@ -32,6 +32,11 @@ NOT_HERE = {
     Way("backward_twice: if DS is not None", True): PTX,
     Way("backward_twice: if DS is not None", False): PTX,
 }
+NOT_HERE_UNALIGNED = {
+    Way("forward_unaligned: if PDL", True): PDL,
+    Way("backward_unaligned: if PDL", True): PDL,
+    Way("backward_unaligned: if PDL (2)", True): PDL,
+}
 
 
 def everything(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
@@ -44,13 +49,13 @@ def everything(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     yield from (entry.launch for entry in option_entries())
     with monkeypatch.context() as patch:
         swap_axes(recorder.module, patch)
-        yield from (entry.launch for entry in option_entries()[-3:])
+        yield from [e.launch for e in option_entries() if "backward_columns" in e.config][-3:]
 
 
 def test_every_branch_of_every_kernel_is_taken_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a counting copy of the kernels; run until nothing is missing that can be taken here."""
     recorder = Recorder(Path(kernels.__file__), tmp_path)
-    for name in launch._FORWARD:
+    for name in vars(recorder.module).keys() & launch._FORWARD.keys():
         monkeypatch.setitem(launch._FORWARD, name, getattr(recorder.module, name))
     monkeypatch.setattr(launch, "kernels", recorder.module)
     assert set(NOT_HERE) <= recorder.ways
@@ -60,6 +65,20 @@ def test_every_branch_of_every_kernel_is_taken_both_ways(tmp_path: Path, monkeyp
             break
     assert sorted(recorder.ways - recorder.taken - set(NOT_HERE)) == []
     assert sorted(recorder.taken & set(NOT_HERE)) == []
+
+
+def test_every_branch_of_the_kernels_of_unaligned_rows_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(Path(unaligned.__file__), tmp_path)
+    monkeypatch.setitem(launch._FORWARD, "forward_unaligned", recorder.module.forward_unaligned)
+    monkeypatch.setattr(launch, "unaligned", recorder.module)
+    assert set(NOT_HERE_UNALIGNED) <= recorder.ways
+    for entry in option_entries():
+        if dict(entry.choice.options)["kernel"] in choose.UNALIGNED:
+            entry.launch.run()
+        if recorder.taken >= recorder.ways - set(NOT_HERE_UNALIGNED):
+            break
+    assert sorted(recorder.ways - recorder.taken - set(NOT_HERE_UNALIGNED)) == []
+    assert sorted(recorder.taken & set(NOT_HERE_UNALIGNED)) == []
 
 
 def test_the_recorder_sees_what_is_taken(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import pytest
+import torch
 from gpu_cases import (
     FACTORS,
     OPS,
@@ -23,7 +24,8 @@ from gpu_cases import (
 )
 from judged import Launch, norm_cell
 
-from farm.child import session
+from farm.child.launched import Launches
+from kernels import launches, rms_norm
 from kernels.ops.rms_norm import dispatch
 from kernels.ops.rms_norm.choice import MODES, OPERATIONS
 from kernels.ops.rms_norm.gpu import choose, kernels, launch, tuned
@@ -39,9 +41,35 @@ def test_the_entries_hold_every_configuration_of_the_table() -> None:
         (op, operation, dtype == "float32", json.dumps(config, sort_keys=True))
         for (op, operation, dtype), measured in tuned.TABLE.items()
         for _, _, config in measured
+        if config["kernel"] not in choose.RINGS
     }
     held = {(e.op, e.operation, e.dtype == "float32", e.config) for e in tuned_entries()}
     assert table and held == table
+
+
+def test_rings_of_the_table_are_not_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted for every target: `dispatch.can_ring` keeps them from this one, and the tests above leave them out."""
+    config = {"mode": "static_persistent", "block": 256, "num_warps": 4, "per_core": 1}
+    rings = [(operation, {**config, "kernel": f"{operation}_ring"}) for operation in OPERATIONS]
+    asked = []
+
+    def find(target: str, op: str, operation: str, *shape: Any) -> Any:
+        asked.append(operation)
+        return dict(rings)[operation] if shape[-1](f"{operation}_ring") else None
+
+    monkeypatch.setattr(tuned, "find", find)
+    monkeypatch.setattr(tuned, "TABLE", {("rms_norm", o, "float32"): ((8, 256, c),) for o, c in rings})
+    dispatch.choose.cache_clear()
+    assert tuned_entries.__wrapped__() == ()
+    chosen = choose.choose("cuda:90", 3, 256, "float32", "forward", cores=4, op="rms_norm", mode="auto", ring=True)
+    assert dict(chosen.options)["kernel"] == "forward_ring"  # the plant works
+    x = torch.randn(3, 256, requires_grad=True)
+    launches.enable()
+    rms_norm(x, torch.ones(256)).sum().backward()
+    names = [record["kernel"] for record in launches.drain()]
+    dispatch.choose.cache_clear()
+    assert set(asked) == set(OPERATIONS)
+    assert len(names) == 2 and not any("ring" in name for name in names)
 
 
 @pytest.mark.parametrize("entry", option_entries(), ids=lambda entry: entry.id)
@@ -55,7 +83,7 @@ def test_any_two_options_together_are_right(entry: Entry, monkeypatch: pytest.Mo
 def test_the_options_are_all_there() -> None:
     """A new option of a kernel, or one that the table has, must be added to what is tried."""
     given_by_shape = {"mode", "kernel", "num_warps", "num_stages", "rows", "block", "per_core"}
-    assert set(SPACES) == set(choose.DEFAULTS)
+    assert set(SPACES) == set(choose.DEFAULTS) - set(choose.RINGS)  # Gluon cannot be interpreted
     for kernel, (_, options, _) in SPACES.items():
         beyond = {"pdl", "ahead"}  # instructions of a device
         assert set(choose.DEFAULTS[kernel]) - beyond <= set(options)
@@ -106,7 +134,7 @@ def test_the_farm_is_told_the_mode_that_served_the_call(mode: str) -> None:
     """It takes the last launch's: the small kernels after the main one must not name a mode of their own."""
     case = {name: values[-1] for name, values in FACTORS.items()}
     subject = call({**case, "mode": mode, "operation": "backward", "hidden": 1000, "weight": "same"})
-    noted = session._Launches()
+    noted = Launches()
     with noted:
         subject.run()
     chosen = dispatch.choose(

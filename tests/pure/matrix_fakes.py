@@ -7,7 +7,7 @@ from typing import Any
 
 from farm.errors import FarmError
 from farm.matrix import Matrix, ProviderInfo, load_all
-from kernels.contract import Contract, Dimension, Parameter
+from kernels.contract import CellLike, Contract, Dimension, Parameter, Tensor
 
 MODES = ("auto", "static_persistent", "multi_wave_reload", "multi_wave_cached")
 
@@ -27,6 +27,16 @@ class Norm(Contract):
     typed = ("x", "weight")
     operations = ("forward", "backward")
     families = ("mixed", "outlier")
+
+    def tensors(self, cell: CellLike) -> tuple[Tensor, ...]:
+        """x; y forward, dx backward."""
+        shape = (cell.dims["rows"], cell.dims["hidden"])
+        made = ("y", "output") if cell.operation == "forward" else ("dx", "gradient")
+        return tuple(Tensor(name, cell.dtypes["x"], shape, role) for name, role in (("x", "input"), made))
+
+    def gates(self, cell: CellLike) -> dict[str, dict[str, float]]:
+        """One of its own."""
+        return {"y": {"clipped": 0.0}} if cell.operation == "forward" else {}
 
 
 class Product(Contract):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,16 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.accuracy.dtypes import decode, encode
-from farm.accuracy.families import FAMILIES, Family
+from farm.accuracy.families import FAMILIES, NONFINITE, Family
 
 ROOT = Path(__file__).resolve().parents[2]
 DTYPES = ("float32", "float16", "bfloat16")
 
 
-def digest() -> str:
+FINITE = tuple(name for name in FAMILIES if name not in NONFINITE)
+
+
+def digest(families: tuple[str, ...] = FINITE) -> str:
     """A hash over every family, dtype and way to make a tensor."""
     found = hashlib.sha256()
-    for name in FAMILIES:
+    for name in families:
         family = Family(name, 3)
         for dtype in DTYPES:
             for made in (
@@ -38,10 +42,12 @@ def digest() -> str:
 
 #: Made once; NumPy 1.26 to 2.4 and Python 3.10 to 3.13 must agree.  A change here changes every input of every store.
 GOLDEN = "20aa1f6745d05132aa4ee38f1a32597126d667665479a0ab1f1452727652dc08"
+GOLDEN_NONFINITE = "b4351f37c6da9ba62ec6ff28769d4d71a29ea97555e96bf6cbccf8320cd4385c"
 
 
 def test_values_are_the_same_on_every_host() -> None:
     assert digest() == GOLDEN
+    assert digest(("nan", "inf")) == GOLDEN_NONFINITE and set(NONFINITE) == {"nan", "inf"}
 
 
 def test_values_do_not_depend_on_the_instruction_set() -> None:
@@ -82,7 +88,7 @@ def test_a_block_far_inside_a_huge_tensor_is_made_alone() -> None:
     assert Family().rows("x", (total - 3, total), 64, "float32", total=total).shape == (3, 64)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", FINITE)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_values_are_exact_in_their_dtype_and_finite(name: str, dtype: str) -> None:
     family = Family(name)
@@ -145,6 +151,19 @@ def test_the_other_families_are_what_their_names_say() -> None:
     assert (make("alternating")[:, ::2] >= 0).all() and (make("alternating")[:, 1::2] <= 0).all()
     assert make("tiny").std() == pytest.approx(1.155e-3, rel=0.05)
     assert make("large").std() == pytest.approx(1.155e6, rel=0.05)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("name", "what"), [("nan", np.isnan), ("inf", np.isinf)])
+def test_even_rows_hold_one_element_that_is_not_finite(name: str, what: Any, dtype: str) -> None:
+    x = decode(encode(Family(name, 1).rows("x", (0, 64), 300, dtype, total=64), dtype), dtype)
+    assert what(x).sum(axis=1).tolist() == [1, 0] * 32 and (what(x) | np.isfinite(x)).all()
+    assert len(set(np.argwhere(what(x))[:, 1])) > 20  # not one and the same column
+    assert len(set(np.signbit(x[what(x)]))) == 2
+    clean = Family("normal", 1).rows("x", (0, 64), 300, dtype, total=64)
+    np.testing.assert_array_equal(x[~what(x)], clean[~what(x)])
+    assert np.isfinite(Family(name).normal("dy", (0, 4), 300, dtype)).all()
+    assert what(Family(name).rows("x", (0, 1), 1, dtype, total=1)).all()  # one row of one element has it too
 
 
 def test_an_unknown_family_is_refused() -> None:

@@ -65,6 +65,23 @@ def test_the_default_cells_have_every_mode_dtype_and_op() -> None:
     assert {c.mode for c in planned} == {"auto", *bitwise.MODES}
 
 
+def test_the_default_cells_have_wide_rows_that_a_ring_would_take(monkeypatch) -> None:
+    from kernels.ops.rms_norm import dispatch
+    from kernels.ops.rms_norm.gpu import tuned
+
+    ring = {"mode": "static_persistent", "kernel": "backward_ring", "block": 4096, "num_warps": 16, "per_core": 1}
+    table = {(op, "backward", "bfloat16"): ((8192, 32768, ring),) for op in ("rms_norm", "fused_add_rms_norm")}
+    monkeypatch.setattr(tuned, "TABLE", table)
+    dispatch.choose.cache_clear()
+    for op, dtype in ((op, dtype) for op in ("rms_norm", "fused_add_rms_norm") for dtype in ("bfloat16", "float16")):
+        chosen = [
+            dict(dispatch.choose("cuda:90", *shape, dtype, "backward", cores=132, op=op, ring=True).options)["kernel"]
+            for shape in bitwise.SHAPES
+        ]
+        assert "backward_ring" in chosen
+    dispatch.choose.cache_clear()
+
+
 @pytest.mark.parametrize("argv, said", [(["--shapes", "3x"], "ROWSxHIDDEN"), (["--jobs", "0"], "1 or more")])
 def test_a_wrong_command_line_is_told(argv: list[str], said: str, capsys) -> None:
     with pytest.raises(SystemExit) as stop:

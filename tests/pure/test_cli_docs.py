@@ -19,7 +19,7 @@ from farm.store import SAMPLE_COLUMNS
 from kernels.contract import Contract
 
 ROOT = Path(__file__).resolve().parents[2]
-GUIDES = ("matrix", "run-on-disk", "add-a-kernel", "compile", "kernels", "ascend")
+GUIDES = ("matrix", "run-on-disk", "add-a-kernel", "compile", "kernels", "ascend", "calibrate")
 
 
 def guide(name: str) -> str:

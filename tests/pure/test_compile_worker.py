@@ -35,3 +35,24 @@ def test_a_report_is_not_believed_once_the_code_that_reads_kernels_is_another(
         found.append(worker._digest(TARGETS["sm_90"], kernel, {}))
     assert found[0] == found[1] != found[2]
     assert worker._digest(TARGETS["sm_100"], kernel, {}) != found[2]
+
+
+class JITFunction:
+    """As Triton's is called."""
+
+    fn = SimpleNamespace(__name__="ring")
+
+    def run(self) -> None:
+        raise RuntimeError("PassManager::run failed")
+
+
+class GluonJITFunction(JITFunction):
+    """As Gluon's is."""
+
+
+@pytest.mark.parametrize("function", [JITFunction(), GluonJITFunction()])
+def test_the_kernel_that_does_not_compile_is_named(function: JITFunction) -> None:
+    with pytest.raises(RuntimeError) as raised:
+        function.run()
+    status, reason = worker.classify(raised.value)
+    assert status == "compile_error" and reason.startswith("kernel ring: RuntimeError: PassManager::run failed")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from farm.accuracy.dtypes import decode, encode
 from farm.accuracy.evaluate import fill_reference, make_inputs, reference_key
+from farm.accuracy.families import NONFINITE
 from farm.cell import Cell
 from farm.judge import _with_absent
 from farm.ops import contract
@@ -200,12 +201,14 @@ def test_inputs_are_exact_and_no_sum_leaves_the_dtype(dtype: str, family: str) -
     stored = make_inputs(c, OP, (0, 11))
     values = values_of(c)
     for name in ("x", "residual", "dy", "dsum"):
-        assert np.array_equal(decode(encode(values[name], dtype), dtype), values[name])
+        assert np.array_equal(decode(encode(values[name], dtype), dtype), values[name], equal_nan=True)
         assert stored[name].shape == (11, 1000)
-    assert np.isfinite(stored_sum(values, dtype)).all()
+    clean = slice(1, None, 2) if family in NONFINITE else slice(None)
+    with np.errstate(invalid="ignore"):  # an infinity may meet one of the other sign
+        assert np.isfinite(stored_sum(values, dtype)[clean]).all()
     part = make_inputs(c, OP, (3, 7))  # any block of rows can be made alone
     for name in ("x", "residual", "dy", "dsum"):
-        assert np.array_equal(part[name], stored[name][3:7])
+        assert part[name].tobytes() == stored[name][3:7].tobytes()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -165,6 +165,18 @@ def test_hostile_text_is_only_text(html, page):
     assert sum(1 for tag, _ in Page(listed).elements if tag == "script") == 1
 
 
+def test_an_impossible_timing_says_why_where_something_was_seen():
+    rows = [row(0, timing_quality="impossible", flags='["<b>worked on after its stream</b>"]'), row(1)]
+    section = run_page(fake_run(rows), LINKS).split('<section id="impossible">')[1].split("</section>")[0]
+    assert "&lt;b&gt;worked on after its stream" in section and section.count("<li>") == 1
+
+
+def test_a_run_that_was_judged_again_says_of_what():
+    html = run_page(fake_run(rows_of_run(50), kind="judged", derived_from=HOSTILE), LINKS)
+    assert "Judged again from the stored metrics of run" in html and HOSTILE not in html
+    assert "Judged again" not in run_page(fake_run(rows_of_run(50)), LINKS)
+
+
 def test_an_impossible_timing_shows_no_speed(run, html, page):
     spots = [i for i, r in enumerate(run.rows) if r["timing_quality"] == "impossible"]
     assert len(spots) == 2

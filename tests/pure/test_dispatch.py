@@ -95,6 +95,10 @@ READ = {
     "backward_rows": {"ahead", "fold", "hold", "load", "pdl", "span", "spread", "store"},
     "backward_twice": {"ahead", "chunk", "pdl", "span", "store", "trips"},
     "backward_columns": {"pdl", "store", "target"},
+    "forward_unaligned": {"load", "pdl", "span", "spread", "store", "weight"},
+    "backward_unaligned": {"fold", "hold", "load", "pdl", "span", "spread", "store"},
+    "forward_ring": {"early", "hold", "pdl", "per_core", "regs", "slots", "spare", "store"},
+    "backward_ring": {"hold", "pdl", "per_core", "regs", "slots", "spare", "store"},
 }
 
 
@@ -110,6 +114,9 @@ def launchable(choice: Choice, target: str, rows: int, hidden: int, size: int, o
     assert options.get("ahead", 0) == 0 or target.startswith("cuda")
     assert {options["store"], options.get("load", "")} <= {"", "evict_first", "evict_last"}
     groups = divide_up(rows, choice.rows)
+    if kernel in gpu.UNALIGNED:
+        groups = unaligned(choice, rows, hidden, size)
+        assert options["span"] <= choice.block and power(options["span"]) and options["span"] * size >= 16
     grid(choice, kernel, groups, hidden, cores)
     in_one_dimension(
         choice, divide_up(hidden, choice.block) if kernel == "backward_columns" else choice.programs, target
@@ -131,6 +138,11 @@ def launchable(choice: Choice, target: str, rows: int, hidden: int, size: int, o
         assert choice.rows == 1 and hidden <= choice.block < 2 * hidden
         assert power(span) and part % span == 0 and power(chunk) and chunk % span == 0
         assert options["trips"] in (0, divide_up(hidden, chunk))
+    elif kernel in gpu.RINGS:
+        assert target in ("cuda:90", "cuda:100") and hidden * size % 16 == 0 and choice.rows == 1
+        assert choice.block * size >= choice.num_warps * 32 * 16 and choice.programs <= cores * options["per_core"]
+        assert any(gpu.ring_of(op, operation, {**options, "kernel": kernel, "block": choice.block}, hidden, dtype)
+                   for op in ("rms_norm", "fused_add_rms_norm") for dtype in SIZES if SIZES[dtype] == size)  # fmt: skip
     if kernel == "backward_columns":
         sweep = gpu.sweep(rows, hidden, size, target)
         threads(sweep, target)
@@ -145,6 +157,16 @@ def threads(choice: Choice, target: str) -> None:
     lanes = 64 if target.startswith("hip") else 32
     assert power(choice.num_warps) and choice.num_warps * lanes <= 1024
     assert 1 <= choice.num_stages <= 8
+
+
+def unaligned(choice: Choice, rows: int, hidden: int, size: int) -> int:
+    """How many tiles there are: rows that are 16-byte aligned alike are each residue's own."""
+    period = gpu.period(hidden, size)
+    assert (period * hidden * size) % 16 == 0 and (period == 1 or (period // 2 * hidden * size) % 16)
+    assert hidden // (16 // size) * (16 // size) <= choice.block
+    groups = rows if choice.rows == 1 else period * divide_up(rows, period * choice.rows)
+    assert choice.programs == groups or choice.programs % period == 0
+    return groups
 
 
 def in_one_dimension(choice: Choice, programs: int, target: str) -> None:
@@ -190,7 +212,7 @@ def partial_sums(choice: Choice, kernel: str, hidden: int, cores: int, target: s
     count = choice.programs
     if kernel == "backward_columns":
         count //= divide_up(hidden, choice.block)
-    assert count == 1 or count * hidden <= 2**17 * cores
+    assert count == 1 or count * hidden <= 2**17 * cores or (kernel in gpu.UNALIGNED and count <= 8)
     summed = gpu.reduction(count, hidden)
     threads(summed, target)
     assert power(summed.rows) and power(summed.block) and summed.rows * summed.block <= MAX_ELEMENTS
@@ -217,23 +239,32 @@ def test_near_what_was_measured_choices_can_be_launched_too(
     op, operation, measured, measured_rows, measured_hidden = entry
     rows, hidden = max(1, int(measured_rows * 2.0**doublings)), max(1, int(measured_hidden * width))
     for dtype in dtypes_of(measured):
-        choice = dispatch.choose(target, rows, hidden, dtype, operation, cores=CORES[target], op=op)
-        launchable(choice, target, rows, hidden, SIZES[dtype], operation, CORES[target])
-        assert dispatch.refusal(target, choice.mode, rows, hidden, dtype, operation, op) is None
+        for ring in (False, target.startswith("cuda")):
+            choice = dispatch.choose(target, rows, hidden, dtype, operation, cores=CORES[target], op=op, ring=ring)
+            launchable(choice, target, rows, hidden, SIZES[dtype], operation, CORES[target])
+            named = dispatch.refusal(target, choice.mode, rows, hidden, dtype, operation, op)
+            wider = dict(choice.options)["kernel"] in gpu.RINGS  # than what the mode holds that is asked for by name
+            assert named is None or wider
 
 
 @pytest.mark.parametrize("key", tuned.TABLE, ids=str)
 def test_a_measured_shape_gets_the_configuration_that_was_found_for_it(key: tuple[str, str, str]) -> None:
     op, operation, measured = key
-    shapes = [entry[:2] for entry in tuned.TABLE[key]]
+    shapes = [(*entry[:2], entry[2]["kernel"]) for entry in tuned.TABLE[key]]  # another kernel may stand in
     assert len(set(shapes)) == len(shapes)
     for dtype in dtypes_of(measured):
         own = {entry[:2] for entry in tuned.TABLE.get((op, operation, dtype), ())} if dtype != measured else set()
         for rows, hidden, config in tuned.TABLE[key]:
             if (rows, hidden) in own:
                 continue
-            assert tuned.find("cuda:90", op, operation, dtype, rows, hidden) == config
-            choice = dispatch.choose("cuda:90", rows, hidden, dtype, operation, cores=132, op=op)
+            kernel = config["kernel"]
+            found = tuned.find("cuda:90", op, operation, dtype, rows, hidden, lambda k, kernel=kernel: k == kernel)
+            assert found == config
+            dense = kernel in gpu.UNALIGNED  # of rows that are not aligned, others are for those apart
+            ring = kernel in gpu.RINGS
+            choice = dispatch.choose(
+                "cuda:90", rows, hidden, dtype, operation, cores=132, op=op, dense=dense, ring=ring
+            )
             assert choice.mode == config["mode"] and dict(choice.options)["kernel"] == config["kernel"]
             assert choice == gpu.build(operation, config, rows, hidden, SIZES[dtype], 132, "cuda:90")
 

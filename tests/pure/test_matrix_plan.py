@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from matrix_fakes import BASE, CONTRACTS, load_text, with_axis
 
 from farm.cell import Cell, Timing, cell_key
-from farm.errors import InfraError, UsageError
+from farm.errors import InfraError, MatrixError, UsageError
 from farm.matrix import Plan, cell_id, cells, default_timing, estimate_seconds, plan
 from farm.matrix.plan import _number
 
@@ -89,6 +89,7 @@ TIMINGS = [
     ("{cache: warm}", "cuda", "/cache=warm"),
     ("{method: rotating_graph, max_seconds: 2.5}", "cuda", "/max_seconds=2.5"),
     ("{method: rotating_graph, min_samples: 20}", "cuda", ""),
+    ("{method: profiler}", "cuda", "/timing=profiler"),  # its version is another one, and goes with it
     ("{method: host}", "sim", ""),
     ("{method: events}", "cpu", ""),
     ("{method: none}", "cuda", "/timing=none"),
@@ -206,6 +207,31 @@ def test_a_plan_survives_json(tmp_path: Path) -> None:
     )  # fmt: skip
     found = plan(load_text(tmp_path, text), ["cuda", "sim"])
     assert Plan.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ("output: z, metric: rel_l2", 'output is "z"; the outputs are y, dx'),
+        ("output: x, metric: rel_l2", 'output is "x"; '),  # an input is nothing that is judged
+        ("output: y, metric: rel_l3", 'metric is "rel_l3"; did you mean "rel_l2"?'),
+        ("match: {operation: backward}, output: y, metric: rel_l2", 'output is "y"; the outputs are dx'),
+        ("output: y, metric: clipped", ""),  # the contract's own
+        ("output: dx, metric: max_ulp", ""),
+        ("output: '*', metric: nonfinite", ""),
+        ("match: {operation: backward, backend: cuda}, output: y, metric: rel_l2", ""),  # none of this plan
+    ],
+)
+def test_a_tolerance_for_what_no_cell_has_is_refused(tmp_path: Path, entry: str, told: str) -> None:
+    text = BASE.replace("axes:", "axes:\n  operation: [forward, backward]")
+    text += f"tolerances:\n  - {{{entry}, limit: 1, reason: r, date: 2026-01-01}}\n"
+    matrices = load_text(tmp_path, text)
+    if not told:
+        assert len(plan(matrices, ["cpu"]).cells) == 2
+        return
+    with pytest.raises(MatrixError) as caught:
+        plan(matrices, ["cpu"], select="operation=forward")  # what is selected does not matter
+    assert "m: tolerances[0] names what its cells do not have: " + told in str(caught.value)
 
 
 def test_an_edited_plan_is_refused(tmp_path: Path) -> None:

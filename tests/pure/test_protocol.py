@@ -16,6 +16,8 @@ from farm.child import protocol
 
 MESSAGES: list[protocol.Message] = [
     protocol.Run("abc", 0, 1, {"op": "x"}, [{"name": "x"}], {"positional": [1e-6]}, "/tmp/out", {"bytes_moved": 3}),
+    protocol.Calibrate("abc", 0, 1, {"method": "rotating_graph"}, 40.0),
+    protocol.Calibrated("abc", 0, 1, {"curve": [{"bytes": 1048576, "us": 1.5}]}),
     protocol.Exit(),
     protocol.Ready(1, 42, {"backend": "sim"}, "sim-1 #0", {"python": "3.11"}),
     protocol.Unusable("no driver", "infra"),

@@ -17,7 +17,8 @@ CELL = Cell(
     dtypes={"x": "bfloat16", "weight": "float32"}, dims={"rows": 4, "hidden": 100}, params={"eps": 1e-6, "offset": 0.0},
     index=7, matrix="m", cell_id="sim/x",
 )  # fmt: skip
-SPEEDS = ("time_us_p20", "time_us_p50", "time_us_p80", "time_rel_mad", "bandwidth_gbps", "tflops")
+SPEEDS = ("time_us_p20", "time_us_p50", "time_us_p80", "time_rel_mad", "host_us_p50", "bandwidth_gbps", "tflops",
+          "share_of_roof")  # fmt: skip
 
 
 def measured(samples: list[float], *, peak: float | None = None, cold: bool = True, **timing: Any) -> dict[str, Any]:
@@ -74,6 +75,30 @@ def test_an_impossible_time_is_never_a_speed() -> None:
 def test_times_that_no_clock_gives_are_impossible(samples: list[float]) -> None:
     row = a_row(measured=measured(samples))
     assert row["timing_quality"] == "impossible"
+    assert [row[c] for c in SPEEDS] == [None] * len(SPEEDS)
+
+
+def test_a_share_of_the_roof_is_the_roofs_time_over_the_median() -> None:
+    def row(us: float, what: str = "copy", sound: bool = True, **timing: Any) -> dict[str, Any]:
+        found = measured([us] * 20, host_us=[50.0] * 20, **timing)
+        found["work"] = {"bytes_read": 64 << 20, "bytes_written": 0, "operations": {}}
+        return a_row(measured={**found, "roof": {"us": 20.0, "what": what, "calibration": "c", "sound": sound}})
+
+    assert row(25.0)["share_of_roof"] == pytest.approx(0.8)
+    assert row(19.1)["share_of_roof"] == pytest.approx(20 / 19.1)
+    beyond = row(19.0)  # 1.053 of it
+    assert beyond["timing_quality"] == "impossible"
+    assert [beyond[c] for c in SPEEDS] == [None] * len(SPEEDS)
+    assert row(19.0, what="gemm")["timing_quality"] == "ok"  # somebody's product may beat the vendor's
+    assert row(19.0, cold=False)["timing_quality"] == "ok"
+    low = row(19.0, sound=False)  # measured while the device was held back
+    assert (low["timing_quality"], low["share_of_roof"]) == ("ok", pytest.approx(20 / 19))
+    assert a_row(measured=measured([25.0] * 20))["share_of_roof"] is None
+
+
+def test_a_time_of_something_else_is_no_speed() -> None:
+    row = a_row(measured=measured([10.0] * 20, outside_us=310.0, kernels_per_call=2.0, host_us=[50.0] * 20))
+    assert row["timing_quality"] == "impossible" and row["kernels_per_call"] == 2.0
     assert [row[c] for c in SPEEDS] == [None] * len(SPEEDS)
 
 

@@ -78,7 +78,9 @@ def test_when_to_stop() -> None:
     assert enough([1.0, 2.0] * 100, 0.0, POLICY)  # as many as allowed
     assert not enough([1.0] * 6, 4.0, POLICY)
     assert enough([1.0] * 6, 4.1, POLICY)  # a kernel of seconds: six will do
-    assert not enough([1.0] * 5, 100.0, POLICY)
+    assert not enough([1.0] * 5, 20.0, POLICY)
+    assert enough([1.0], 20.1, POLICY)  # a call of many seconds ends before the phase's deadline does
+    assert not enough([], 1000.0, POLICY)
 
 
 def test_quality() -> None:
@@ -100,3 +102,21 @@ def test_quality() -> None:
     assert of([0.0] * 20) == "impossible"
     assert of([math.nan] * 20) == "impossible"
     assert of([-5.0] * 20, floor_us=1.0) == "impossible"
+    assert of([10.0] * 19 + [0.0]) == "impossible"  # a clock that stood still once is none
+    assert of([10.0] * 20, outside=True) == "impossible"
+
+
+def test_quality_against_a_roof() -> None:
+    def of(us: float, nbytes: int, roof: float | None, cold: bool = True) -> str:
+        return quality([us] * 20, floor_us=None, bytes_moved=nbytes, peak_gbps=4800.0, cold=cold, roof_us=roof)
+
+    big, small = 64 << 20, (64 << 20) - 1
+    assert of(20.0, big, 20.0) == "ok"
+    assert of(20.0, big, 20.99) == "ok"  # 1.0495 of the roof
+    assert of(20.0, big, 21.01) == "impossible"  # 1.0505 of it
+    assert of(20.0, big, 21.01, cold=False) == "ok"  # it may come from the cache
+    assert of(20.0, big, None) == "ok"
+    assert of(20.0, small, 40.0) == "ok"  # twice the best copy's pace, but too little to be sure of the copies
+    assert of(small / 4800.0e3 * 1.001, small, None) == "ok"
+    assert of(small / 4800.0e3 * 0.999, small, 1.0) == "impossible"  # the datasheet holds below the roof's bytes
+    assert of(big / 4800.0e3 * 0.999, big, 1.0) == "impossible"  # and a roof that was measured too high does not help

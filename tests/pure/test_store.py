@@ -178,6 +178,7 @@ def test_a_full_disk_is_one_sentence_wherever_it_strikes(tmp_path: Path, monkeyp
     assert not (writer.dir / "run.json").exists()
     rows = Store(tmp_path).run("run-1").rows
     assert [r["status"] for r in rows] == ["passed", "lost", "lost"]
+    writer.close()  # tries the lost line again; that would hide what was told
 
 
 def test_runs_are_found_by_id_by_beginning_and_as_the_last(tmp_path: Path) -> None:
@@ -248,3 +249,38 @@ def test_a_spool_that_nobody_ever_owned_goes_after_a_day(base: Path) -> None:
     old.mkdir()
     os.utime(old, (1, 1))
     assert spool.sweep(base) == [str(old)]
+
+
+def test_calibrations_are_added_and_never_rewritten(tmp_path: Path) -> None:
+    here = Store(tmp_path)
+    assert here.calibrations() == ([], [])
+    first = here.keep_calibration(_calibration())
+    second = here.keep_calibration(_calibration())  # in the same second
+    assert first != second and first.parent == tmp_path / "calibrations"
+    found, bad = here.calibrations()
+    assert {c.id for c in found} == {first.stem, second.stem} and bad == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', "\udcff", '"x"'])
+def test_a_damaged_calibration_is_left_out_with_a_sentence(tmp_path: Path, text: str) -> None:
+    here = Store(tmp_path)
+    kept = here.keep_calibration(_calibration())
+    (tmp_path / "calibrations" / "zzz.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    found, (sentence,) = here.calibrations()
+    assert [c.id for c in found] == [kept.stem]
+    assert "zzz.json: this calibration is left out" in sentence and "\n" not in sentence
+
+
+def test_a_store_that_cannot_take_a_calibration_says_so(tmp_path: Path) -> None:
+    (tmp_path / "calibrations").write_text("in the way")
+    with pytest.raises(StoreError, match="the store cannot be written"):
+        Store(tmp_path).keep_calibration(_calibration())
+    assert Store(tmp_path).calibrations() == ([], [])
+
+
+def _calibration() -> dict[str, Any]:
+    return {
+        "schema": 1, "id": "sim-1-20261121T120000Z", "made": "2026-11-21T12:00:00+00:00", "gemm": [],
+        "target": {"backend": "sim", "model": "sim-1"}, "fingerprint": {}, "policy": {"method": "host", "version": 2},
+        "curve": [{"bytes": 1048576, "us": 3.0}],
+    }  # fmt: skip

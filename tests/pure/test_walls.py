@@ -12,9 +12,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 VENDOR = {"pynvml", "amdsmi", "acl", "torch_npu", "cupy", "hip"}
 PEERS = {"liger_kernel", "quack", "transformers", "aiter", "flash_attn"}
-PURE = ("cell", "scheduler", "workqueue", "results", "calls", "simulation", "accuracy", "timing/statistics",
-        "compile/targets", "compile/planning", "compile/jobs", "compile/gate", "compile/diff",
-        "compile/instructions")  # fmt: skip
+PURE = ("cell", "scheduler", "workqueue", "results", "calls", "simulation", "telemetry", "accuracy",
+        "timing/statistics", "timing/methods", "timing/kernels", "compile/targets", "compile/planning",
+        "compile/jobs", "compile/gate", "compile/diff", "compile/instructions", "timing/roof",
+        "calibration/copies", "calibration/procedure", "calibration/report", "calibration/scripted",
+        "coordinator/roofs")  # fmt: skip
 NO_IO = {"os", "pathlib", "subprocess", "socket", "shutil", "tempfile", "io", "ray", "torch", "time", "threading"}
 
 
@@ -84,7 +86,7 @@ def test_the_pure_core_does_no_io(place: str) -> None:
 
 
 def test_child_never_imports_ray_or_the_supervising_side() -> None:
-    for path in files("farm/child", "farm/providers", "farm/timing"):
+    for path in files("farm/child", "farm/providers", "farm/timing", "farm/calibration"):
         names = imports(path)
         assert not any(
             n.startswith(("ray", "farm.coordinator", "farm.actor", "farm.judge", "farm.store")) for n in names

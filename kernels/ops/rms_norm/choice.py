@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 MODES = ("auto", "static_persistent", "multi_wave_reload", "multi_wave_cached", "row_packed", "column_tiled")
@@ -20,6 +21,11 @@ class Choice:
     num_stages: int
     programs: int  # the grid's size
     options: tuple[tuple[str, int | bool | str], ...] = ()  # further constexprs of the kernel, sorted by name
+
+    @cached_property
+    def kernel(self) -> str:
+        """The option of that name; "" on Ascend, whose choices name none."""
+        return str(dict(self.options).get("kernel", ""))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for a record; `options` as a dict."""

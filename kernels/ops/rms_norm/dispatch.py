@@ -9,6 +9,7 @@ import os
 from functools import cache, lru_cache
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from kernels.ops.rms_norm.choice import MODES, Choice
 
@@ -42,17 +43,62 @@ def choose(
     cores: int,
     op: str = "rms_norm",
     mode: str = "auto",
+    dense: bool = True,
+    ring: bool = False,
 ) -> Choice:
     """The launch of `op` for [rows, hidden] of `dtype` on `target` with `cores` (SMs, CUs, or vector cores).
 
     `operation` is "forward" or "backward" (dx and dw).  `auto` serves every shape with rows >= 1; another mode raises
-    NotImplementedError with the reason where it cannot.
+    NotImplementedError with the reason where it cannot.  `dense` is what `are_dense` says of the tensors: where they
+    are not, rows that are not 16-byte aligned have another kernel; else it plays no part.  `ring` is what `can_ring`
+    says: whether `auto` may choose among the kernels of gpu/ring.py, too, where they were measured to be the fastest.
     """
     reason = refusal(target, mode, rows, hidden, dtype, operation, op)
     if reason:
         raise NotImplementedError(reason)
-    choice: Choice = family(target).choose(target, rows, hidden, dtype, operation, cores=cores, op=op, mode=mode)
+    seen = {} if target.startswith("npu") else {"dense": dense, "ring": ring}
+    choice: Choice = family(target).choose(
+        target, rows, hidden, dtype, operation, cores=cores, op=op, mode=mode, **seen
+    )  # fmt: skip
     return choice
+
+
+def can_serve(choice: Choice, target: str, *tensors: Any) -> bool:
+    """Whether the kernel of a choice for dense rows, and with `ring`, can have these matrices (None counts as one that
+    it can).  Where it cannot, the choice for rows that are not dense, without `ring`, can have any."""
+    if choice.kernel.endswith("_unaligned"):
+        return are_dense(*tensors)
+    if choice.kernel.endswith("_ring"):
+        return can_ring(target, *tensors)
+    return True
+
+
+def are_dense(*tensors: Any) -> bool:
+    """Whether all tensors (None counts as one) are contiguous and begin at a multiple of 16 bytes, as what torch
+    allocates does."""
+    return all(t is None or (t.is_contiguous() and t.data_ptr() % 16 == 0) for t in tensors)
+
+
+def can_ring(target: str, *tensors: Any) -> bool:
+    """Whether the kernels of gpu/ring.py can have these matrices (None counts as one that they can have): on sm_90 or
+    later, compiled by a Triton that has Gluon, which cannot be interpreted; of one dtype; rows and bases at multiples
+    of 16 bytes."""
+    if not target.startswith("cuda:") or int(target.split(":")[1]) < 90 or not _has_gluon():
+        return False
+    given = [t for t in tensors if t is not None]
+    aligned = (
+        (t.stride(0) | t.shape[1]) * t.element_size() % 16 == 0 and t.data_ptr() % 16 == 0 for t in given
+    )  # fmt: skip
+    return all(aligned) and len({t.dtype for t in given}) == 1
+
+
+@cache
+def _has_gluon() -> bool:
+    try:
+        import_module("kernels.ops.rms_norm.gpu.ring")
+    except Exception:  # Gluon is experimental: whatever another Triton's lacks
+        return False
+    return True
 
 
 def machine() -> tuple[str, int]:

@@ -93,7 +93,7 @@ def forward(
     if rows > 0:
         weight = None if weight is None else weight.contiguous()
         with _on_device_of(x):
-            choice, launch = _choose(op, x, "forward", mode)
+            choice, launch = _choose(op, x, "forward", mode, x, residual, y, total)
             launch.forward(choice, x, residual, weight, eps, offset, rounds, y, total, rstd)
     return y, total
 
@@ -120,17 +120,23 @@ def backward(
     dw = torch.empty_like(weight, memory_format=torch.contiguous_format) if wants_dw else None  # type: ignore[arg-type]
     dense = None if weight is None else weight.contiguous()
     with _on_device_of(x):
-        choice, launch = _choose(op, x, "backward", mode)
+        choice, launch = _choose(op, x, "backward", mode, dy, dsum, x, dx)
         launch.backward(choice, dy, dsum, x, dense, rstd, offset, rounds, dx, dw)
     return dx, dw
 
 
-def _choose(op: str, x: torch.Tensor, operation: str, mode: str) -> tuple[Choice, ModuleType]:
-    """The choice, and the module that launches it."""
+def _choose(
+    op: str, x: torch.Tensor, operation: str, mode: str, *matrices: torch.Tensor | None
+) -> tuple[Choice, ModuleType]:
+    """The choice, and the module that launches it; `matrices` are all rows x hidden tensors of the launch.
+
+    Asked first as if every kernel could have them: to look at them takes 3 to 5 us, and few kernels ask for it."""
     target, cores = dispatch.machine()
-    choice = dispatch.choose(
-        target, x.shape[0], x.shape[1], DTYPES[x.dtype], operation, cores=cores, op=op, mode=mode
-    )  # fmt: skip
+    rows, hidden = x.shape
+    shape = (target, rows, hidden, DTYPES[x.dtype], operation)
+    choice = dispatch.choose(*shape, cores=cores, op=op, mode=mode, ring=True)
+    if not dispatch.can_serve(choice, target, *matrices):
+        choice = dispatch.choose(*shape, cores=cores, op=op, mode=mode, dense=False)
     return choice, dispatch.family(target, "launch")
 
 

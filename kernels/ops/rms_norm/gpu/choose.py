@@ -7,11 +7,13 @@ that it is reasoned.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 from kernels.ops.rms_norm.choice import Choice, divide_up, next_power_of_2
-from kernels.ops.rms_norm.gpu import tuned
+from kernels.ops.rms_norm.gpu import ring_plan, tuned
+from kernels.ops.rms_norm.gpu.rules import BACKWARD, FORWARD, MAX_BACKWARD_BYTES, clamp
 
 #: The widest row that one tile may hold forward.  Reasoned: 65,536 float32 over the 1,024 threads of a block fill the
 #: 64 registers that each may have; beyond, every kernel spills.
@@ -30,6 +32,11 @@ MAX_HIP_THREADS = 2**32
 MAX_HIP_WAVES = 16
 #: Offsets inside a tile are int32: fewer rows where these are so wide.
 MAX_OFFSET = 2**31
+#: The kernels of unaligned.py, for rows that are no whole vectors of so many bytes, from so many vectors a row on: the
+#: edges are a quarter of narrower rows (reasoned).
+UNALIGNED = ("forward_unaligned", "backward_unaligned")
+VECTOR = 16
+MIN_VECTORS = 8
 
 #: The options of each kernel, as they are where a configuration says nothing.  PDL (programmatic dependent launch, from
 #: sm_90 on) saves 0.3 us a launch, H200 2026-11.
@@ -44,7 +51,18 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "backward_twice": {"chunk": 4096, "unroll": False, "ahead": 0, "store": "", "pdl": True},
     "backward_columns": {"store": "", "pdl": True},
+    "forward_ring": {"slots": 0, "regs": 0, "spare": 3, "hold": True, "early": True, "store": "", "pdl": True},
+    "backward_ring": {"slots": 0, "regs": 0, "spare": 3, "hold": True, "store": "", "pdl": True},
+    "forward_unaligned": {"span": "row", "spread": False, "weight": "first", "load": "", "store": "", "pdl": True},
+    "backward_unaligned": {
+        "span": "row", "spread": False, "hold": True, "fold": True, "load": "", "store": "", "pdl": True,
+    },
 }  # fmt: skip
+
+#: The kernels of `ring.py`.
+RINGS = ("forward_ring", "backward_ring")
+#: So many float32 of dw are half the registers of a multiprocessor.
+MANY_SUMS = 32768
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -66,7 +84,7 @@ def refusal(target: str, mode: str, rows: int, hidden: int, dtype: str, operatio
 
 def _most_rows(target: str, mode: str, hidden: int, size: int) -> int:
     """The most rows that a forward with a program a tile can have."""
-    config = _FORWARD[mode](MAX_PROGRAMS, hidden, size, 1)
+    config = FORWARD[mode](MAX_PROGRAMS, hidden, size, 1)
     return min(MAX_PROGRAMS, config.get("rows", 1) * _most_programs(target, config["num_warps"]))
 
 
@@ -78,19 +96,91 @@ def _most_programs(target: str, warps: int) -> int:
 
 
 def choose(
-    target: str, rows: int, hidden: int, dtype: str, operation: str, *, cores: int, op: str, mode: str
+    target: str,
+    rows: int,
+    hidden: int,
+    dtype: str,
+    operation: str,
+    *,
+    cores: int,
+    op: str,
+    mode: str,
+    dense: bool = True,
+    ring: bool = False,
 ) -> Choice:
-    """See kernels.ops.rms_norm.dispatch.choose; `mode` is one that serves."""
-    found = tuned.find(target, op, operation, dtype, rows, hidden) if mode == "auto" else None
+    """See kernels.ops.rms_norm.dispatch.choose; `mode` is one that serves.
+
+    `auto` takes rows that are not 16-byte aligned to the kernels of unaligned.py, where they are `dense` and such a
+    kernel has a tile for them: of tuned.py then their entries alone are asked, and else all others, but for those of
+    the kernels of ring.py where `ring` is false.
+    """
+    unaligned = dense and unaligned_serves(operation, hidden, _BYTES[dtype])
+    found = None
+    if mode == "auto":
+        found = _measured(target, op, operation, dtype, rows, hidden, unaligned, ring)
     if found is not None:
-        if target == "cuda:100" and dtype == "float32" and "hold" in DEFAULTS[found["kernel"]]:
+        in_registers = "hold" in DEFAULTS[found["kernel"]] and found["kernel"] not in RINGS
+        if target == "cuda:100" and dtype == "float32" and in_registers:
             found = {**found, "hold": False}  # held, 4096x4096 float32 spilled 4 bytes there (offline, triton 3.7.1)
         return _bound(build(operation, found, rows, hidden, _BYTES[dtype], cores, target), target)
+    if mode == "auto" and unaligned:
+        config = _unaligned(target, rows, hidden, _BYTES[dtype], operation, cores, op)
+        return _bound(build(operation, config, rows, hidden, _BYTES[dtype], cores, target), target)
     if mode == "auto":
         mode = _auto(target, rows, hidden, dtype, operation, cores)
-    rule = _FORWARD[mode] if operation == "forward" else _BACKWARD[mode]
+    rule = FORWARD[mode] if operation == "forward" else BACKWARD[mode]
     config = rule(rows, hidden, _BYTES[dtype], cores)
     return _bound(build(operation, config, rows, hidden, _BYTES[dtype], cores, target), target)
+
+
+def _measured(
+    target: str, op: str, operation: str, dtype: str, rows: int, hidden: int, unaligned: bool, ring: bool
+) -> dict[str, Any] | None:
+    """What tuned.py has for a shape among the kernels that can serve it."""
+
+    def found(rings: bool) -> dict[str, Any] | None:
+        def serves(kernel: str) -> bool:
+            return (kernel in UNALIGNED) is unaligned and (rings or kernel not in RINGS)
+
+        return tuned.find(target, op, operation, dtype, rows, hidden, serves)
+
+    config = found(ring)
+    if config is None or config["kernel"] not in RINGS:
+        return config
+    return _ring(target, op, operation, config, hidden, dtype) or found(False)
+
+
+def _ring(
+    target: str, op: str, operation: str, config: dict[str, Any], hidden: int, dtype: str
+) -> dict[str, Any] | None:
+    """The configuration of a ring kernel as `target` can have it; None where another kernel has to stand in.
+
+    sm_100, offline with triton 3.7.1: a backward of 32,768 bfloat16 columns spills 12 to 116 bytes, but nothing in the
+    chunks below (29,000 columns: 300, and `backward_twice` 732 at 32,768); where it is fused or float32, every
+    configuration that was compiled spills 44 bytes and more.
+    """
+    fitted = ring_of(op, operation, config, hidden, dtype)
+    if fitted is None:
+        return None
+    dw = fitted.chunks * config["block"] * config.get("per_core", 1) if operation == "backward" else 0
+    if target != "cuda:100" or dw < MANY_SUMS:
+        return config
+    if hidden > MAX_BACKWARD_BLOCK or _BYTES[dtype] > 2 or op.startswith("fused"):
+        return None
+    return {**config, "block": 4096, "num_warps": 8, "per_core": 1, "regs": 1, "slots": 0}
+
+
+def ring_of(op: str, operation: str, config: dict[str, Any], hidden: int, dtype: str) -> ring_plan.Plan | None:
+    """How rows pass through the ring of `config`, with a weight of x's dtype; None where they are no multiple of 16
+    bytes, or too wide."""
+    config, size = {**DEFAULTS[config["kernel"]], **config}, _BYTES[dtype]
+    streams = 2 if operation == "backward" or op.startswith("fused") else 1
+    if hidden * size % VECTOR:
+        return None
+    return ring_plan.plan(
+        hidden, config["block"], streams * size, size if config["hold"] else 0, config.get("per_core", 1),
+        config["regs"], config["spare"], config["slots"],
+    )  # fmt: skip
 
 
 def build(operation: str, config: dict[str, Any], rows: int, hidden: int, size: int, cores: int, target: str) -> Choice:
@@ -105,7 +195,11 @@ def build(operation: str, config: dict[str, Any], rows: int, hidden: int, size: 
     kernel = config["kernel"]
     block = min(config.pop("block", next_power_of_2(hidden)), next_power_of_2(hidden))
     tile = min(config.pop("rows", 1), next_power_of_2(rows), max(1, MAX_OFFSET // next_power_of_2(hidden)))
-    groups = divide_up(rows, tile)
+    groups, whole = divide_up(rows, tile), 1
+    if kernel in UNALIGNED:
+        block, whole = unaligned_block(hidden, size), period(hidden, size)
+        tile = min(tile, next_power_of_2(divide_up(rows, whole)))
+        groups = rows if tile == 1 else whole * divide_up(rows, whole * tile)
     per_core = config.pop("per_core", 0)
     mode, warps, stages = config.pop("mode"), config.pop("num_warps"), config.pop("num_stages", 1)
     nvidia = target.startswith("cuda:") and int(target.split(":")[1]) >= 90
@@ -135,11 +229,34 @@ def build(operation: str, config: dict[str, Any], rows: int, hidden: int, size: 
         blocks = divide_up(hidden, block)
         programs = blocks * max(1, min(groups, MAX_SPLITS, cores * per_core // blocks))
         config["target"] = target
-    elif per_core:
-        programs = min(groups, cores * per_core)
     else:
-        programs = min(groups, _most_programs(target, warps))
+        if kernel in RINGS:
+            block, per_core = max(block, vectors), per_core or 1
+            config["per_core"] = per_core
+        most = cores * per_core if per_core else _most_programs(target, warps)
+        programs = groups if groups <= most else max(whole, most // whole * whole)
     return Choice(mode, tile, block, warps, stages, programs, tuple(sorted(config.items())))
+
+
+def period(hidden: int, size: int) -> int:
+    """After how many dense rows of elements of `size` bytes a row is 16-byte aligned again."""
+    vector = VECTOR // size
+    return vector // math.gcd(hidden, vector)
+
+
+def unaligned_block(hidden: int, size: int) -> int:
+    """The tile that holds all whole vectors of a row, wherever it begins: it has at most hidden // V of them."""
+    vector = VECTOR // size
+    return next_power_of_2(max(hidden // vector, 1)) * vector
+
+
+def unaligned_serves(operation: str, hidden: int, size: int) -> bool:
+    """Whether `auto` takes dense rows to unaligned.py: not 16-byte aligned, wide enough, and held by a tile of whole
+    rows (backward as wide as one that `backward_rows` holds)."""
+    if hidden * size % VECTOR == 0 or hidden * size < MIN_VECTORS * VECTOR:
+        return False
+    block = unaligned_block(hidden, size)
+    return block <= MAX_BLOCK // 2 if operation == "forward" else block * size <= MAX_BACKWARD_BYTES
 
 
 def _trips(unroll: bool, columns: int, chunk: int) -> int:
@@ -152,7 +269,7 @@ def sweep(rows: int, hidden: int, size: int, target: str) -> Choice:
     """The launch of `row_means`.  H200: chunks of 8192 with 16 warps were the best or within 1 % of it from 16384 to
     131072 wide (measured on the two-sweep kernel before it)."""
     block = min(next_power_of_2(hidden), 8192)
-    warps = _clamp(block // 512, 1, 16)
+    warps = clamp(block // 512, 1, 16)
     span = (("span", min(block, warps * 512 // size)),)
     programs = min(rows, _most_programs(target, warps))
     return _bound(Choice("multi_wave_reload", 1, block, warps, 1, programs, span), target)
@@ -183,124 +300,28 @@ def _auto(target: str, rows: int, hidden: int, dtype: str, operation: str, cores
     return mode if rows <= _most_rows(target, mode, hidden, _BYTES[dtype]) else "static_persistent"
 
 
-def _forward_cached(rows: int, hidden: int, size: int, cores: int) -> dict[str, Any]:
-    """H200, bf16 and fp32: 16 elements a thread up to 8 warps, then 32; more warps lose 2 to 7 %.  The weight asked for
-    first takes as many registers as the row: 4096x4096 3366 / 3326 GB/s first / last, 2048x65536 1128 / 2256."""
-    block = next_power_of_2(hidden)
-    warps = _clamp(block // 512, 1, 8) if block <= 8192 else _clamp(block // 1024, 16, 32)
-    weight = "first" if block <= 16384 else "last"
-    return {**_rows_kernel("multi_wave_cached", weight), "num_warps": warps}
-
-
-def _forward_packed(rows: int, hidden: int, size: int, cores: int) -> dict[str, Any]:
-    """Tiles of 2,048 elements and more, 16 a thread (reasoned)."""
-    block = next_power_of_2(hidden)
-    tile = max(2, min(16, 2048 // block))
-    warps = _clamp(tile * block // 512, 1, 16)
-    return {**_rows_kernel("row_packed", "first"), "rows": tile, "num_warps": warps}
-
-
-def _rows_kernel(mode: str, weight: str) -> dict[str, Any]:
-    return {"mode": mode, "kernel": "forward_rows", "weight": weight}
-
-
-def _forward_persistent(rows: int, hidden: int, size: int, cores: int) -> dict[str, Any]:
-    """H200, bf16: 32 elements a thread; 64 warps a multiprocessor, half of that where a row alone takes many registers.
-    Fetching the next row ahead: 32768x1024 3511 to 3600 GB/s, 4096x4096 3270 to 3197, 8192x8192 3662 to 3132."""
-    block = next_power_of_2(hidden)
-    warps = _clamp(block // 1024, 1, 16) if block <= 32768 else 32
+def _unaligned(target: str, rows: int, hidden: int, size: int, operation: str, cores: int, op: str) -> dict[str, Any]:
+    """Tiles and warps near those of aligned rows, so that programs of 16 warps fit a core: 128 registers a thread, as
+    both Tritons compile them for sm_90.  Reasoned; on H200 the table is asked first."""
+    block = unaligned_block(hidden, size)
+    packed = hidden <= 1024 and (operation == "backward" or rows > 4 * cores)
+    tile = max(2, min(16, 2048 // block)) if packed else 1
+    if operation == "forward":
+        warps = clamp(tile * block // 512, 1, 8) if block <= 8192 else clamp(block * size // 2048, 16, 32)
+        mode = "row_packed" if packed else "multi_wave_cached"
+        config = {"kernel": "forward_unaligned", "rows": tile, "num_warps": warps}
+        if rows > _most_rows(target, mode, hidden, size):
+            return {**config, "mode": "static_persistent", "rows": 1, "per_core": max(1, 32 // warps)}
+        return {**config, "mode": mode, "weight": "first" if block <= 8192 else "last"}
+    warps = clamp(tile * block // 256, 1, 8) if packed else clamp(block * size // 1024, 1, 16)
+    per_core = 16 // warps
     return {
-        "mode": "static_persistent",
-        "kernel": "forward_persistent",
-        "num_warps": warps,
-        "num_stages": 2 if block <= 2048 else 1,
-        "per_core": max(1, (64 if block <= 8192 else 32) // warps),
-    }
-
-
-def _forward_reload(rows: int, hidden: int, size: int, cores: int) -> dict[str, Any]:
-    """H200: chunks of 8192 with 16 warps, the best or within 1 % of it from 16384 to 131072 wide."""
-    block = min(next_power_of_2(hidden), 8192)
-    return _chunks_kernel("multi_wave_reload", 1, block, _clamp(block // 512, 1, 16), 0)
-
-
-def _forward_tiled(rows: int, hidden: int, size: int, cores: int) -> dict[str, Any]:
-    """Four rows a tile on a persistent grid (reasoned: one weight load for four rows)."""
-    block = min(next_power_of_2(hidden), 2048)
-    return _chunks_kernel("column_tiled", 4, block, _clamp(4 * block // 1024, 1, 8), 4)
-
-
-def _chunks_kernel(mode: str, tile: int, block: int, warps: int, per_core: int) -> dict[str, Any]:
-    kernel = {"mode": mode, "kernel": "forward_chunks"}
-    return {**kernel, "rows": tile, "block": block, "num_warps": warps, "per_core": per_core}
-
-
-def _backward_persistent(rows: int, hidden: int, size: int, cores: int) -> dict[str, Any]:
-    """H200, bf16: 16 warps a multiprocessor (4096x4096 2501 GB/s, with 32 2309), 32 for narrow rows."""
-    block = next_power_of_2(hidden)
-    if block * size > 32768:
-        return {"mode": "static_persistent", "kernel": "backward_twice", "num_warps": 32, "per_core": 1}
-    warps = _clamp(block // 512, 1, 16) if block * size <= 32768 else 32
-    per_core = max(1, (32 if block <= 512 else 16) // warps)
-    return _backward_kernel("static_persistent", 1, warps, per_core, block * size)
-
-
-def _backward_cached(rows: int, hidden: int, size: int, cores: int) -> dict[str, Any]:
-    """More programs than run at once (reasoned: two waves)."""
-    config = _backward_persistent(rows, hidden, size, cores)
-    return {**config, "mode": "multi_wave_cached", "per_core": 4 * config["per_core"]}
-
-
-def _backward_packed(rows: int, hidden: int, size: int, cores: int) -> dict[str, Any]:
-    block = next_power_of_2(hidden)
-    tile = max(2, min(16, 4096 // block))
-    warps = _clamp(tile * block // 512, 1, 8)
-    return _backward_kernel("row_packed", tile, warps, max(1, 16 // warps), block * size)
-
-
-def _backward_kernel(mode: str, tile: int, warps: int, per_core: int, row_bytes: int) -> dict[str, Any]:
-    return {
-        "mode": mode,
-        "kernel": "backward_rows",
+        "mode": "row_packed" if packed else "static_persistent",
+        "kernel": "backward_unaligned",
         "rows": tile,
         "num_warps": warps,
         "per_core": per_core,
-        "hold": row_bytes < 32768,
+        "hold": packed or (block * size < MAX_BACKWARD_BYTES and (per_core == 1 or not op.startswith("fused"))),
+        "fold": not packed,
+        "num_stages": 3 if block * size <= MAX_BACKWARD_BYTES // 2 and not target.startswith("hip") else 1,
     }
-
-
-def _backward_reload(rows: int, hidden: int, size: int, cores: int) -> dict[str, Any]:
-    """H200, bf16: 2,048 columns with 8 warps, 8192 to 131072 wide the best of 512, 1024 and 2048 (dw alone).  About
-    eight programs a multiprocessor (reasoned), which bounds the float32 partial rows too."""
-    block = min(next_power_of_2(hidden), 2048)
-    return _columns_kernel("multi_wave_reload", 1, block, _clamp(block // 256, 1, 8))
-
-
-def _backward_tiled(rows: int, hidden: int, size: int, cores: int) -> dict[str, Any]:
-    block = min(next_power_of_2(hidden), 1024)
-    return _columns_kernel("column_tiled", 4, block, _clamp(block // 256, 1, 8))
-
-
-def _columns_kernel(mode: str, tile: int, block: int, warps: int) -> dict[str, Any]:
-    kernel = {"mode": mode, "kernel": "backward_columns"}
-    return {**kernel, "rows": tile, "block": block, "num_warps": warps, "per_core": 8}
-
-
-_FORWARD = {
-    "multi_wave_cached": _forward_cached,
-    "row_packed": _forward_packed,
-    "static_persistent": _forward_persistent,
-    "multi_wave_reload": _forward_reload,
-    "column_tiled": _forward_tiled,
-}
-_BACKWARD = {
-    "multi_wave_cached": _backward_cached,
-    "row_packed": _backward_packed,
-    "static_persistent": _backward_persistent,
-    "multi_wave_reload": _backward_reload,
-    "column_tiled": _backward_tiled,
-}
-
-
-def _clamp(value: int, low: int, high: int) -> int:
-    return min(max(value, low), high)

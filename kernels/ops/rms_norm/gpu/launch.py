@@ -9,13 +9,15 @@ from typing import Any
 import torch
 
 from kernels import launches
+from kernels.ops.rms_norm import dispatch
 from kernels.ops.rms_norm.choice import Choice, divide_up
-from kernels.ops.rms_norm.gpu import choose, kernels
+from kernels.ops.rms_norm.gpu import choose, kernels, ring_plan, unaligned
 
 _FORWARD = {
     "forward_rows": kernels.forward_rows,
     "forward_persistent": kernels.forward_persistent,
     "forward_chunks": kernels.forward_chunks,
+    "forward_unaligned": unaligned.forward_unaligned,
 }
 
 
@@ -32,6 +34,9 @@ def forward(
     rstd: torch.Tensor | None,
 ) -> None:
     """Fill y, and where they are given `total` (x + residual) and rstd; shapes as in kernels.ops.rms_norm.function."""
+    if dict(choice.options)["kernel"] == "forward_ring":
+        _forward_ring(choice, x, residual, weight, eps, offset, rounds, y, total, rstd)
+        return
     rows, hidden = x.shape
     options = dict(choice.options)
     name = options["kernel"]
@@ -40,7 +45,15 @@ def forward(
     common = (*common, choice.rows, choice.block)
     even = rows % choice.rows == 0
     overlap = bool(options.get("pdl", False))
-    if name == "forward_rows":
+    args: tuple[Any, ...]
+    if name == "forward_unaligned":
+        period, even = _dense_rows(choice, x, residual, y, total)
+        args = (
+            x, residual, weight, y, total, rstd, rows, hidden, eps, offset, rounds, period, choice.rows, choice.block,
+            options["span"], even, options["spread"], options["weight"], choice.num_stages, options["load"],
+            options["store"], overlap,
+        )  # fmt: skip
+    elif name == "forward_rows":
         whole = hidden == choice.block + options["tail"]
         args = (
             *common, options["span"], whole, even, options["spread"], options["weight"], options["load"],
@@ -78,7 +91,16 @@ def backward(
     align, (units, *strides) = _units(hidden, dy.stride(0), 0 if dsum is None else dsum.stride(0), x.stride(0))
     even = rows % choice.rows == 0
     overlap = bool(options["pdl"])
-    if options["kernel"] == "backward_rows":
+    if options["kernel"] == "backward_unaligned":
+        partial = _partial(choice.programs, dw, x)
+        period, even = _dense_rows(choice, x, dy, dsum, dx)
+        _launch(
+            unaligned.backward_unaligned, (choice.programs,), choice, "backward",
+            dy, dsum, x, weight, rstd, dx, partial, rows, hidden, offset, rounds, period, choice.rows, choice.block,
+            options["span"], even, options["spread"], choice.num_stages, options["hold"], options["fold"], overlap,
+            options["load"], options["store"], launch_pdl=overlap,
+        )  # fmt: skip
+    elif options["kernel"] == "backward_rows":
         partial = _partial(choice.programs, dw, x)
         _launch(
             kernels.backward_rows, (choice.programs,), choice, "backward",
@@ -95,6 +117,9 @@ def backward(
             choice.block, options["span"], hidden == choice.block, options["chunk"], options["trips"],
             choice.num_stages, options["ahead"], overlap, options["store"], launch_pdl=overlap,
         )  # fmt: skip
+    elif options["kernel"] == "backward_ring":
+        partial = _partial(choice.programs, dw, x)
+        _backward_ring(choice, dy, dsum, x, weight, rstd, offset, rounds, dx, partial)
     else:
         blocks = divide_up(hidden, choice.block)
         splits = choice.programs // blocks
@@ -113,6 +138,80 @@ def backward(
         )  # fmt: skip
     if dw is not None and partial is not None:
         _sum_partials(partial, dw, overlap, choice.mode)
+
+
+def _dense_rows(choice: Choice, x: torch.Tensor, *others: torch.Tensor | None) -> tuple[int, bool]:
+    """(PERIOD, EVEN) of the kernels of unaligned.py.  ValueError for tensors that they would read wrongly."""
+    if not dispatch.are_dense(x, *others):
+        raise ValueError(
+            f"{dict(choice.options)['kernel']} needs contiguous tensors that begin at a multiple of 16 bytes; choose "
+            "with dense=False"
+        )
+    period = choose.period(x.shape[1], x.element_size())
+    return period, choice.rows == 1 or x.shape[0] % (period * choice.rows) == 0
+
+
+def _forward_ring(choice: Choice, x: Any, residual: Any, weight: Any, eps: float, offset: float, rounds: bool, y: Any,
+                  total: Any, rstd: Any) -> None:  # fmt: skip
+    """`forward` by way of shared memory; imported here, for a Triton may lack Gluon."""
+    from kernels.ops.rms_norm.gpu import ring
+
+    rows, hidden = x.shape
+    options = dict(choice.options)
+    align, (units, *strides) = _units(hidden, x.stride(0), 0 if residual is None else residual.stride(0))
+    constants = _ring(choice, x, (x, residual), weight)
+    overlap = bool(options["pdl"])
+    _launch(
+        ring.forward_ring, (choice.programs,), _as_planned(choice, constants), "forward",
+        x, residual, weight, y, total, rstd, rows, units, *strides, eps, offset, rounds, align, *constants,
+        options["early"], options["store"], overlap, launch_pdl=overlap,
+    )  # fmt: skip
+
+
+def _backward_ring(choice: Choice, dy: Any, dsum: Any, x: Any, weight: Any, rstd: Any, offset: float, rounds: bool,
+                   dx: Any, partial: Any) -> None:  # fmt: skip
+    from kernels.ops.rms_norm.gpu import ring
+
+    rows, hidden = x.shape
+    options = dict(choice.options)
+    align, (units, *strides) = _units(hidden, dy.stride(0), 0 if dsum is None else dsum.stride(0), x.stride(0))
+    constants = _ring(choice, x, (x, dy), weight)
+    overlap = bool(options["pdl"])
+    _launch(
+        ring.backward_ring, (choice.programs,), _as_planned(choice, constants), "backward",
+        dy, dsum, x, weight, rstd, dx, partial, rows, units, *strides, offset, rounds, align, *constants,
+        options["store"], overlap, launch_pdl=overlap,
+    )  # fmt: skip
+
+
+def _ring(choice: Choice, x: torch.Tensor, streamed: tuple[Any, ...], weight: torch.Tensor | None) -> tuple[Any, ...]:
+    """CHUNK, CHUNKS, REGS, AGAIN, SLOTS, WHOLE and HOLD of a ring kernel.  A weight that is wider than x is not held,
+    nor one that begins anywhere (a view into a buffer of all parameters): there is no asynchronous copy of 2 bytes."""
+    hidden, options = x.shape[1], dict(choice.options)
+    column_bytes = sum(t.element_size() for t in streamed if t is not None)
+    holds = (
+        weight is not None
+        and bool(options["hold"])
+        and weight.element_size() <= x.element_size()
+        and weight.data_ptr() % 16 == 0
+    )
+    found = ring_plan.plan(
+        hidden, choice.block, column_bytes, x.element_size() if holds else 0, int(options["per_core"]),
+        int(options["regs"]), int(options["spare"]), int(options["slots"]),
+    )  # fmt: skip
+    if found is None:
+        raise ValueError(f"rows of {hidden} {x.dtype} do not fit a ring of chunks of {choice.block} columns")
+    whole = hidden == found.chunks * choice.block
+    return choice.block, found.chunks, found.regs, found.again, found.slots, whole, found.hold
+
+
+def _as_planned(choice: Choice, constants: tuple[Any, ...]) -> Choice:
+    """The choice as `_ring` made it for these tensors, for a record."""
+    if not launches.listening():
+        return choice
+    _, _, regs, again, slots, _, hold = constants
+    options: dict[str, Any] = {**dict(choice.options), "regs": regs, "again": again, "slots": slots, "hold": hold}
+    return replace(choice, options=tuple(sorted(options.items())))
 
 
 def _units(*sizes: int) -> tuple[int, list[int]]:

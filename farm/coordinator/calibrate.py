@@ -1,0 +1,89 @@
+"""The edge around `farm calibrate`: every device of a cluster measured once, at the same time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from farm import backends
+from farm.actor import environment_dict
+from farm.cell import Timing
+from farm.coordinator.clusters import Cluster, Slot
+from farm.deadline import Deadline
+from farm.matrix.model import DEFAULT_DEADLINES
+from farm.supervise import Environment
+
+TICK_SECONDS = 0.2
+#: Samples of one copy: fewer than a cell's, since a calibration takes hundreds of copies, and their envelope is used.
+POLICY: dict[str, Any] = {"min_samples": 10, "max_samples": 40, "target_rel_width": 0.005, "max_seconds": 0.04}
+
+
+@dataclass
+class Calibrated:
+    """What became of one device: `found` (see `farm.calibration.procedure`), or the reason why there is nothing."""
+
+    slot: Slot
+    up: dict[str, Any] = field(default_factory=dict)  # what the device said of itself: target, name, node, fingerprint
+    policy: dict[str, Any] = field(default_factory=dict)
+    found: dict[str, Any] | None = None
+    telemetry: dict[str, Any] | None = None  # what the device said of itself meanwhile
+    reason: str = ""
+    log: str = ""
+
+
+def policy_of(backend: str) -> dict[str, Any]:
+    """The backend's default timing policy, with fewer samples."""
+    return Timing(method=backends.usable(backend).DEFAULT_TIMING, **POLICY).to_dict()
+
+
+def calibrate(
+    slots: Sequence[Slot], cluster: Cluster, seconds: float, revision: str, tell: Callable[[str, str], None]
+) -> list[Calibrated]:
+    """Measure every device within about `seconds`; `tell(device, text)` hears what goes on.  Closes the cluster."""
+    out = {slot.device: Calibrated(slot, policy=policy_of(slot.backend)) for slot in slots}
+    limit = 3 * seconds + 120.0  # twice the budget is the procedure's own bound, and kernels must be compiled
+    open_devices = set(out)
+    deadline = Deadline(float(DEFAULT_DEADLINES["spawn"]) + 60.0 + limit + 30.0)
+    try:
+        for slot in slots:
+            cluster.start(slot, _config(slot, revision))
+        while open_devices and not deadline.expired:
+            for said in cluster.events(TICK_SECONDS):
+                device, kind = said["device"], said["event"]
+                if device not in open_devices:
+                    continue
+                mine = out[device]
+                if kind == "device_up":
+                    mine.up = said
+                    tell(device, f"{said['name']}, ready")
+                    order = {"policy": mine.policy, "seconds": seconds, "deadline": limit}
+                    cluster.grant(device, {"id": 0, "attempts": [], "calibrate": order})
+                elif kind == "device_waits":
+                    deadline = Deadline(deadline.remaining + float(said["up_to_s"]))
+                    tell(device, said["reason"])
+                elif kind == "calibrating":
+                    tell(device, said["step"])
+                elif kind in ("calibrated", "device_down"):
+                    mine.found, mine.telemetry = said.get("found"), said.get("telemetry")
+                    mine.reason, mine.log = said.get("reason", ""), said.get("log", "")
+                    open_devices.discard(device)
+        for device in open_devices:
+            out[device].reason = f"it did not answer within {deadline.seconds:g} s"
+    finally:
+        cluster.close()
+    return list(out.values())
+
+
+def _config(slot: Slot, revision: str) -> dict[str, Any]:
+    return {
+        "device": slot.device,
+        "backend": slot.backend,
+        "options": {},
+        "environment": environment_dict(Environment.default()),
+        "revision": revision,
+        "deadlines": dict(DEFAULT_DEADLINES),
+        "shipped": None,
+        "run_id": f"calibration-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}",
+    }

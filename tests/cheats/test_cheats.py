@@ -1,0 +1,109 @@
+"""Providers that cheat, through `farm run` with real children on the CPU: each ends in a status that names it.
+
+The same providers run on a GPU in tests/hardware/test_cuda_cheats.py, with those that only a timed cell or a stream
+shows.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if importlib.util.find_spec("torch") is None:  # not imported here: other tests of this process must import it first
+    pytest.skip("torch is not installed", allow_module_level=True)
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "fake"), str(Path(__file__).resolve().parent)]
+
+from expected import NAMED  # noqa: E402
+from farm_process import FarmRun  # noqa: E402
+
+CHEATS = (Path(__file__).parent / "cheats.py").read_text(encoding="utf-8")
+MATRIX = json.dumps({
+    "name": "cheats", "op": "rms_norm",
+    "axes": {"shape": [{"rows": 10, "hidden": 300}], "dtype": ["bfloat16"], "operation": ["forward"]},
+    "providers": ["torch", "huggingface"],
+})  # fmt: skip
+TOLD = {"sets_a_variable": "set environment variables (TRITON_DEBUG)"}
+AT_IMPORT = {
+    "import_sets_tf32": 'import torch\ntorch.set_float32_matmul_precision("high")\nfrom cheats import right\n',
+    "import_patches_a_clock": "import time\ntime.perf_counter = lambda: 0.0\nfrom cheats import right\n",
+    "import_starts_a_thread": (
+        "import threading, time\nthreading.Thread(target=lambda: time.sleep(600), daemon=True).start()\n"
+        "from cheats import right\n"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def cheated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmRun]:
+    folder = tmp_path_factory.mktemp("cheats")
+    names = {n: f"cheats:{n}" for n in ("honest", *NAMED, *TOLD)} | {n: f"{n}:right" for n in AT_IMPORT}
+    words = [w for name, path in names.items() for w in ("--provider", f"{name}={path}")]
+    run = FarmRun(folder, MATRIX, (*words, "--set", "deadlines.check=30"), backend="cpu")
+    for name, text in {"cheats": CHEATS, **AT_IMPORT}.items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    try:
+        assert run.start().wait(240) == 1, run.said()
+        yield run
+    finally:
+        run.end()
+
+
+def row_of(run: FarmRun, provider: str) -> dict[str, Any]:
+    (row,) = [r for r in run.rows() if r["provider"] == provider]
+    return row
+
+
+@pytest.mark.parametrize("cheat", NAMED)
+def test_each_cheat_ends_in_a_status_that_names_it(cheated: FarmRun, cheat: str) -> None:
+    row = row_of(cheated, cheat)
+    status, words = NAMED[cheat]
+    assert row["status"] == status, row
+    assert row["reason"] and words in row["reason"], row["reason"]
+    assert row["fault_owner"] == "kernel"
+    assert row["attempt"] == 1  # nobody tries a cheat again
+
+
+@pytest.mark.parametrize("provider", ["honest", "torch", "huggingface"])
+def test_a_right_provider_has_no_flag_beside_cheats(cheated: FarmRun, provider: str) -> None:
+    row = row_of(cheated, provider)
+    assert (row["status"], row["reason"], row["flags"]) == ("passed", "", "[]")
+
+
+@pytest.mark.parametrize("provider", TOLD)
+def test_what_only_tells_is_a_flag(cheated: FarmRun, provider: str) -> None:
+    row = row_of(cheated, provider)
+    assert TOLD[provider] in json.loads(row["flags"])
+
+
+def test_what_an_import_switches_is_put_back_and_told(cheated: FarmRun) -> None:
+    row = row_of(cheated, "import_sets_tf32")
+    assert row["status"] == "passed"
+    assert json.loads(row["flags"]) == ["its import changed torch's TF32 from highest to high (put back)"]
+
+
+def test_a_clock_that_an_import_patches_is_a_cheat(cheated: FarmRun) -> None:
+    row = row_of(cheated, "import_patches_a_clock")
+    assert (row["status"], row["reason"]) == ("inaccurate", "it patched time.perf_counter at import")
+
+
+def test_a_thread_of_an_import_is_a_cheat(cheated: FarmRun) -> None:
+    row = row_of(cheated, "import_starts_a_thread")
+    assert row["status"] == "inaccurate"
+    assert "left a thread running" in row["reason"]
+
+
+def test_every_finding_is_on_the_page_as_a_flag(cheated: FarmRun) -> None:
+    for cheat in ("cached_by_pointer", "patches_allclose", "sets_tf32", "forks_a_child"):
+        row = row_of(cheated, cheat)
+        assert row["reason"].removeprefix("it ") in json.loads(row["flags"])
+
+
+def test_nothing_of_a_cheat_outlives_the_run(cheated: FarmRun) -> None:
+    cheated.assert_nothing_left()  # nor the daemon that left its process group
+    assert not cheated.spool.exists()

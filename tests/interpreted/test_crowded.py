@@ -1,0 +1,91 @@
+"""Memory that is out because of the farm's own checks and buffer sets is not the kernel's fault; else it is."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from farm.child import session  # noqa: E402
+from farm.child.protocol import Failed, Measured, Run  # noqa: E402
+
+CUDA = torch.device("cuda")
+PLAIN = 10 << 20  # what a plain call needs, with its inputs
+FULL = torch.OutOfMemoryError("CUDA out of memory")
+RUN = Run("r", 0, 1, {}, [], {}, "out")
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Bytes that the device has left when memory is out."""
+    left = {"bytes": PLAIN}
+    fake = SimpleNamespace(
+        mem_get_info=lambda device: (left["bytes"], 1 << 40), synchronize=lambda d: None, empty_cache=lambda: None
+    )
+    monkeypatch.setattr(session.torch, "get_device_module", lambda kind: fake)
+    return left
+
+
+def attempt(lean: bool = True, fits: bool = True) -> Any:
+    made: Any = session._Attempt(SimpleNamespace(device=CUDA), RUN, lambda said: None, lean)
+    made.crowd = PLAIN if fits else None
+    return made
+
+
+def out(*_: Any) -> Any:
+    raise FULL
+
+
+def test_a_cell_whose_timing_does_not_fit_is_judged_and_not_timed(free: dict[str, int]) -> None:
+    one = attempt()
+    one.time = out
+    assert one.timing(None, ()) == {"method": "none", "samples_us": []}
+    assert one.facts["flags"][0].startswith("not timed: what timing needs beside one call does not fit")
+    assert one.cut  # the process is spent
+
+
+@pytest.mark.parametrize("case", ["first try", "a plain call does not fit", "there is room"])
+def test_else_it_is_out_of_memory(free: dict[str, int], case: str) -> None:
+    one = attempt(lean=case != "first try", fits=case != "a plain call does not fit")
+    if case == "there is room":
+        free["bytes"] = 2 * PLAIN
+    one.time = out
+    with pytest.raises(torch.OutOfMemoryError):
+        one.timing(None, ())
+    said = one.classified(FULL)
+    assert (said.status, said.owner) == ("out_of_memory", "kernel")
+
+
+def test_checks_that_do_not_fit_accuse_nobody(free: dict[str, int]) -> None:
+    said = attempt().classified(FULL)
+    assert (said.status, said.owner) == ("unsupported", "harness")
+    assert said.reason.startswith("one call fits in the device's memory, what its checks hold beside it does not")
+
+
+def test_inputs_that_do_not_fit_beside_kept_ones_are_tried_again(free: dict[str, int]) -> None:
+    first, second = attempt(lean=False, fits=False), attempt(fits=False)
+    first.making = second.making = True
+    assert first.classified(FULL).status == "out_of_memory"  # so the session forgets what it keeps, and tries again
+    said = second.classified(FULL)
+    assert (said.status, said.owner) == ("unsupported", "harness")
+    assert said.reason.startswith("the cell does not fit in the device's memory")
+
+
+@pytest.mark.parametrize(("kept", "status"), [(None, "unsupported"), (9000.0, "out_of_memory")])
+def test_who_keeps_the_memory_is_accused(free: dict[str, int], kept: float | None, status: str) -> None:
+    one: Any = session.TorchSession.__new__(session.TorchSession)
+    one.device, one._inputs, one.watch = CUDA, {"file": 1}, SimpleNamespace(kept_mib=lambda: kept)
+    tries: list[bool] = []
+
+    def once(message: Run, say: Any, lean: bool = False) -> Measured | Failed:
+        tries.append(lean)
+        assert bool(one._inputs) != lean
+        return Failed("r", 0, 1, *(("unsupported", "harness") if lean else ("out_of_memory", "kernel")), "why")
+
+    one._once = once
+    said = one.run(RUN, lambda message: None)
+    assert tries == [False, True]
+    assert (said.status, said.owner) == (status, "harness" if status == "unsupported" else "kernel")
