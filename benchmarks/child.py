@@ -31,7 +31,7 @@ from farm.child import calling
 from farm.deadline import Deadline
 from farm.ops import contract
 from farm.timing.policies import Bench, CaptureFailed, TimingResult, rotating_graph
-from farm.timing.statistics import median_half_width, quality, summarize
+from farm.timing.statistics import Bounds, median_half_width, quality, summarize
 
 Emit = Callable[[Mapping[str, Any]], None]
 Timer = Callable[[Bench], TimingResult]
@@ -271,14 +271,10 @@ class Process:
         found = summarize(timed.samples_us)
         if found is None:
             return {"status": "crashed", "reason": "the policy gave no samples"}
-        worth = quality(
-            timed.samples_us,
-            floor_us=timed.floor_us,
-            bytes_moved=case.bytes_moved,
-            peak_gbps=self.device.peak_gbps,
-            cold=timed.cold,
-            outside=timed.outside_us is not None,
+        bounds = Bounds(
+            case.bytes_moved, timed.cold, peak_gbps=self.device.peak_gbps, outside=timed.outside_us is not None
         )
+        worth = quality(timed.samples_us, timed.floor_us, bounds)
         return {
             "us": None if worth == "impossible" else round(found.p50, 4),  # that is no time; the samples stay
             "gbps": None if worth == "impossible" else round(case.bytes_moved / found.p50 / 1e3, 2),

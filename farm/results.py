@@ -16,7 +16,7 @@ from typing import Any
 
 from farm import telemetry
 from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status, canonical_json
-from farm.timing.statistics import quality, summarize
+from farm.timing.statistics import Bounds, impossible_because, quality, summarize
 
 SCHEMA = 3
 #: Column -> kind of value: text, int, float; JSON values are text.
@@ -133,18 +133,20 @@ def _measurement(measured: Mapping[str, Any]) -> dict[str, Any]:
     roof = measured.get("roof") or {}
     row["timing_cold"] = int(bool(timing.get("cold"))) if samples else None
     row["bitwise_repeatable"] = int(not timing.get("timed_outputs")) if samples else None  # they come where bits differ
-    row["timing_quality"] = quality(
-        samples,
-        floor_us=timing.get("floor_us"),
+    bounds = Bounds(
         bytes_moved=moved,
-        peak_gbps=peaks[0],
         cold=bool(timing.get("cold")),
+        peak_gbps=peaks[0],
         operations=operations,
         peak_tflops=peaks[1],
         # a GEMM better than the vendor's is no wonder, nor is a cell better than a device that was held back
         roof_us=roof["us"] if roof.get("what") == "copy" and roof.get("sound", True) else None,
         outside=timing.get("outside_us") is not None,
     )
+    row["timing_quality"] = quality(samples, timing.get("floor_us"), bounds)
+    why = impossible_because(samples, bounds)
+    if why and not bounds.outside:  # which the child's own flag tells
+        row["flags"] = json.dumps([*facts.get("flags", []), f"impossible: {why}"])
     told = measured.get("telemetry")
     row.update(telemetry.columns(told))
     row["timing_quality"] = telemetry.quality(row["timing_quality"], told)

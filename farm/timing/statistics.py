@@ -80,37 +80,55 @@ FLOORS = 3.0
 ROOF_MARGIN, ROOF_BYTES = 1.05, 64 << 20
 
 
-def quality(
-    samples_us: Sequence[float],
-    *,
-    floor_us: float | None,
-    bytes_moved: int,
-    peak_gbps: float | None,
-    cold: bool,
-    operations: int = 0,
-    peak_tflops: float | None = None,
-    roof_us: float | None = None,
-    outside: bool = False,
-) -> str:
+@dataclass(frozen=True)
+class Bounds:
+    """What a time of a call is held against.
+
+    `bytes_moved`, and `operations`, are the model's; `peak_gbps` is the datasheet's memory bandwidth, 1e9 B/s;
+    `peak_tflops` its densest matrix rate, 1e12 op/s; None where the part is not in the table.  `cold`: the data came
+    from memory.  `roof_us`: what the best copy kernel takes for as many bytes on this device, by the same policy, cold;
+    None where it was not calibrated.  Where all are None only a time that no clock gives is impossible.  `outside`: the
+    device worked on after the timed stream had finished, so the samples are of something else.
+    """
+
+    bytes_moved: int
+    cold: bool
+    peak_gbps: float | None = None
+    operations: int = 0
+    peak_tflops: float | None = None
+    roof_us: float | None = None
+    outside: bool = False
+
+
+def impossible_because(samples_us: Sequence[float], bounds: Bounds) -> str:
+    """The first bound that the samples break, in words without a number; empty where they break none or there are
+    none."""
+    summary = summarize(samples_us)
+    if summary is None:
+        return ""
+    if bounds.outside:
+        return "it works outside the timed stream"
+    if not all(s > 0 and math.isfinite(s) for s in samples_us):
+        return "no clock gives such a time"
+    us, moved = summary.p50, bounds.bytes_moved
+    if bounds.cold and bounds.roof_us and moved >= ROOF_BYTES and us * ROOF_MARGIN < bounds.roof_us:
+        return "faster than the best copy of as many bytes on this device"
+    if bounds.peak_gbps and moved / (us * 1e3) > bounds.peak_gbps * (1.0 if bounds.cold else CACHE_FACTOR):
+        return "faster than the part's memory by its datasheet" if bounds.cold else "faster than any cache of the part"
+    if bounds.peak_tflops and bounds.operations / (us * 1e6) > bounds.peak_tflops:
+        return "faster than the part's matrix units by its datasheet"
+    return ""
+
+
+def quality(samples_us: Sequence[float], floor_us: float | None, bounds: Bounds) -> str:
     """One of ok, launch_bound, noisy, impossible, none.  (`throttled` is not in the samples: `farm.telemetry.quality`.)
 
-    `peak_gbps`: the datasheet's memory bandwidth, 1e9 B/s; `peak_tflops`: its densest matrix rate, 1e12 op/s; None
-    where the part is not in the table.  `roof_us`: what the best copy kernel takes for as many bytes on this device, by
-    the same policy, cold; None where it was not calibrated.  Where all are None only a time that no clock gives is
-    impossible.  `outside`: the device worked on after the timed stream had finished, so the samples are of something
-    else.
+    `floor_us`: what the policy reads for the smallest kernel.
     """
     summary = summarize(samples_us)
     if summary is None:
         return "none"
-    if outside or not all(s > 0 and math.isfinite(s) for s in samples_us):
-        return "impossible"
-    if cold and roof_us and bytes_moved >= ROOF_BYTES and summary.p50 * ROOF_MARGIN < roof_us:
-        return "impossible"
-    speed = bytes_moved / (summary.p50 * 1e3)  # 1e9 B/s
-    if peak_gbps and speed > peak_gbps * (1.0 if cold else CACHE_FACTOR):
-        return "impossible"
-    if peak_tflops and operations / (summary.p50 * 1e6) > peak_tflops:
+    if impossible_because(samples_us, bounds):
         return "impossible"
     if floor_us and summary.p50 < FLOORS * floor_us:
         return "launch_bound"

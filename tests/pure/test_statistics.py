@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.timing.statistics import enough, median_half_width, quality, quantile, summarize
+from farm.timing.statistics import (
+    Bounds,
+    enough,
+    impossible_because,
+    median_half_width,
+    quality,
+    quantile,
+    summarize,
+)
 
 times = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=200)
 POLICY = {"min_samples": 20.0, "max_samples": 200.0, "target_rel_width": 0.01, "max_seconds": 1.0}
@@ -84,9 +93,9 @@ def test_when_to_stop() -> None:
 
 
 def test_quality() -> None:
-    def of(samples: list[float], **more: float | bool | None) -> str:
-        given_ = {"floor_us": None, "bytes_moved": 1000, "peak_gbps": None, "cold": True, **more}
-        return quality(samples, **given_)  # type: ignore[arg-type]
+    def of(samples: list[float], **more: Any) -> str:
+        floor = more.pop("floor_us", None)
+        return quality(samples, floor, Bounds(**{"bytes_moved": 1000, "cold": True, **more}))
 
     assert of([]) == "none"
     assert of([10.0] * 20) == "ok"
@@ -108,7 +117,7 @@ def test_quality() -> None:
 
 def test_quality_against_a_roof() -> None:
     def of(us: float, nbytes: int, roof: float | None, cold: bool = True) -> str:
-        return quality([us] * 20, floor_us=None, bytes_moved=nbytes, peak_gbps=4800.0, cold=cold, roof_us=roof)
+        return quality([us] * 20, None, Bounds(nbytes, cold, peak_gbps=4800.0, roof_us=roof))
 
     big, small = 64 << 20, (64 << 20) - 1
     assert of(20.0, big, 20.0) == "ok"
@@ -120,3 +129,21 @@ def test_quality_against_a_roof() -> None:
     assert of(small / 4800.0e3 * 1.001, small, None) == "ok"
     assert of(small / 4800.0e3 * 0.999, small, 1.0) == "impossible"  # the datasheet holds below the roof's bytes
     assert of(big / 4800.0e3 * 0.999, big, 1.0) == "impossible"  # and a roof that was measured too high does not help
+
+
+@pytest.mark.parametrize(
+    "us, more, words",
+    [
+        (10.0, {}, ""),
+        (10.0, {"outside": True}, "outside the timed stream"),
+        (-1.0, {}, "no clock"),
+        (20.0, {"roof_us": 30.0}, "the best copy"),
+        (20.0, {"peak_gbps": 3000.0}, "the part's memory"),
+        (1.0, {"peak_gbps": 3000.0, "cold": False}, "any cache"),
+        (20.0, {"operations": 10**9, "peak_tflops": 1.0}, "matrix units"),
+    ],
+)
+def test_what_is_impossible_says_which_bound_it_breaks(us: float, more: dict[str, Any], words: str) -> None:
+    found = impossible_because([us] * 20, Bounds(**{"bytes_moved": 64 << 20, "cold": True, **more}))
+    assert words in found and bool(words) == bool(found)
+    assert not any(c.isdigit() for c in found)  # an impossible number is told nowhere
