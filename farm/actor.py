@@ -14,33 +14,21 @@ import tempfile
 import threading
 import time
 import traceback
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from farm import backends, guard, locks, plausible, shipping, spool, supervise, telemetry
+from farm import backends, shipping, spool, supervise
 from farm.calibration import supervised
 from farm.child import protocol
 from farm.deadline import Deadline
+from farm.guard import locks, plausible, telemetry
+from farm.guard.device import Guard, Unfit
 from farm.timing import methods
 
+if TYPE_CHECKING:
+    from farm.judge import Judges
+
 PREPARE_SECONDS = 300.0
-
-
-class Judges(Protocol):
-    """The node's judge pool, as an actor sees it."""
-
-    def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
-        """Files of the cell's inputs, and what a child must be told of its tensors."""
-
-    def prefetch(self, cell: dict[str, Any]) -> None:
-        """Start on a cell's inputs; `prepare` will ask for them soon."""
-
-    def warm(self, cell: dict[str, Any]) -> None:
-        """Start on the inputs and the reference of a cell that waits behind this lease, maybe for another device."""
-
-    def judge(self, request: dict[str, Any], done: Any) -> None:
-        """Start judging; `done(judged dict)` is called from another thread, also when it failed."""
 
 
 class DeviceActor:
@@ -54,10 +42,10 @@ class DeviceActor:
         self._child: supervise.Child | None = None
         self._ready: protocol.Ready | None = None
         self._stopping = False
-        self._guard = guard.Guard(config, lambda: self._stopping)
+        self._guard = Guard(config, lambda: self._stopping)
         self._profiled = False  # the child has profiled: it may time by nothing else (farm.timing.methods)
         self._no_capture: dict[str, str] = {}  # provider/op/operation whose capture failed, with the reason
-        self._environment = supervise.Environment(**_tupled(config["environment"]))
+        self._environment = supervise.Environment.of(config["environment"])
         spool.claim(config["spool"])
         if config.get("shipped"):
             folder = shipping.unpack(config["shipped"], config["spool"])
@@ -118,7 +106,7 @@ class DeviceActor:
         except locks.Refused as reason:
             self._emit("device_down", reason=str(reason), final=True)
             return
-        except _NoChild as reason:
+        except supervise.NoChild as reason:
             self._emit("device_down", reason=str(reason), final=reason.final)
             return
         except Exception as error:  # or nobody would hear of it: this thread is all there is
@@ -174,38 +162,20 @@ class DeviceActor:
         env = supervise.child_variables(backend.child_env(self._config["device_id"]), self._environment)
         try:
             self._guard.before_child()
-        except guard.Unfit as reason:
-            raise _NoChild(str(reason), final=True) from None
+        except Unfit as reason:
+            raise supervise.NoChild(str(reason), final=True) from None
         if self._stopping:
-            raise _NoChild("its actor is being stopped")
+            raise supervise.NoChild("its actor is being stopped")
         try:
             self._child = supervise.Child(
                 self._config["backend"], self._config["device_id"], self._config.get("options", {}), env,
                 self._environment,
             )  # fmt: skip
         except OSError as error:
-            raise _NoChild(f"its child could not be started ({error})") from None
+            raise supervise.NoChild(f"its child could not be started ({error})") from None
         if self._stopping:  # `stop` came in between and found no child to end
             self._child.kill(grace=0.5)
-        try:
-            message = self._child.receive(Deadline(float(self._config["deadlines"]["spawn"])))
-        except supervise.ChildTimedOut:
-            log = self._child.log_tail()
-            self._child.kill()
-            limit = self._config["deadlines"]["spawn"]
-            raise _NoChild(f"its child was not ready within {limit:g} s{_last_line(log)}") from None
-        except supervise.ChildDied as error:
-            log = self._child.log_tail()
-            raise _NoChild(f"its child ended before it was ready ({error}){_last_line(log)}") from None
-        except supervise.ChildLied as error:
-            self._child.kill()
-            raise _NoChild(f"its child {error}") from None
-        if isinstance(message, protocol.Unusable):
-            self._child.kill(grace=0.5)
-            raise _NoChild(message.reason, final=True)
-        if not isinstance(message, protocol.Ready) or message.protocol != protocol.VERSION:
-            self._child.kill()
-            raise _NoChild(f"its child speaks another protocol than version {protocol.VERSION}", final=True)
+        message = supervise.greeting(self._child, float(self._config["deadlines"]["spawn"]))
         self._ready, self._profiled = message, False
         self._guard.child_ready(self._child.pid)
         return message
@@ -224,7 +194,7 @@ class DeviceActor:
             return
         try:
             self._ensure_child(profiled=_profiles(attempt))
-        except _NoChild as reason:
+        except supervise.NoChild as reason:
             self._end(attempt, "infra_error", "infra", f"no child could be started: {reason}")
             raise _DeviceGone(str(reason), reason.final) from None
         out_dir = tempfile.mkdtemp(prefix="out-", dir=self._config["spool"])
@@ -311,7 +281,7 @@ class DeviceActor:
                     return self._believed(said, time.monotonic() - timed_since)
                 elif isinstance(said, protocol.Failed):
                     return said
-        except _NoChild as reason:
+        except supervise.NoChild as reason:
             self._end(attempt, "infra_error", "infra", f"no child could be started: {reason}")
             raise _DeviceGone(str(reason), reason.final) from None
         except supervise.ChildTimedOut:
@@ -350,7 +320,7 @@ class DeviceActor:
         """What the device can do at best: exactly one `calibrated` event, with what was `found` or the `reason`."""
         try:
             self._ensure_child()
-        except _NoChild as reason:
+        except supervise.NoChild as reason:
             self._emit("calibrated", reason=f"no child could be started: {reason}", log="")
             return
         assert self._child is not None
@@ -435,25 +405,12 @@ class DeviceActor:
         self._judges.judge(request, done)
 
 
-class _NoChild(Exception):
-    """No child could be started; `final` says that trying again is pointless."""
-
-    def __init__(self, reason: str, final: bool = False):
-        super().__init__(reason)
-        self.final = final
-
-
 class _DeviceGone(Exception):
     """This device can serve nobody now; `final` says that starting anew is pointless."""
 
     def __init__(self, reason: str, final: bool):
         super().__init__(reason)
         self.reason, self.final = reason, final
-
-
-def _last_line(log: str) -> str:
-    lines = [line for line in log.splitlines() if line.strip()]
-    return f"; its last words: {lines[-1].strip()[:300]}" if lines else ""
 
 
 def _profiles(attempt: dict[str, Any]) -> bool:
@@ -463,17 +420,3 @@ def _profiles(attempt: dict[str, Any]) -> bool:
 
 def _capture_key(cell: dict[str, Any]) -> str:
     return f"{cell['provider']}/{cell['op']}/{cell['mode']}/{cell['operation']}/{sorted(cell['params'].items())}"
-
-
-def _tupled(environment: dict[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in environment.items()}
-
-
-def environment_dict(environment: supervise.Environment) -> dict[str, Any]:
-    """An environment as plain data."""
-    return asdict(environment)
-
-
-def clean_spool(path: str) -> None:
-    """Remove a run's files from shared memory."""
-    shutil.rmtree(Path(path), ignore_errors=True)

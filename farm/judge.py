@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -242,6 +242,22 @@ def _digest(digest: Any, array: Any) -> None:
 Done = Callable[[dict[str, Any]], None]
 #: Threads for each kind of work in one judge.  Inputs that a device waits for never queue behind judging.
 GROUPS = {"prepare": 2, "judge": 3, "warm": 1}
+
+
+class Judges(Protocol):
+    """The node's judge pool, as an actor sees it."""
+
+    def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
+        """Files of the cell's inputs, and what a child must be told of its tensors."""
+
+    def prefetch(self, cell: dict[str, Any]) -> None:
+        """Start on a cell's inputs; `prepare` will ask for them soon."""
+
+    def warm(self, cell: dict[str, Any]) -> None:
+        """Start on the inputs and the reference of a cell that waits behind this lease, maybe for another device."""
+
+    def judge(self, request: dict[str, Any], done: Any) -> None:
+        """Start judging; `done(judged dict)` is called from another thread, also when it failed."""
 
 
 class LocalJudges:

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from farm import telemetry
 from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status, canonical_json
+from farm.guard import telemetry
 from farm.timing.statistics import Bounds, impossible_because, quality, summarize
 
 SCHEMA = 3

@@ -199,7 +199,7 @@ class RunWriter:
 
 
 #: samples.parquet: one row per timed cell; `samples_us` and `host_us` are JSON lists of microseconds,
-#: `telemetry` is one of rows [seconds since timing began, *farm.telemetry.KEPT[1:]].
+#: `telemetry` is one of rows [seconds since timing began, *farm.guard.telemetry.KEPT[1:]].
 SAMPLE_COLUMNS = {
     "cell_id": "text", "cell_key": "text", "attempt": "int", "method": "text", "samples_us": "text", "host_us": "text",
     "sets": "int", "launches": "int", "floor_us": "float", "telemetry": "text",

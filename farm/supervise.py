@@ -14,8 +14,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from farm.child import protocol
 from farm.deadline import Deadline
@@ -48,6 +49,16 @@ class Environment:
         """The supervisor's own Python with its import path."""
         return cls(path=tuple(p for p in sys.path if p and Path(p).exists()))
 
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Environment:
+        """What `plain` gave."""
+        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()}
+        return cls(**given)
+
+    def plain(self) -> dict[str, Any]:
+        """This environment as plain data."""
+        return asdict(self)
+
 
 class ChildDied(Exception):
     """The child ended by itself.  `code`: exit code, or minus the signal's number."""
@@ -63,6 +74,14 @@ class ChildTimedOut(Exception):
 
 class ChildLied(Exception):
     """The child wrote something that is no protocol line, or closed the pipe."""
+
+
+class NoChild(Exception):
+    """No child could be started; `final` says that trying again is pointless."""
+
+    def __init__(self, reason: str, final: bool = False):
+        super().__init__(reason)
+        self.final = final
 
 
 def describe_exit(code: int) -> str:
@@ -250,3 +269,31 @@ class Child:
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, size - _KEEP_LOG))
         return self._log.read().decode("utf-8", "replace")
+
+
+def greeting(child: Child, spawn_s: float) -> protocol.Ready:
+    """What a new child says once its device is open.  NoChild if it does not within `spawn_s` seconds, or cannot."""
+    try:
+        message = child.receive(Deadline(spawn_s))
+    except ChildTimedOut:
+        log = child.log_tail()
+        child.kill()
+        raise NoChild(f"its child was not ready within {spawn_s:g} s{_last_line(log)}") from None
+    except ChildDied as error:
+        log = child.log_tail()
+        raise NoChild(f"its child ended before it was ready ({error}){_last_line(log)}") from None
+    except ChildLied as error:
+        child.kill()
+        raise NoChild(f"its child {error}") from None
+    if isinstance(message, protocol.Unusable):
+        child.kill(grace=0.5)
+        raise NoChild(message.reason, final=True)
+    if not isinstance(message, protocol.Ready) or message.protocol != protocol.VERSION:
+        child.kill()
+        raise NoChild(f"its child speaks another protocol than version {protocol.VERSION}", final=True)
+    return message
+
+
+def _last_line(log: str) -> str:
+    lines = [line for line in log.splitlines() if line.strip()]
+    return f"; its last words: {lines[-1].strip()[:300]}" if lines else ""

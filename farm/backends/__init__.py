@@ -7,7 +7,7 @@ A backend module has two sides.  The **host side** is what the supervisor and th
     child_env(device_id) -> dict          variables that show the child this one device
     physical_id(device_id, options) -> str           what its lock is named by on this host; "", or no such function:
                                                      nothing to lock
-    telemetry(device_id, options, spool) -> Reader   clocks, power, errors (farm.telemetry_watch.Reader) for the
+    telemetry(device_id, options, spool) -> Reader   clocks, power, errors (farm.guard.watch.Reader) for the
                                                      supervising side; None, or no such function: nothing can be read
     options(...)                          see the module
 

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from farm.telemetry import Counters, Sample
-from farm.telemetry_watch import process
+from farm.guard.telemetry import Counters, Sample
+from farm.guard.watch import process
 
 LIBRARY = "libnvidia-ml.so.1"
 _SUCCESS, _INSUFFICIENT_SIZE, _TIMEOUT = 0, 7, 10

@@ -38,7 +38,7 @@ from typing import Any
 
 from farm.backends import HostDevice
 from farm.child.protocol import Failed, Measured, Message, Phase, Run
-from farm.telemetry import Counters, Process, Sample
+from farm.guard.telemetry import Counters, Process, Sample
 from farm.timing.methods import spends
 
 NAME = "sim"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from farm.telemetry import complaint
+from farm.guard.telemetry import complaint
 from farm.timing.roof import SCHEMA, fingerprint_id
 
 KIB = 1024

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farm import backends
-from farm.actor import environment_dict
 from farm.cell import Timing
 from farm.coordinator.clusters import Cluster, Slot
 from farm.deadline import Deadline
@@ -81,7 +80,7 @@ def _config(slot: Slot, revision: str) -> dict[str, Any]:
         "device": slot.device,
         "backend": slot.backend,
         "options": {},
-        "environment": environment_dict(Environment.default()),
+        "environment": Environment.default().plain(),
         "revision": revision,
         "deadlines": dict(DEFAULT_DEADLINES),
         "shipped": None,

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from farm import backends, results
 from farm.accuracy import evaluate
-from farm.actor import environment_dict
 from farm.calls import call_for
 from farm.cell import FARM_FAULTS, Cell, Owner, Status, Target
 from farm.coordinator.clusters import Cluster, Slot
@@ -305,7 +304,7 @@ class _Coordinator:
                 "device": slot.device,
                 "backend": slot.backend,
                 "options": dict(self.request.options.get(slot.backend, {})),
-                "environment": environment_dict(self.request.environment),
+                "environment": self.request.environment.plain(),
                 "revision": self.request.revision["name"],
                 "run_id": self.writer.id,
                 "deadlines": merged,

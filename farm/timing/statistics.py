@@ -121,7 +121,8 @@ def impossible_because(samples_us: Sequence[float], bounds: Bounds) -> str:
 
 
 def quality(samples_us: Sequence[float], floor_us: float | None, bounds: Bounds) -> str:
-    """One of ok, launch_bound, noisy, impossible, none.  (`throttled` is not in the samples: `farm.telemetry.quality`.)
+    """One of ok, launch_bound, noisy, impossible, none.  `throttled` is not in the samples
+    (`farm.guard.telemetry.quality`).
 
     `floor_us`: what the policy reads for the smallest kernel.
     """

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from farm import locks, supervise
+from farm import supervise
 from farm.calibration import supervised
 from farm.calibration.procedure import CannotMeasure
 from farm.calibration.scripted import ScriptedDevice, copy_us
@@ -22,6 +22,7 @@ from farm.child.calibrate import calibrate as in_child
 from farm.cli import calibrate as command
 from farm.cli import main
 from farm.coordinator.clusters import Slot
+from farm.guard import locks
 from farm.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]

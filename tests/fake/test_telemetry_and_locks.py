@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from farm_process import FarmRun, wait_for
 
-from farm import telemetry
+from farm.guard import telemetry
 
 Farm = Callable[..., FarmRun]
 ADDRESSES = ["inline", pytest.param("local", marks=pytest.mark.ray)]

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from farm import locks, telemetry
 from farm.backends import _nvml, cuda
 from farm.cli import main
+from farm.guard import locks, telemetry
+from farm.guard.watch import Watch
 from farm.store import Store
-from farm.telemetry_watch import Watch
 
 pytestmark = pytest.mark.cuda
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from farm import guard, telemetry, telemetry_watch
 from farm.backends import sim
-from farm.telemetry import Counters, Process, Sample
+from farm.guard import device, telemetry, watch
+from farm.guard.telemetry import Counters, Process, Sample
 
 CONFIG = {"backend": "sim", "device": "sim:0", "device_id": "0", "spool": "/nowhere"}
 ROOT = 100
@@ -44,14 +44,14 @@ class Reader:
 def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     one = Reader()
     monkeypatch.setattr(sim, "telemetry", lambda *_: one)
-    monkeypatch.setattr(telemetry_watch, "ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr(watch, "ANSWER_SECONDS", 2.0)
     yield one
     one.free.set()
 
 
 @pytest.fixture
-def held(reader: Reader) -> Iterator[guard.Guard]:
-    one = guard.Guard(CONFIG, lambda: False)
+def held(reader: Reader) -> Iterator[device.Guard]:
+    one = device.Guard(CONFIG, lambda: False)
     one.take(lambda text: None)
     one.before_child()
     one.child_ready(ROOT)
@@ -59,14 +59,14 @@ def held(reader: Reader) -> Iterator[guard.Guard]:
     one.release()
 
 
-def block(held: guard.Guard, likeness: str = "a") -> dict[str, Any]:
+def block(held: device.Guard, likeness: str = "a") -> dict[str, Any]:
     held.begin(likeness)
     said = held.end()
     assert said is not None
     return said
 
 
-def test_at_the_power_limit_blocks_are_held_against_their_likes(reader: Reader, held: guard.Guard) -> None:
+def test_at_the_power_limit_blocks_are_held_against_their_likes(reader: Reader, held: device.Guard) -> None:
     assert not block(held)["throttled"]  # 1980 MHz, below the limit: no measure for those at it
     reader.mhz, reader.reasons = 1700.0, ("sw_power_cap",)
     for _ in range(3):
@@ -79,12 +79,12 @@ def test_at_the_power_limit_blocks_are_held_against_their_likes(reader: Reader, 
     assert not block(held)["throttled"]
 
 
-def test_a_device_always_at_its_limit_is_not_throttled(reader: Reader, held: guard.Guard) -> None:
+def test_a_device_always_at_its_limit_is_not_throttled(reader: Reader, held: device.Guard) -> None:
     reader.mhz, reader.reasons = 1500.0, ("sw_power_cap",)
     assert not any(block(held)["throttled"] for _ in range(3))
 
 
-def test_what_an_earlier_child_did_to_the_counters_is_not_the_next_ones(reader: Reader, held: guard.Guard) -> None:
+def test_what_an_earlier_child_did_to_the_counters_is_not_the_next_ones(reader: Reader, held: device.Guard) -> None:
     reader.ecc = 4
     assert block(held)["ecc_uncorrected"] == 4
     assert block(held)["ecc_uncorrected"] == 0
@@ -93,12 +93,12 @@ def test_what_an_earlier_child_did_to_the_counters_is_not_the_next_ones(reader: 
     assert block(held)["disturbed"] is None
 
 
-def test_without_a_timed_phase_there_is_nothing(held: guard.Guard) -> None:
+def test_without_a_timed_phase_there_is_nothing(held: device.Guard) -> None:
     assert held.end() is None
     assert not held.pause(None, 1, 0.0)
 
 
-def test_repeating_ends_with_patience_and_begins_anew_when_all_is_well(reader: Reader, held: guard.Guard) -> None:
+def test_repeating_ends_with_patience_and_begins_anew_when_all_is_well(reader: Reader, held: device.Guard) -> None:
     reader.reasons = ("hw_thermal",)
     for _ in range(telemetry.PATIENCE):
         tries = 1
@@ -110,11 +110,11 @@ def test_repeating_ends_with_patience_and_begins_anew_when_all_is_well(reader: R
     assert not held.pause(block(held), 1, 0.0)
     reader.reasons = ("hw_thermal",)
     assert held.pause(block(held), 1, 0.0)
-    assert not held.pause(block(held), 1, guard.MAX_REPEATED_SECONDS + 1)
+    assert not held.pause(block(held), 1, device.MAX_REPEATED_SECONDS + 1)
 
 
 def test_a_driver_that_hangs_costs_the_telemetry_only(
-    reader: Reader, held: guard.Guard, monkeypatch: pytest.MonkeyPatch
+    reader: Reader, held: device.Guard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert held._watch is not None
     held._watch._answer_s = 0.2
@@ -125,17 +125,17 @@ def test_a_driver_that_hangs_costs_the_telemetry_only(
     held.before_child()  # what memory is in use cannot be known: it goes on
 
 
-def test_memory_in_use_beyond_the_baseline_makes_it_unfit(reader: Reader, held: guard.Guard) -> None:
+def test_memory_in_use_beyond_the_baseline_makes_it_unfit(reader: Reader, held: device.Guard) -> None:
     reader.memory = 512.0 + telemetry.MEMORY_SLACK_MIB
     held.before_child()
     reader.memory += 1
-    with pytest.raises(guard.Unfit, match=r"65 MiB of its memory did not come back .* on it now: unnamed \(pid 100\)"):
+    with pytest.raises(device.Unfit, match=r"65 MiB of its memory did not come back .* on it now: unnamed \(pid 100\)"):
         held.before_child()
 
 
 @pytest.mark.parametrize("seen", [(Process(7, "gedit"),), (), None])
 def test_memory_that_others_take_is_told_and_no_reason_to_give_the_device_up(
-    reader: Reader, held: guard.Guard, seen: Any
+    reader: Reader, held: device.Guard, seen: Any
 ) -> None:
     reader.processes = seen
     reader.memory += 3000
@@ -147,11 +147,11 @@ def test_memory_that_others_take_is_told_and_no_reason_to_give_the_device_up(
     held.before_child()  # that is the baseline from now on
     assert held.remark() == ""
     reader.processes, reader.memory = (Process(7), Process(ROOT)), reader.memory + 65
-    with pytest.raises(guard.Unfit, match="65 MiB of its memory did not come back"):
+    with pytest.raises(device.Unfit, match="65 MiB of its memory did not come back"):
         held.before_child()
 
 
-def test_who_else_is_on_the_device_is_told_beside_memory_that_is_out(reader: Reader, held: guard.Guard) -> None:
+def test_who_else_is_on_the_device_is_told_beside_memory_that_is_out(reader: Reader, held: device.Guard) -> None:
     assert held.company() == ""
     reader.processes = (Process(7, "gedit"), Process(ROOT))
     assert held.company() == "also on the device: gedit (pid 7)"
@@ -160,12 +160,12 @@ def test_who_else_is_on_the_device_is_told_beside_memory_that_is_out(reader: Rea
 
 
 def test_what_a_child_started_is_its_own_after_its_end(
-    reader: Reader, held: guard.Guard, monkeypatch: pytest.MonkeyPatch
+    reader: Reader, held: device.Guard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader.processes = (Process(ROOT), Process(101))
-    monkeypatch.setattr(guard, "own_pids", lambda root, processes: {root, 101})
+    monkeypatch.setattr(device, "own_pids", lambda root, processes: {root, 101})
     block(held)
-    monkeypatch.setattr(guard, "own_pids", lambda root, processes: {root})  # its parent is gone
+    monkeypatch.setattr(device, "own_pids", lambda root, processes: {root})  # its parent is gone
     reader.processes, reader.memory = (Process(101),), 4000.0
-    with pytest.raises(guard.Unfit):
+    with pytest.raises(device.Unfit):
         held.before_child()

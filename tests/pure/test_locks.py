@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from farm import locks
+from farm.guard import locks
 
 ROOT = Path(__file__).resolve().parents[2]
-HOLD = "import sys, time; from farm import locks; l = locks.acquire(sys.argv[1], {'run': 'r1'}, 0); print('held', flush=True); time.sleep(60)"  # noqa: E501
+HOLD = "import sys, time; from farm.guard import locks; l = locks.acquire(sys.argv[1], {'run': 'r1'}, 0); print('held', flush=True); time.sleep(60)"  # noqa: E501
 
 
 @pytest.fixture(autouse=True)

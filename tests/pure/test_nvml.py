@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from farm.backends import _nvml, cuda
-from farm.telemetry import Process, Sample
+from farm.guard.telemetry import Process, Sample
 
 #: Two devices.  A call whose name is in STUB_REFUSES gives "not supported".
 STUB = r"""

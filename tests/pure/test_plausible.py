@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.plausible import refusal, without_samples
+from farm.guard.plausible import refusal, without_samples
 
 
 def timing(*samples: Any, launches: Any = 1, **more: Any) -> dict[str, Any]:

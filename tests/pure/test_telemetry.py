@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from farm import telemetry
-from farm.telemetry import Counters, Process, Sample
+from farm.guard import telemetry
+from farm.guard.telemetry import Counters, Process, Sample
 
 MINE = Process(100, "python")
 OTHER = Process(7, "gedit")

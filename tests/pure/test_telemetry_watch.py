@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from farm.telemetry import Counters, Process, Sample
-from farm.telemetry_watch import Watch, own_pids, process
+from farm.guard.telemetry import Counters, Process, Sample
+from farm.guard.watch import Watch, own_pids, process
 
 
 class Fake:
@@ -125,13 +125,17 @@ def test_a_reader_that_raises_gives_samples_that_know_nothing(fake: Fake) -> Non
 
 
 def test_own_pids_are_found_through_proc() -> None:
-    script = "import subprocess, sys; p = subprocess.Popen(['sleep', '30']); print(p.pid, flush=True); p.wait()"
+    # `cat` has answered before its pid is told: `Popen` returns in the middle of exec, before the kernel renames it.
+    script = (
+        "import subprocess as s; p = s.Popen(['cat'], stdin=s.PIPE, stdout=s.PIPE, bufsize=0); "
+        "p.stdin.write(b'x\\n'); p.stdout.readline(); print(p.pid, flush=True); p.wait()"
+    )
     child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None
         grandchild = int(child.stdout.readline())
         listed = (process(grandchild), process(os.getpid()), Process(2**30))
-        assert listed[0].name == "sleep"
+        assert listed[0].name == "cat"
         assert own_pids(child.pid, listed) == {child.pid, grandchild}
         assert own_pids(child.pid, None) == {child.pid}
     finally:

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from farm import backends, locks, telemetry
+from farm import backends
 from farm.deadline import Deadline
-from farm.telemetry_watch import Watch, own_pids
+from farm.guard import locks, telemetry
+from farm.guard.watch import Watch, own_pids
 
 #: After a child's end, so long may its memory take to come back.
 MEMORY_SECONDS = 10.0

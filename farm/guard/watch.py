@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from farm.telemetry import Counters, Process, Sample, own_tree
+from farm.guard.telemetry import Counters, Process, Sample, own_tree
 
 #: FARM_TELEMETRY_HZ says otherwise; 0: only before and after a block, as to see whether sampling moves a time.
 RATE_HZ = 50.0
