@@ -1,8 +1,8 @@
-"""Which branches of a module's kernels are taken, counted in a copy of it.
+"""Which branches of a module's kernels are taken, counted in a copy of it, or of several modules that share functions.
 
 The copy's every condition (of an `if`, of a conditional expression, each operand of `and` and `or`) goes through a
 recorder that gives it back as it is, and every `for` through one that counts its turns.  Nothing else differs, so what
-the copy takes the module takes.
+the copy takes the module takes.  What one of the modules imports from another, its copy imports from the other's copy.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ class Way(NamedTuple):
 
 
 class Recorder:
-    """A module's copy, its branches, and which ways were taken since it was made."""
+    """Copies of modules, their branches, and which ways were taken since they were made.
 
-    def __init__(self, source: Path, folder: Path) -> None:
+    A module comes after those of `sources` that it imports from; no two of them have a function of one name.
+    """
+
+    def __init__(self, folder: Path, *sources: Path) -> None:
         counting = _Counting()
-        tree = counting.visit(ast.parse(source.read_text(encoding="utf-8")))
-        copy = folder / f"counted_{source.parent.name}_{source.stem}.py"
-        copy.write_text(ast.unparse(ast.fix_missing_locations(tree)), encoding="utf-8")
-        spec = importlib.util.spec_from_file_location(copy.stem, copy)
-        assert spec and spec.loader
-        self.module: ModuleType = importlib.util.module_from_spec(spec)
-        sys.modules[copy.stem] = self.module  # for good: the interpreter knows modules by their address
-        spec.loader.exec_module(self.module)
-        self.module.__dict__.update(_held=self._held, _turns=self._turns)
+        self.modules: list[ModuleType] = []
+        for source in sources:
+            tree = counting.visit(ast.parse(source.read_text(encoding="utf-8")))
+            copy = folder / f"counted_{source.parent.name}_{source.stem}.py"
+            copy.write_text(ast.unparse(ast.fix_missing_locations(tree)), encoding="utf-8")
+            self.modules.append(self._loaded(copy))
+            counting.copies[source.with_suffix("").parts] = copy.stem
         self.branches = [str(b) for b in counting.branches]
         self.taken: set[Way] = set()
 
@@ -55,6 +56,15 @@ class Recorder:
     def ways(self) -> set[Way]:
         """Both ways of every branch."""
         return {Way(b, taken) for b in self.branches for taken in (True, False)}
+
+    def _loaded(self, copy: Path) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(copy.stem, copy)
+        assert spec and spec.loader
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[copy.stem] = module  # for good: the interpreter knows modules by their address
+        spec.loader.exec_module(module)
+        module.__dict__.update(_held=self._held, _turns=self._turns)
+        return module
 
     def _held(self, branch: int, condition: Any) -> Any:
         self.taken.add(Way(self.branches[branch], bool(condition)))
@@ -69,11 +79,19 @@ class Recorder:
 
 
 class _Counting(ast.NodeTransformer):
-    """Inside functions, wraps each condition and each loop in a call."""
+    """Inside functions, wraps each condition and each loop in a call; imports from copies what has been copied."""
 
     def __init__(self) -> None:
         self.branches: list[Branch] = []
+        self.copies: dict[tuple[str, ...], str] = {}
         self.function = ""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        module = tuple((node.module or "").split("."))
+        for path, copy in self.copies.items():
+            if path[-len(module) :] == module:
+                node.module = copy
+        return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         self.function = node.name

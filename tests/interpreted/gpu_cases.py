@@ -8,6 +8,7 @@ import itertools
 import json
 import random
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import triton.language as tl
@@ -16,7 +17,7 @@ from pairwise import cover
 
 from kernels.ops.rms_norm import dispatch
 from kernels.ops.rms_norm.choice import MODES, Choice, next_power_of_2
-from kernels.ops.rms_norm.gpu import choose, launch, tuned
+from kernels.ops.rms_norm.gpu import backward, choose, forward, launch, tiles, tuned
 
 Case = dict[str, Any]
 OPS = ("rms_norm", "fused_add_rms_norm")
@@ -263,8 +264,9 @@ def on_small_grids(patch: Any) -> list[Launch]:
     ]
 
 
-def swap_axes(module: Any, patch: Any) -> None:
-    """Tiles in the order of dimensions that other versions of Triton want."""
-    row, rep = module.ROW_AXIS.value, module.REP_AXIS.value
-    patch.setattr(module, "ROW_AXIS", tl.constexpr(rep))
-    patch.setattr(module, "REP_AXIS", tl.constexpr(row))
+def swap_axes(patch: Any, modules: Sequence[Any] = (tiles, forward, backward)) -> None:
+    """Tiles in the order of dimensions that other versions of Triton want, in every module that has a name for one."""
+    for module in modules:
+        for name in ("ROW_AXIS", "REP_AXIS"):
+            if hasattr(module, name):
+                patch.setattr(module, name, tl.constexpr(1 - getattr(module, name).value))

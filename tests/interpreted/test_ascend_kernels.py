@@ -132,8 +132,8 @@ def test_the_selection_is_small_and_takes_every_branch_of_every_kernel_both_ways
 
 def test_every_branch_in_the_code_is_taken_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a counting copy of the kernels; of the selection, as much as it takes."""
-    recorder = Recorder(Path(kernels.__file__), tmp_path)
-    monkeypatch.setattr(launch, "kernels", recorder.module)
+    recorder = Recorder(tmp_path, Path(kernels.__file__))
+    monkeypatch.setattr(launch, "kernels", recorder.modules[0])
     for case in (many_partials(), *map(problem, pairwise())):
         case.run()
         if recorder.taken >= recorder.ways:

@@ -28,7 +28,7 @@ from farm.child.launched import Launches
 from kernels import launches, rms_norm
 from kernels.ops.rms_norm import dispatch
 from kernels.ops.rms_norm.choice import MODES, OPERATIONS
-from kernels.ops.rms_norm.gpu import choose, kernels, launch, tuned
+from kernels.ops.rms_norm.gpu import backward, choose, launch, tuned
 
 
 @pytest.mark.parametrize("number", range(len(tuned_entries())), ids=lambda n: f"{n}-{tuned_entries()[n].id}")
@@ -76,7 +76,7 @@ def test_rings_of_the_table_are_not_interpreted(monkeypatch: pytest.MonkeyPatch)
 def test_any_two_options_together_are_right(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
     """In both orders of a tile's dimensions."""
     entry.launch.check(again=False)
-    swap_axes(kernels, monkeypatch)
+    swap_axes(monkeypatch)
     entry.launch.check(again=False)
 
 
@@ -96,15 +96,15 @@ def test_the_order_of_dimensions_is_really_another(monkeypatch: pytest.MonkeyPat
     config = {"mode": "row_packed", "kernel": "backward_rows", "span": "warp", "rows": 4, "num_warps": 4}
     chosen = choose.build("backward", {**config, "per_core": 1}, 9, 1000, 4, 1, "interpreter")
     case = Launch(norm_cell("rms_norm", "row_packed", "backward", "float32", "same", 9, 1000), chosen, launch)
-    stock, shapes = kernels._sum_of_rows, []
+    stock, shapes = backward._sum_of_rows, []
 
     def spy(values: Any) -> Any:
         shapes.append(tuple(int(n) for n in values.shape))
         return stock(values)
 
-    monkeypatch.setattr(kernels, "_sum_of_rows", spy)
+    monkeypatch.setattr(backward, "_sum_of_rows", spy)
     case.check(again=False)
-    swap_axes(kernels, monkeypatch)
+    swap_axes(monkeypatch)
     case.check(again=False)
     assert set(shapes) == {(8, 4, 128), (4, 8, 128)} and shapes[0] != shapes[-1]
 

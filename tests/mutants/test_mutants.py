@@ -126,7 +126,7 @@ def test_what_raises_writes_outside_or_changes_inputs_is_a_finding() -> None:
 
 def test_a_line_that_changed_in_the_kernels_is_told() -> None:
     rewrite = wrong_triton.REWRITES[0]._replace(old="not in the source")
-    with pytest.raises(ValueError, match=r"column-mask-short: kernels.py holds 'not in the source' 0 times, not once"):
+    with pytest.raises(ValueError, match=r"column-mask-short: tiles.py holds 'not in the source' 0 times, not once"):
         wrong_triton.rewritten(wrong_triton.sources(), rewrite)
 
 

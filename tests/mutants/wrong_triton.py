@@ -28,10 +28,11 @@ RELOAD, TILED, AUTO = "multi_wave_reload", "column_tiled", "auto"
 
 
 class Rewrite(NamedTuple):
-    """`old`, which is in the source exactly once, becomes `new`."""
+    """`old`, which is in `file` exactly once, becomes `new`."""
 
     name: str
     wrong: str
+    file: str
     old: str
     new: str
     modes: tuple[str, ...]
@@ -39,110 +40,112 @@ class Rewrite(NamedTuple):
     ops: tuple[str, ...] = BOTH
     right_in: tuple[str, ...] = ()
     note: str = ""
-    file: str = "kernels.py"
 
 
 REWRITES = (
     Rewrite(
         "triton-column-mask-short", "The mask of the columns is off by one: the last is neither summed nor written",
+        "tiles.py",
         "exist = cols < hidden\n", "exist = cols < hidden - 1\n", (CACHED, PERSISTENT, RELOAD), (FORWARD, BACKWARD),
     ),
     Rewrite(
         "triton-column-mask-wide", "The mask of the columns is one too wide: the next row's first element is summed",
-        "exist = cols < hidden\n", "exist = cols <= hidden\n", (CACHED,),
+        "tiles.py", "exist = cols < hidden\n", "exist = cols <= hidden\n", (CACHED,),
     ),
     Rewrite(
-        "triton-row-mask-short", "The mask of the rows is off by one: the last row is not written",
+        "triton-row-mask-short", "The mask of the rows is off by one: the last row is not written", "tiles.py",
         "exist = first + tile < rows\n", "exist = first + tile < rows - 1\n", (PACKED,), (FORWARD, BACKWARD),
     ),
     Rewrite(
-        "triton-last-groups-lost", "The number of row groups is rounded down",
+        "triton-last-groups-lost", "The number of row groups is rounded down", "tiles.py",
         "return (rows - 1) // ROWS + 1", "return rows // ROWS", (TILED,), (FORWARD, BACKWARD),
     ),
     Rewrite(
-        "triton-eps-dropped", "No eps",
+        "triton-eps-dropped", "No eps", "forward.py",
         "rstd = tl.rsqrt(squares / hidden + eps)", "rstd = tl.rsqrt(squares / hidden)", (CACHED, PERSISTENT, PACKED),
     ),
     Rewrite(
-        "triton-eps-outside-the-root", "eps is added to the root, not under it",
+        "triton-eps-outside-the-root", "eps is added to the root, not under it", "forward.py",
         "rstd = tl.rsqrt(_sum_of_rows(squares) / hidden + eps)",
         "rstd = 1.0 / (tl.sqrt(_sum_of_rows(squares) / hidden) + eps)", (RELOAD, TILED),
     ),
     Rewrite(
-        "triton-mean-over-the-block", "The mean divides by the tile's width instead of hidden",
+        "triton-mean-over-the-block", "The mean divides by the tile's width instead of hidden", "forward.py",
         "rstd = tl.rsqrt(squares / hidden + eps)", "rstd = tl.rsqrt(squares / BLOCK + eps)", (CACHED, PERSISTENT),
     ),
     Rewrite(
-        "triton-tail-not-summed", "The second, smaller tile of a row is not summed",
+        "triton-tail-not-summed", "The second, smaller tile of a row is not summed", "forward.py",
         "squares += _sum_of_rows(tail * tail)", "squares += _sum_of_rows(tail * 0.0)", (CACHED,),
     ),
     Rewrite(
-        "triton-padding-loads-one", "Masked lanes load 1 instead of 0",
+        "triton-padding-loads-one", "Masked lanes load 1 instead of 0", "forward.py",
         "x = tl.load(X + first * x_stride + tile * x_stride + cols, mask=inside, other=0.0, eviction_policy=HINT)",
         "x = tl.load(X + first * x_stride + tile * x_stride + cols, mask=inside, other=1.0, eviction_policy=HINT)",
         (CACHED, PERSISTENT, RELOAD), ops=(RMS,),
     ),
     Rewrite(
         "triton-casting-exchanged", "x/rms is rounded before the weight just where the casting says that it is not",
+        "tiles.py",
         "    if ROUND:\n        xhat = xhat.to(T)", "    if not ROUND:\n        xhat = xhat.to(T)", (CACHED, RELOAD),
         right_in=(FLOAT32,), note="in float32 nothing is rounded",
     ),
     Rewrite(
-        "triton-offset-lost", "The weight's offset is not added",
+        "triton-offset-lost", "The weight's offset is not added", "tiles.py",
         "eviction_policy=HINT).to(tl.float32) + offset", "eviction_policy=HINT).to(tl.float32)",
         (CACHED, PERSISTENT), (FORWARD, BACKWARD),
     ),
     Rewrite(
-        "triton-sum-not-stored", "The sum is not written",
+        "triton-sum-not-stored", "The sum is not written", "forward.py",
         "tl.store(S + first * hidden + tile * hidden + cols, x, mask=inside)", "pass", (CACHED, PACKED), ops=(FUSED,),
     ),
     Rewrite(
-        "triton-norm-of-the-unrounded-sum", "y is the norm of the sum before it is rounded",
+        "triton-norm-of-the-unrounded-sum", "y is the norm of the sum before it is rounded", "forward.py",
         "x = (x.to(tl.float32) + r.to(tl.float32)).to(S.dtype.element_ty)",
         "x = x.to(tl.float32) + r.to(tl.float32)", (CACHED, PERSISTENT), ops=(FUSED,), right_in=(FLOAT32,),
         note="in float32 the stored sum is the sum",
     ),
     Rewrite(
-        "triton-reload-of-x", "The second sweep reads x again instead of the sum",
+        "triton-reload-of-x", "The second sweep reads x again instead of the sum", "forward.py",
         "pointers = S + first * hidden + tile * hidden + cols",
         "pointers = X + first * x_stride + tile * x_stride + cols", (RELOAD, TILED), ops=(FUSED,),
     ),
     Rewrite(
-        "triton-projection-added", "The projection is added instead of taken away",
+        "triton-projection-added", "The projection is added instead of taken away", "backward.py",
         "dx = rstd * (m - xhat * mean)", "dx = rstd * (m + xhat * mean)", (PERSISTENT, RELOAD), (BACKWARD,),
     ),
     Rewrite(
         "triton-projection-over-the-block", "The projection divides by the tile's width instead of hidden",
+        "backward.py",
         "mean = _over_rows(_sum_of_rows(m * xhat)) / hidden", "mean = _over_rows(_sum_of_rows(m * xhat)) / BLOCK",
         (PERSISTENT, PACKED), (BACKWARD,),
     ),
     Rewrite(
-        "triton-dsum-taken-away", "The upstream gradient of the sum is taken away",
+        "triton-dsum-taken-away", "The upstream gradient of the sum is taken away", "backward.py",
         "dx += tl.load(DS", "dx -= tl.load(DS", (PERSISTENT, RELOAD), (BACKWARD,), (FUSED,),
     ),
     Rewrite(
-        "triton-rstd-of-the-first-row", "All rows of a tile read the first one's 1/rms",
+        "triton-rstd-of-the-first-row", "All rows of a tile read the first one's 1/rms", "tiles.py",
         "tl.load(P + first + tile, mask=first + tile < rows, other=0.0)",
         "tl.load(P + first + tile * 0, mask=first + tile < rows, other=0.0)", (PACKED,), (BACKWARD,),
     ),
     Rewrite(
         "triton-dw-overwritten", "A program's later tiles overwrite its share of dw instead of adding to it",
-        "dw += _sum_over_rows(term)", "dw = _sum_over_rows(term)", (PERSISTENT,), (BACKWARD,),
+        "backward.py", "dw += _sum_over_rows(term)", "dw = _sum_over_rows(term)", (PERSISTENT,), (BACKWARD,),
     ),
     Rewrite(
-        "triton-last-partial-lost", "The last program's share of dw is not added",
+        "triton-last-partial-lost", "The last program's share of dw is not added", "backward.py",
         "mask=(first + tile < count) & (cols < hidden)", "mask=(first + tile < count - 1) & (cols < hidden)",
         (PERSISTENT, RELOAD), (BACKWARD,),
     ),
     Rewrite(
         "triton-edges-not-summed", "Of a row that is no whole vectors, the elements before and after are not summed",
+        "unaligned.py",
         "squares = _row_sums(x * x, ROWS) + _row_sums(edge_x * edge_x, ROWS)", "squares = _row_sums(x * x, ROWS)",
-        (AUTO,), file="unaligned.py",
+        (AUTO,),
     ),
     Rewrite(
-        "triton-edge-mask-wide", "Of such a row, one element of its body is taken as an edge again",
+        "triton-edge-mask-wide", "Of such a row, one element of its body is taken as an edge again", "unaligned.py",
         "(before & (at < head))", "(before & (at <= head))", (AUTO,), (FORWARD, BACKWARD),
-        file="unaligned.py",
     ),
 )  # fmt: skip
 

@@ -11,12 +11,14 @@ import torch
 from kernels import launches
 from kernels.ops.rms_norm import dispatch
 from kernels.ops.rms_norm.choice import Choice, divide_up
-from kernels.ops.rms_norm.gpu import choose, kernels, ring_plan, unaligned
+from kernels.ops.rms_norm.gpu import backward as backward_kernels
+from kernels.ops.rms_norm.gpu import choose, ring_plan, unaligned
+from kernels.ops.rms_norm.gpu import forward as forward_kernels
 
 _FORWARD = {
-    "forward_rows": kernels.forward_rows,
-    "forward_persistent": kernels.forward_persistent,
-    "forward_chunks": kernels.forward_chunks,
+    "forward_rows": forward_kernels.forward_rows,
+    "forward_persistent": forward_kernels.forward_persistent,
+    "forward_chunks": forward_kernels.forward_chunks,
     "forward_unaligned": unaligned.forward_unaligned,
 }
 
@@ -103,7 +105,7 @@ def backward(
     elif options["kernel"] == "backward_rows":
         partial = _partial(choice.programs, dw, x)
         _launch(
-            kernels.backward_rows, (choice.programs,), choice, "backward",
+            backward_kernels.backward_rows, (choice.programs,), choice, "backward",
             dy, dsum, x, weight, rstd, dx, partial, rows, units, *strides, offset, rounds, align,
             choice.rows, choice.block, options["span"], hidden == choice.block, even, options["spread"],
             choice.num_stages, options["hold"], options["fold"], options["ahead"], overlap, options["load"],
@@ -112,7 +114,7 @@ def backward(
     elif options["kernel"] == "backward_twice":
         partial = _partial(choice.programs, dw, x)
         _launch(
-            kernels.backward_twice, (choice.programs,), choice, "backward",
+            backward_kernels.backward_twice, (choice.programs,), choice, "backward",
             dy, dsum, x, weight, rstd, dx, partial, rows, units, *strides, offset, rounds, align,
             choice.block, options["span"], hidden == choice.block, options["chunk"], options["trips"],
             choice.num_stages, options["ahead"], overlap, options["store"], launch_pdl=overlap,
@@ -127,12 +129,12 @@ def backward(
         means = torch.empty(rows, dtype=torch.float32, device=x.device)
         sweep = replace(choose.sweep(rows, hidden, x.element_size(), str(options["target"])), mode=choice.mode)
         _launch(
-            kernels.row_means, (sweep.programs,), sweep, "backward",
+            backward_kernels.row_means, (sweep.programs,), sweep, "backward",
             dy, x, weight, rstd, means, rows, units, strides[0], strides[2], offset,
             align, sweep.block, dict(sweep.options)["span"], hidden % sweep.block == 0, sweep.num_stages,
         )  # fmt: skip
         _launch(
-            kernels.backward_columns, (blocks, splits), choice, "backward",
+            backward_kernels.backward_columns, (blocks, splits), choice, "backward",
             dy, dsum, x, weight, rstd, means, dx, partial, rows, units, *strides, offset, rounds, align,
             choice.rows, choice.block, hidden % choice.block == 0, even, choice.num_stages, overlap, options["store"],
         )  # fmt: skip
@@ -230,7 +232,7 @@ def _sum_partials(partial: torch.Tensor, dw: torch.Tensor, overlap: bool, mode: 
     count, hidden = partial.shape
     choice = replace(choose.reduction(count, hidden), mode=mode)
     _launch(
-        kernels.sum_partials, (choice.programs,), choice, "backward",
+        backward_kernels.sum_partials, (choice.programs,), choice, "backward",
         partial, dw, count, hidden, choice.rows, choice.block, overlap, launch_pdl=overlap,
     )  # fmt: skip
 

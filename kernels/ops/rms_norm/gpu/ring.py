@@ -1,6 +1,6 @@
 """RMS norm of wide rows through a ring of shared memory, in Gluon, for sm_90 and later: forward and backward.
 
-The formulas, and what is relied on, are those of `kernels.py`.  Beyond that:
+The formulas, and what is relied on, are told in `__init__.py`.  Beyond that:
 
 * hidden, the row strides and the base addresses are multiples of 16 bytes: asynchronous copies move 16 bytes a thread.
 * a program takes rows `id, id + programs, ...`, one at a time.  Each row passes through the ring of `ring_plan.py`: the

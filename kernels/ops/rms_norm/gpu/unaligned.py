@@ -1,6 +1,7 @@
 """RMS norm over dense rows whose width is no multiple of 16 bytes, in whole 16-byte vectors: forward and backward.
 
-What is computed, and how it is rounded, is told in `kernels.py`, whose rules hold here but for these:
+What is computed, and how it is rounded, is told in `__init__.py`; its rules and those of `tiles.py` hold here but for
+these:
 
 * every rows x hidden tensor is dense and begins at a multiple of 16 bytes: no row strides come with them.  So what is
   true of one is true of all, and whole tensors are seen as vectors of V = 16 / (bytes an element) elements.
@@ -22,7 +23,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
-from kernels.ops.rms_norm.gpu.kernels import (
+from kernels.ops.rms_norm.gpu.tiles import (
     _columns,
     _groups,
     _load_weight,
