@@ -2,7 +2,8 @@
 # make test    set up .venv, run every test that this machine can
 # make lint    set up .venv, ruff and mypy
 # make nightly the full product of our norms' modes, operations, castings, dtypes and odd shapes in the interpreter, of
-#              which `make test` has a selection; SHARE=3/20 runs the third twentieth of it
+#              which `make test` has a selection; SHARE=3/20 runs the third twentieth of it; then every provider that
+#              is installed over every input family, none of which is to be accused
 #
 # PYTHON is the interpreter to start from.  Where it already imports a torch that sees an accelerator, that torch (and
 # its triton) is used and nothing is installed over it.
@@ -22,6 +23,7 @@ test: .venv/test.ok
 
 nightly: .venv/test.ok
 	FARM_NIGHTLY=$(or $(SHARE),1) $(BIN)/python -m pytest -q -n auto tests/interpreted/test_gpu_cells.py
+	$(BIN)/python -m farm run matrices/no_false_accusation.yaml --backend cpu --address inline --strict-peers --no-page
 
 lint: .venv/test.ok
 	$(BIN)/ruff check farm kernels dashboards tests benchmarks

@@ -178,7 +178,9 @@ def test_a_wrong_matrix_is_told_with_file_and_line(refuse: Refuse, here: Path, f
     assert words in told
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(at=st.integers(0, len(BASE)), cut=st.integers(0, 12), put=st.text(max_size=12))
 def test_a_damaged_matrix_plans_or_is_refused(
     refuse: Refuse, here: Path, capfd: pytest.CaptureFixture[str], at: int, cut: int, put: str
