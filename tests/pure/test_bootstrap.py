@@ -152,12 +152,14 @@ def test_the_targets_are_there_and_set_up_what_they_need() -> None:
         assert what in bootstrap.EXTRAS
 
 
-def test_the_command_of_make_run_is_right() -> None:
+def test_the_commands_of_make_are_right() -> None:
     from farm.cli.main import parser
 
-    (line,) = re.findall(r"-m farm (run .*)$", MAKEFILE, re.M)
-    assert parser().parse_args(line.split()).command == "run"
-    assert (ROOT / line.split()[1]).is_file()
+    lines = re.findall(r"-m farm (run .*)$", MAKEFILE, re.M)
+    assert len(lines) == 2  # of run and of nightly
+    for line in lines:
+        assert parser().parse_args(line.split()).command == "run"
+        assert (ROOT / line.split()[1]).is_file()
 
 
 def test_make_agrees(tmp_path: Path) -> None:
