@@ -92,7 +92,7 @@ _TEXT: dict[tuple[str, str, str], tuple[tuple[int, int, str], ...]] = {
         (4096, 4096, "multi_wave_cached forward_rows load=evict_last num_warps=16"),
         (8192, 4096, "multi_wave_cached forward_rows load=evict_last num_warps=32"),
         (8192, 8192, "multi_wave_cached forward_chunks block=8192 keep=8192 num_warps=32"),
-        (4096, 16384, "multi_wave_reload forward_chunks block=16384 num_warps=16"),
+        (4096, 16384, "multi_wave_cached forward_rows load=evict_last num_warps=16"),
         (16384, 32768, "multi_wave_reload forward_chunks block=32768 num_warps=32"),
     ),
     ('rms_norm', 'backward', 'bfloat16'): (
