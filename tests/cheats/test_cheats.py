@@ -33,7 +33,7 @@ AT_IMPORT = {
     "import_sets_tf32": 'import torch\ntorch.set_float32_matmul_precision("high")\nfrom cheats import right\n',
     "import_patches_a_clock": "import time\ntime.perf_counter = lambda: 0.0\nfrom cheats import right\n",
     "import_starts_a_thread": (
-        "import threading, time\nthreading.Thread(target=lambda: time.sleep(600), daemon=True).start()\n"
+        "import threading, time\nthreading.Thread(target=lambda: time.sleep(60), daemon=True).start()\n"
         "from cheats import right\n"
     ),
 }

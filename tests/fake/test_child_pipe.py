@@ -72,6 +72,7 @@ def test_what_was_written_between_two_orders_is_noticed_before_the_next(started:
     assert wait_for("the junk", lambda: loud.has_spoken, 20)
 
 
+#: Sleeps longer than any wait here, and not much longer, should nothing end it.
 DAEMON = """
 import os, sys, time
 if os.fork() == 0:
@@ -80,7 +81,7 @@ if os.fork() == 0:
         sys.stderr.write(f"{os.getpid()} ")
         sys.stderr.flush()
         os.closerange(0, 3)
-        time.sleep(600)
+        time.sleep(60)
     os._exit(0)
 time.sleep(0.3)
 """
