@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import nvidia_gpus
 import pytest
 
 from benchmarks import bitwise, confirm, kernels
 
 pytestmark = pytest.mark.cuda
 
-if not shutil.which("nvidia-smi") or b"GPU " not in subprocess.run(["nvidia-smi", "-L"], capture_output=True).stdout:
-    pytest.skip("no NVIDIA GPU on this host (nvidia-smi lists none)", allow_module_level=True)
+nvidia_gpus.need()
 
 
 def test_a_table_and_its_confirmation(tmp_path: Path) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
+import nvidia_gpus
 import pytest
 
 from farm.cli import main
@@ -15,15 +14,7 @@ from farm.store import Store
 pytestmark = pytest.mark.cuda
 
 
-def _gpus() -> int:
-    tool = shutil.which("nvidia-smi")
-    if not tool:
-        return 0
-    return subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=30, check=False).stdout.count("GPU ")
-
-
-if not _gpus():
-    pytest.skip("no NVIDIA GPU on this host (nvidia-smi lists none)", allow_module_level=True)
+nvidia_gpus.need()
 
 MATRIX = """
 name: hardware
@@ -227,7 +218,7 @@ def test_in_place_is_right_and_not_timed(tmp_path: Path) -> None:
     assert {r["timing_quality"] for r in rows} == {"none"}
 
 
-@pytest.mark.skipif(_gpus() < 2, reason="needs two GPUs on this host")
+@pytest.mark.skipif(nvidia_gpus.count() < 2, reason="needs two GPUs on this host")
 def test_two_gpus_are_two_actors_on_two_uuids(tmp_path: Path) -> None:
     code, rows = farm(tmp_path, "--select", "dtype=bf16")
     assert code == 0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import time
 from pathlib import Path
 
+import nvidia_gpus
 import pytest
 
 from farm.backends.cuda import peaks
@@ -15,8 +14,7 @@ from farm.store import Store
 
 pytestmark = pytest.mark.cuda
 
-if not shutil.which("nvidia-smi") or b"GPU " not in subprocess.run(["nvidia-smi", "-L"], capture_output=True).stdout:
-    pytest.skip("no NVIDIA GPU on this host (nvidia-smi lists none)", allow_module_level=True)
+nvidia_gpus.need()
 
 MIB = 1 << 20
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import nvidia_gpus
 import pytest
 
 from farm.cli import main
@@ -20,16 +19,7 @@ sys.path.insert(0, str(_FOLDER))
 
 from expected import NAMED, NAMED_ON_GPU  # noqa: E402
 
-
-def _gpus() -> int:
-    tool = shutil.which("nvidia-smi")
-    if not tool:
-        return 0
-    return subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=30, check=False).stdout.count("GPU ")
-
-
-if not _gpus():
-    pytest.skip("no NVIDIA GPU on this host (nvidia-smi lists none)", allow_module_level=True)
+nvidia_gpus.need()
 
 MATRIX = """
 name: cheats

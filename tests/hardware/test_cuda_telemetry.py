@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import nvidia_gpus
 import pytest
 
 from farm.backends import _nvml, cuda
@@ -28,8 +29,7 @@ def _uuids() -> list[str]:
 
 
 UUIDS = _uuids()
-if not UUIDS:
-    pytest.skip("no NVIDIA GPU on this host (nvidia-smi lists none)", allow_module_level=True)
+nvidia_gpus.need()
 
 MATRIX = """
 name: telemetry

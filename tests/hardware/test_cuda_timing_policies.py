@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
+import nvidia_gpus
 import pytest
 
 from benchmarks import timers
@@ -16,8 +15,7 @@ from farm.store import Store
 
 pytestmark = pytest.mark.cuda
 
-if not shutil.which("nvidia-smi") or b"GPU " not in subprocess.run(["nvidia-smi", "-L"], capture_output=True).stdout:
-    pytest.skip("no NVIDIA GPU on this host (nvidia-smi lists none)", allow_module_level=True)
+nvidia_gpus.need()
 
 MATRIX = """
 name: policies
