@@ -14,9 +14,7 @@ def count() -> int:
     if not tool:
         return 0
     try:
-        return subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=30, check=False).stdout.count(
-            "GPU "
-        )
+        listed = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=30, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return 0
     return listed.count("GPU ")
