@@ -210,8 +210,9 @@ class Target:
 
     backend: str
     model: str  # "NVIDIA H200", "cpu-x86_64"
-    partition: str = ""  # MIG or SPX/CPX/NPS
+    partition: str = ""  # MIG or SPX/CPX/NPS; "" for a whole device in the vendor's default mode
     power_limit_w: int | None = None
+    clocks: str = ""  # "" for the vendor's default policy, else what an operator has set
 
     def __str__(self) -> str:
         parts = [self.backend, self.model.replace(" ", "-").replace("/", "-")]
@@ -219,4 +220,6 @@ class Target:
             parts.append(self.partition)
         if self.power_limit_w:
             parts.append(f"{self.power_limit_w}W")
+        if self.clocks:
+            parts.append(self.clocks)
         return ":".join(parts)

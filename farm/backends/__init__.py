@@ -9,6 +9,13 @@ A backend module has two sides.  The **host side** is what the supervisor and th
                                                      nothing to lock
     telemetry(device_id, options, spool) -> Reader   clocks, power, errors (farm.guard.watch.Reader) for the
                                                      supervising side; None, or no such function: nothing can be read
+    identity(device_id, options) -> Identity | None  what the device is, by the vendor's library or tool, before it is
+                                                     opened; None, or no such function: nothing can be told
+    fault(text, code=None) -> Fault | None           what the vendor's words mean: of an exception, or, with the exit
+                                                     code, of the last output of a process that died.  Pure
+    CAPTURE_MAY_KILL (bool, default False)           capturing a graph may end the process: a death while a graph is
+                                                     timed is taken for that first, and the cell timed by events
+    peaks(model) -> (1e9 B/s, 1e12 op/s) | None      what the vendor's datasheet allows at most
     options(...)                          see the module
 
 The **child side** runs in the vendor's environment: `open_session(index, options) -> Session`.
@@ -33,6 +40,30 @@ class HostDevice:
     id: str  # what the vendor's mask variable takes
     name: str
     uuid: str = ""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a device is, as the supervising side reads it.  Empty or None: it cannot be read."""
+
+    model: str = ""  # as the vendor's tool names the part: "NVIDIA GB200", "AMD Instinct MI300X", "Ascend910B3"
+    uuid: str = ""  # of the device, or of the partition
+    partition: str = ""  # "mig-1g.18gb", "cpx-nps4"; "" for a whole device in the vendor's default mode
+    power_limit_w: int | None = None
+    clocks: str = ""  # "locked-1980mhz" where an operator has set them; "" for the vendor's default policy
+    driver: str = ""
+    stack: str = ""  # ROCm's or CANN's version, or the newest CUDA that the driver serves
+    module: str = ""  # equal for neighbours: partitions of one device, dies or devices of one module; "" for none known
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A vendor's words, understood."""
+
+    status: str  # farm.cell.Status by value
+    owner: str  # farm.cell.Owner by value
+    what: str  # one clause for people, with the vendor's number
+    lost: bool = False  # the process can use its device no more
 
 
 def known() -> list[str]:

@@ -77,7 +77,9 @@ def main(argv: list[str]) -> int:
         return 1
     if hasattr(session, "pipe"):  # the fake that may lie needs the means to
         session.pipe = sink.fileno()
-    say(protocol.Ready(protocol.VERSION, os.getpid(), session.target, session.device_name, session.fingerprint))
+    evidence = backends.get(backend).EVIDENCE
+    ready = (protocol.VERSION, os.getpid(), session.target, session.device_name, session.fingerprint, evidence)
+    say(protocol.Ready(*ready))
     for line in source:
         message, nonce = protocol.decode_stamped(line)
         if isinstance(message, protocol.Exit):

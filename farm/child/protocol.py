@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 #: 2: answers carry their order's nonce, a measurement says whether its process is spent, calibrations.
-VERSION = 2
+#: 3: a child says what its results prove.
+VERSION = 3
 #: The phases of a child's life and of an attempt, in order; each has a deadline of its own.
 PHASES = ("spawn", "import", "compile", "check", "timing", "teardown")
 
@@ -88,6 +89,7 @@ class Ready:
     target: dict[str, Any]
     device: str
     fingerprint: dict[str, Any]
+    evidence: str = "executed"  # farm.cell.Evidence by value; a fake that plays a vendor's device says `simulated`
 
 
 @dataclass(frozen=True)
