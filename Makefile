@@ -3,7 +3,9 @@
 # make lint    set up .venv, ruff and mypy
 # make nightly the full product of our norms' modes, operations, castings, dtypes and odd shapes in the interpreter, of
 #              which `make test` has a selection; SHARE=3/20 runs the third twentieth of it; then every provider that
-#              is installed over every input family, none of which is to be accused
+#              is installed over every input family, none of which is to be accused; then the Ascend tool chain is set
+#              up (1.7 GB, once a host) and the Unified Buffer of every kernel of the norms' matrices reported and held
+#              against its compiler
 #
 # PYTHON is the interpreter to start from.  Where it already imports a torch that sees an accelerator, that torch (and
 # its triton) is used and nothing is installed over it.
@@ -24,6 +26,9 @@ test: .venv/test.ok
 nightly: .venv/test.ok
 	FARM_NIGHTLY=$(or $(SHARE),1) $(BIN)/python -m pytest -q -n auto tests/interpreted/test_gpu_cells.py
 	$(BIN)/python -m farm run matrices/no_false_accusation.yaml --backend cpu --address inline --strict-peers --no-page
+	$(BIN)/python -m farm compile --setup ascend
+	$(BIN)/python -m farm compile matrices/rms_norm.yaml matrices/fused_add_rms_norm.yaml --target ascend910b --no-page
+	$(BIN)/python -m pytest -q tests/compiled/test_built_ascend.py tests/pure/test_ascend_compile.py
 
 lint: .venv/test.ok
 	$(BIN)/ruff check farm kernels dashboards tests benchmarks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -10,12 +11,18 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from dashboards.pages import Links, run_page, runs_page
+from dashboards import evidence
+from dashboards.pages import Links, evidence_page, run_page, runs_page
 from dashboards.queries import RunLike, RunLine, log_path, run_line
 from farm.errors import FarmError, StoreError
 
 #: What a damaged run directory may raise; pyarrow's errors are ValueError or OSError.
 UNREADABLE = (FarmError, OSError, ValueError, KeyError, TypeError, AttributeError)
+
+
+EVIDENCE = "evidence.html"
+#: What the runs prove, so that a page of a store of many runs need not read them all again.  May be deleted.
+KEPT = "evidence.json"
 
 
 class StoreLike(Protocol):
@@ -44,6 +51,9 @@ def build(store: StoreLike, run_id: str | None = None, out_dir: Path | None = No
                 with suppress(*UNREADABLE):  # the list tells which runs cannot be read
                     _build_run(store.run(name), out)
         write(out / "index.html", runs_page(run_lines(store), _index_links(out)))
+        kept = _kept(out / KEPT)
+        write(out / EVIDENCE, evidence_page(proofs(store, kept), _index_links(out)))
+        write(out / KEPT, json.dumps({"version": evidence.VERSION, "runs": kept}))
     except OSError as e:
         raise StoreError(f"{out}: pages cannot be written: {e.strerror or e}; choose a folder that can") from e
     return page
@@ -53,6 +63,30 @@ def need_store(store: StoreLike) -> None:
     """StoreError where no run was ever written; a store without runs yet is one."""
     if not (Path(store.path) / "runs").is_dir():
         raise StoreError(f"there is no store at {store.path}; name one with --out")
+
+
+def proofs(store: StoreLike, known: dict[str, Any]) -> dict[str, list[evidence.Proof]]:
+    """Run -> what it proves.  `known` has it of runs that were read before, and is brought up to date."""
+    names = [(found.id, Path(getattr(found, "dir", "nowhere"))) for found in store.runs()]
+    fresh = evidence.collect(names, store.run, known, UNREADABLE)
+    try:
+        found = evidence.thaw(fresh)
+    except (KeyError, TypeError, AttributeError):  # somebody's own evidence.json
+        if not known:
+            raise
+        known.clear()
+        return proofs(store, known)
+    known.clear()
+    known.update(fresh)
+    return found
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError, KeyError, AttributeError, TypeError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["version"] == evidence.VERSION:
+            return dict(found["runs"])
+    return {}
 
 
 def _build_run(run: RunLike, out: Path) -> Path:
@@ -87,14 +121,17 @@ def run_links(run: RunLike, out: Path) -> Links:
         path = run.dir / name
         return quote(os.path.relpath(path, out)) if path.is_file() else None
 
-    return Links("index.html", page_name, lambda name: inside(name) if log_path(run, name) else None, inside)
+    def log(name: str) -> str | None:
+        return inside(name) if log_path(run, name) else None
+
+    return Links("index.html", page_name, log, inside, evidence=EVIDENCE)
 
 
 def _index_links(out: Path) -> Links:
     def page(run_id: str) -> str | None:
         return quote(page_name(run_id)) if (out / page_name(run_id)).is_file() else None
 
-    return Links(None, page, lambda name: None)
+    return Links("index.html", page, lambda name: None, evidence=EVIDENCE)
 
 
 def write(path: Path, text: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dashboards.heat import by_width, rest_of_id
-from dashboards.queries import parse
+from dashboards.queries import is_build, parse
 from dashboards.words import clip, count, glyph, label, percent, short_dtype
 from farm.compile.gate import spill_text, spilled
 from farm.results import place
@@ -74,11 +74,6 @@ class Summary:
     spilling: int
     most: str  # `255 reg`, or `74 % UB`
     least_occupancy: float | None
-
-
-def is_build(row: Row) -> bool:
-    """Whether the row was planned for compilation alone: its id names a target."""
-    return "@" in place(row)
 
 
 def kernels(row: Row) -> list[dict[str, Any]]:

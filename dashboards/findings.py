@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dashboards.queries import PLACE, Row, RunLike, by, is_finding, parse, said_worst, worst_row
+from dashboards.queries import PLACE, Row, RunLike, by, is_build, is_finding, parse, said_worst, worst_row
 from dashboards.words import FARM_FAULTS, HARM, SET_ASIDE, clip, number, short_dtype
 from farm.results import place
 
@@ -39,6 +39,11 @@ class Group:
     def target(self) -> str:
         """`sm_90, sm_100`: the targets that its cells were compiled for; "" for cells that ran."""
         return ", ".join(dict.fromkeys(place(r).partition("@")[2] for r in self.rows if "@" in place(r)))
+
+    @property
+    def simulated(self) -> bool:
+        """Whether fakes played all of its cells: then it says nothing of a kernel."""
+        return all(r.get("evidence") == "simulated" for r in self.rows)
 
     @property
     def logs(self) -> tuple[str, ...]:
@@ -73,17 +78,20 @@ def repeat(run: RunLike, rows: Sequence[Row]) -> str:
     first = rows[0]
     paths = {m.get("name"): m.get("path") for m in run.head.get("matrices") or []}
     names = list(dict.fromkeys(r.get("matrix") or "" for r in rows))
+    built = all(is_build(r) for r in rows)
     targets = list(dict.fromkeys(place(r).partition("@")[2] for r in rows if "@" in place(r)))
     chosen = {name: _either(r.get(name) for r in rows) for name in ("op", "provider", "mode", "operation", "dtype")}
     dims = [parse(r.get("dims")) for r in rows]
     chosen |= {name: _either(d.get(name) for d in dims) for name in dims[0]}
+    if not built:
+        chosen["target"] = _either(targets) if targets else ""
     picked = ",".join(f"{name}={text}" for name, text in chosen.items() if text)
     words = [
         "farm",
-        "compile" if targets else "run",
+        "compile" if built else "run",
         *dict.fromkeys(str(paths.get(n) or n) for n in names),
     ]  # a file may hold several matrices
-    if targets:
+    if built:
         words += ["--target", ",".join(targets)]
     elif len({r["backend"] for r in rows}) == 1:
         words += ["--backend", str(first["backend"])]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dashboards.queries import MEASURED, flop_bound, parse, speed_counts
+from dashboards.queries import MEASURED, flop_bound, is_build, parse, speed_counts
 from dashboards.words import (
     IMPOSSIBLE,
     QUALITY_MARKS,
@@ -92,14 +92,14 @@ class Pace:
 
 
 def heats(rows: Sequence[Row], anchors: Mapping[int, str]) -> dict[tuple[str, str], list[Heat]]:
-    """(backend, op) -> a heat map per dtype; each row of the run that is no build stands in exactly one spot.
+    """(backend or named target, op) -> a heat map per dtype; each row that is no build stands in exactly one spot.
 
     `anchors`: id() of a failed row -> the anchor of the group that tells about it.
     """
     found: dict[tuple[str, str], dict[str, list[tuple[int, Row]]]] = defaultdict(lambda: defaultdict(list))
     for index, row in enumerate(rows):
-        if "@" not in place(row):
-            found[row["backend"], row["op"]][row.get("dtype") or ""].append((index, row))
+        if not is_build(row):
+            found[place(row), row["op"]][row.get("dtype") or ""].append((index, row))
     return {
         key: [_heat(dtype, members, anchors) for dtype, members in sorted(panes.items(), key=by_width)]
         for key, panes in found.items()
@@ -113,11 +113,17 @@ def by_width(item: tuple[str, Any]) -> tuple[int, str]:
 
 
 def rest_of_id(row: Row) -> str:
-    """The part of a cell's id behind its shape: casting and whatever is not the default."""
+    """The part of a cell's id behind its shape: casting and whatever is not the default, a target last."""
     parts = (row.get(n) for n in ("backend", "op", "provider", "mode", "operation"))
     head = "/".join([*map(str, parts), short_dtype(row.get("dtype") or ""), str(row.get("shape"))])
     name = str(row.get("cell_id") or "")
     return name[len(head) :].strip("/").replace("/", " ") if name.startswith(head) else name
+
+
+def _own(row: Row) -> str:
+    """`rest_of_id` without the target, which stands above the table."""
+    rest, at, _ = rest_of_id(row).rpartition("@")
+    return (rest if at else rest_of_id(row)).strip()
 
 
 def _heat(dtype: str, members: Sequence[tuple[int, Row]], anchors: Mapping[int, str]) -> Heat:
@@ -129,7 +135,7 @@ def _heat(dtype: str, members: Sequence[tuple[int, Row]], anchors: Mapping[int, 
     table: dict[str, dict[tuple[str, int], list[tuple[int, Row] | None]]] = {}
     tags: dict[tuple[str, str], str] = {}
     for index, row in members:
-        body = " · ".join(p for p in (row.get("operation"), rest_of_id(row)) if p)
+        body = " · ".join(p for p in (row.get("operation"), _own(row)) if p)
         lines, shape, at = table.setdefault(body, {}), str(row.get("shape")), place[_column(row)]
         twin = 0  # two cells that the id does not tell apart stand on lines of their own
         while lines.setdefault((shape, twin), [None] * len(columns))[at] is not None:
@@ -222,6 +228,7 @@ def _notes(row: Row) -> list[str]:
         notes.append(f"moves {counted / model:.2f} of the model's bytes")
     launched = number(row.get("kernels_per_call"))
     notes += [f"launches {launched:.3g} kernels a call"] if launched is not None and launched != 1 else []
+    notes += ["played by a fake"] if row.get("evidence") == "simulated" and row.get("backend") != "sim" else []
     return notes + flags(row)
 
 
@@ -248,7 +255,7 @@ class Race:
 
 
 def paces(rows: Sequence[Row]) -> dict[tuple[str, str], Race]:
-    """(backend, op) -> subjects' times over peers'.
+    """(backend or named target, op) -> subjects' times over peers'.
 
     Only where a subject (mode `auto`, or its only one) and a peer have a time of the same cell, on one target, by one
     timing method; anything else may not be compared.
@@ -257,18 +264,20 @@ def paces(rows: Sequence[Row]) -> dict[tuple[str, str], Race]:
     roles: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     for r in rows:
         if speed_counts(r) and r.get("mode") in ("auto", "", None):
-            names = ("backend", "op", "dtype", "shape", "operation", "target", "timing_method")
-            cell = (*(str(r.get(n)) for n in names), rest_of_id(r))
+            names = ("op", "dtype", "shape", "operation", "target", "timing_method")
+            cell = (place(r), *(str(r.get(n)) for n in names), _own(r))
             same[cell][str(r["provider"])] = r
-            roles[r["backend"], r["op"]][str(r["provider"])] = str(r.get("role") or "subject")
+            roles[place(r), r["op"]][str(r["provider"])] = str(r.get("role") or "subject")
     out = {}
     for key, found in roles.items():
         pairs = [(s, p) for s in found if found[s] != "peer" for p in found if found[p] == "peer"]
         panes: dict[str, dict[str, list[tuple[str, list[Pace | None]]]]] = defaultdict(lambda: defaultdict(list))
+        targets = {cell[5] for cell in same if cell[:2] == key}
         for cell, by in same.items():
             line = [pace(by[s], by[p]) if s in by and p in by else None for s, p in pairs]
             if cell[:2] == key and any(line):
-                panes[cell[2]][" · ".join(x for x in (cell[4], cell[7]) if x)].append((cell[3], line))
+                where = cell[5] if len(targets) > 1 else ""
+                panes[cell[2]][" · ".join(x for x in (cell[4], cell[7], where) if x)].append((cell[3], line))
         if panes:
             out[key] = Race(tuple(f"{s} ÷ {p}" for s, p in pairs), dict(sorted(panes.items(), key=by_width)))
     return out

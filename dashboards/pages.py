@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,9 +11,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from dashboards import builds, charts, findings, heat, queries, roofs, words
+from dashboards import builds, charts, evidence, findings, heat, queries, roofs, words
 from dashboards.findings import Group
 from dashboards.queries import RunLike, RunLine
+from farm.results import place
 
 HERE = Path(__file__).resolve().parent
 SHOWN = 12  # groups of findings that are told in full; the others fold away
@@ -27,6 +28,7 @@ class Links:
     run: Callable[[str], str | None]
     log: Callable[[str], str | None]
     file: Callable[[str], str | None] = lambda name: None
+    evidence: str | None = None  # the store's page of evidence
 
 
 @lru_cache(maxsize=1)
@@ -62,9 +64,16 @@ def runs_page(heads: Iterable[RunLine], links: Links) -> str:
     return _render("runs.html", title="runs", runs=lines, backends=backends, links=links)
 
 
+def evidence_page(known: Mapping[str, Sequence[evidence.Proof]], links: Links) -> str:
+    """What a store's runs prove, per backend and kind of evidence; `known`: run -> its proofs."""
+    return _render(
+        "evidence.html", title="evidence", families=evidence.families(known), kinds=evidence.KINDS, links=links
+    )
+
+
 def run_page(run: RunLike, links: Links) -> str:
     """Everything about one run, in one file that stands alone."""
-    found = findings.findings(run)
+    first, more = shown(findings.findings(run))
     counts = queries.counts(run.rows)
     return _render(
         "run.html",
@@ -79,9 +88,16 @@ def run_page(run: RunLike, links: Links) -> str:
         counts=counts,
         planned=queries.planned(run),
         total=sum(counts.values()),
-        cards=queries.cards(run),
-        findings=[_told(run, g, links) for g in found[:SHOWN]],
-        more=[_told(run, g, links) for g in found[SHOWN:]],
+        part=evidence.part_of(run),
+        places=_places(run),
+        cards=[_card(run, c) for c in queries.cards(run)],
+        proofs=evidence.proofs(run),
+        unproven=evidence.unproven(run),
+        simulated=evidence.simulated(run),
+        kinds=evidence.KINDS,
+        sites=evidence.sites(run),
+        findings=[_told(run, g, links) for g in first],
+        more=[_told(run, g, links) for g in more],
         faults=[_told(run, g, links) for g in findings.farm_faults(run)],
         peers=[_told(run, g, links) for g in findings.peer_failures(run)],
         impossible=findings.impossible(run),
@@ -99,6 +115,38 @@ def run_page(run: RunLike, links: Links) -> str:
     )
 
 
+def shown(found: Sequence[Group]) -> tuple[list[Group], list[Group]]:
+    """The groups that are told in full, and those that fold away.  The worst group of each backend is among the first,
+    so that one backend's failures hide no other's."""
+    worst = {g.backend: g for g in reversed(found)}
+    first = [g for i, g in enumerate(found) if i < SHOWN or worst[g.backend] is g]
+    return first, [g for g in found if all(g is not f for f in first)]
+
+
+def _places(run: RunLike) -> list[tuple[str, str, str, int, bool]]:
+    """(place, backend, verdict, cells, whether a fake played any) where a run has several places: each with a verdict
+    of its own."""
+    found: dict[str, list[Any]] = {}
+    for row in run.rows:
+        found.setdefault(place(row), []).append(row)
+    if len(found) < 2:
+        return []
+    fakes = evidence.simulated(run)
+    return [
+        (where, where.partition("@")[0], queries.said_of(run, rows), len(rows), where in fakes)
+        for where, rows in found.items()
+    ]
+
+
+def _card(run: RunLike, card: queries.Card) -> dict[str, Any]:
+    """A card with what its devices ran in, and who was at work beside them."""
+    return {
+        "card": card,
+        "environments": evidence.environments_of(run, card.rows),
+        "company": evidence.company(card.rows),
+    }
+
+
 def _told(run: RunLike, group: Group, links: Links) -> dict[str, Any]:
     """A group with its first log's tail and the addresses of its logs."""
     logs = [(name, links.log(name)) for name in group.logs[:3]]
@@ -110,7 +158,9 @@ def _heats(run: RunLike) -> list[dict[str, Any]]:
     """Per backend and op, a pane per dtype with its heat map and its times."""
     return [
         {
-            "backend": backend,
+            "backend": where.partition("@")[0],
+            "place": where.replace("@", " "),
+            "kinds": _kinds(run, where, op),
             "op": op,
             "panes": [
                 {
@@ -122,8 +172,15 @@ def _heats(run: RunLike) -> list[dict[str, Any]]:
                 for h in panes
             ],
         }
-        for (backend, op), panes in heat.heats(run.rows, findings.reproaches(run)).items()
+        for (where, op), panes in heat.heats(run.rows, findings.reproaches(run)).items()
     ]
+
+
+def _kinds(run: RunLike, where: str, op: str, *, judged: bool = False) -> tuple[str, ...]:
+    """The kinds of evidence in a block of the page, for its heading; `judged`: of a block that a fake's cells are in
+    only where it has no others."""
+    found = evidence.kinds_of(r for r in run.rows if place(r) == where and r.get("op") == op)
+    return tuple(k for k in found if k != "simulated") or found if judged else found
 
 
 def _builds(run: RunLike) -> list[dict[str, Any]]:
@@ -155,23 +212,27 @@ def _summaries(run: RunLike) -> dict[tuple[str, str, str], builds.Summary]:
 def _paces(run: RunLike) -> list[dict[str, Any]]:
     return [
         {
-            "backend": backend,
+            "backend": where.partition("@")[0],
+            "place": where.replace("@", " "),
+            "kinds": _kinds(run, where, op),
             "op": op,
             "panes": [
                 {"name": words.short_dtype(dtype), "table": charts.pace_table(race.columns, bodies)}
                 for dtype, bodies in race.panes.items()
             ],
         }
-        for (backend, op), race in heat.paces(run.rows).items()
+        for (where, op), race in heat.paces(run.rows).items()
     ]
 
 
 def _strips(run: RunLike) -> list[dict[str, Any]]:
     return [
         {
-            "backend": backend,
+            "backend": where.partition("@")[0].partition(" ")[0],
+            "place": where.replace("@", " ").removesuffix(" simulated"),
+            "kinds": ("simulated",) if where.endswith(" simulated") else _kinds(run, where, op, judged=True),
             "op": op,
             "charts": [charts.strip_chart(s, dtype) for dtype, s in sorted(by_dtype.items(), key=heat.by_width)],
         }
-        for (backend, op), by_dtype in queries.strips(run).items()
+        for (where, op), by_dtype in queries.strips(run).items()
     ]

@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from dashboards.words import FARM_FAULTS, HARM, STATUSES, cells, clip, count, number, ratio
+from farm.compile.targets import TARGETS
 from farm.results import place
 
 Row = Mapping[str, Any]
@@ -22,7 +23,7 @@ Row = Mapping[str, Any]
 FLOP_BOUND = 50.0
 PLACE = ("backend", "op", "provider", "mode")
 MEASURED = 1e8  # a worst ratio from here on stands for what no metric measures: not finite, another layout
-SCHEMA = 3  # the newest run.json that these pages understand
+SCHEMA = 4  # the newest run.json that these pages understand
 
 
 class RunLike(Protocol):
@@ -73,11 +74,15 @@ class Card:
     not_run: dict[str, int]  # cells of this backend without evidence, told on its first card only, never in `counts`
     devices: tuple[str, ...]
     parts: tuple[Part, ...]
+    place: str = ""  # the backend, or `cuda@GB200`
+    rows: tuple[Row, ...] = ()  # those that are counted in `counts`
 
     @property
     def name(self) -> str:
-        """`cuda`, or `sm_90` where nothing ran."""
-        return self.target.rpartition(":")[2] if self.evidence == "compiled" else self.backend
+        """`cuda`, `cuda GB200` where a device was named, or `sm_90` where nothing ran."""
+        if self.evidence == "compiled":
+            return self.target.rpartition(":")[2]
+        return " ".join(w for w in (self.place or self.backend).split("@") if w)
 
     @property
     def timed(self) -> bool:
@@ -109,6 +114,13 @@ def parse(text: str | None) -> Any:
         return json.loads(text) if text else {}
     except ValueError:
         return {}
+
+
+def is_build(row: Row) -> bool:
+    """Whether the row was planned for compilation alone: its id names a compile target, not a device's."""
+    named = place(row).partition("@")[2]
+    evidence = row.get("evidence")
+    return bool(named) and (evidence == "compiled" or (not evidence and named in TARGETS))
 
 
 def counts(rows: Iterable[Row]) -> dict[str, int]:
@@ -165,9 +177,24 @@ def verdict(run: RunLike) -> Verdict:
     lies = sum(r.get("timing_quality") == "impossible" for r in run.rows)
     but += f"; {count(lies)} timing{'s are' if lies > 1 else ' is'} impossible" if lies else ""
     how = "built, and run nowhere" if all(r.get("evidence") == "compiled" for r in done) else "passed"
+    if all(r.get("evidence") == "simulated" and r.get("backend") != "sim" for r in done):
+        how = "passed, played by fakes alone"
     return Verdict(
         "passed", f"No findings: {cells(len(ours or done))} of {'subjects' if ours else 'peers'} {how}{but}."
     )
+
+
+def said_of(run: RunLike, rows: Sequence[Row]) -> str:
+    """The verdict of some of a run's rows, by the word that a tag shows: passed, findings, farm_fault, interrupted,
+    nothing."""
+    have = counts(rows)
+    if have.get("lost") and not run.complete:
+        return "interrupted"
+    if any(have.get(s) for s in FARM_FAULTS):
+        return "farm_fault"
+    if any(is_finding(run, r) for r in rows):
+        return "findings"
+    return "passed" if have.get("passed") or have.get("built") else "nothing"
 
 
 def _silent_subjects(rows: Iterable[Row]) -> list[str]:
@@ -200,6 +227,7 @@ def warnings(run: RunLike) -> list[str]:
             out.append(f"run.json says `{told}`; the cells say `{kind}`.")
         if int(run.head.get("schema") or SCHEMA) > SCHEMA:
             out.append(f"The run was written with schema {run.head['schema']}; this page understands {SCHEMA}.")
+        out += [f"{str(s)[:1].upper()}{str(s)[1:]}." for s in run.head.get("warnings") or ()]  # of a merged run
     return out
 
 
@@ -245,7 +273,9 @@ def cards(run: RunLike) -> list[Card]:
         for (target, evidence), members in proven.items() or {("", ""): []}.items():
             parts = tuple(_parts([*members, *bare]))
             target = target or str(bare[0].get("target") or "") if bare else target
-            out.append(Card(backend, target, evidence, counts(members), counts(bare), _devices(members), parts))
+            seen = _devices(members)
+            done = (counts(members), counts(bare), seen, parts, where, tuple(members))
+            out.append(Card(backend, target, evidence, *done))
             bare = []
     return out
 
@@ -302,14 +332,21 @@ def speed_counts(row: Row) -> bool:
 
 
 def strips(run: RunLike) -> dict[tuple[str, str], dict[str, list[Strip]]]:
-    """(backend, op) -> dtype -> one strip per provider and mode that was judged."""
+    """(backend or named target, op) -> dtype -> one strip per provider and mode that was judged; a fake's errors stand
+    apart, behind ` simulated` in the name, where a real device's are beside them."""
     out: dict[tuple[str, str], dict[str, list[Strip]]] = defaultdict(lambda: defaultdict(list))
     judged = [r for r in run.rows if number(r.get("worst_ratio")) is not None]
-    for (backend, op, dtype, provider, mode), rows in by(judged, "backend", "op", "dtype", "provider", "mode").items():
+    real = {place(r) for r in judged if r.get("evidence") != "simulated"}
+    apart: dict[str, list[Row]] = defaultdict(list)
+    for r in judged:
+        apart[place(r) + (" simulated" if r.get("evidence") == "simulated" and place(r) in real else "")].append(r)
+    groups = [(where, *rest) for where, mine in apart.items()
+              for rest in by(mine, "op", "dtype", "provider", "mode").items()]  # fmt: skip
+    for where, (op, dtype, provider, mode), rows in groups:
         over = sorted((r for r in rows if float(r["worst_ratio"]) > 1), key=lambda r: -float(r["worst_ratio"]))
         told = tuple((float(r["worst_ratio"]), f"{r['cell_id']}: {said_worst(r)}") for r in over[:30])
         strip = Strip(f"{provider}/{mode}", tuple(float(r["worst_ratio"]) for r in rows), told)
-        out[backend, op][dtype].append(strip)
+        out[where, op][dtype].append(strip)
     return out
 
 
@@ -348,8 +385,15 @@ def run_line(head: Mapping[str, Any], run_id: str, load: Callable[[], RunLike]) 
         run_id, str(head.get("created") or ""), ", ".join(str(m.get("name")) for m in head.get("matrices") or []),
         commit(head), backends, int(head.get("planned") or sum(sum(c.values()) for c in backends.values())),
         sum(c.get(s, 0) for c in backends.values() for s in HARM), number(head.get("seconds")), kind, complete,
-        str(head.get("command") or ""), {"kind": str(head.get("kind") or "run")},
+        str(head.get("command") or ""), _extra(head),
     )  # fmt: skip
+
+
+def _extra(head: Mapping[str, Any]) -> dict[str, Any]:
+    """Kind of run, backends of which a device was a fake, and sites that did not report, as run.json has them."""
+    used = head.get("backends") or {}
+    fakes = [b for b, d in used.items() if any(x.get("evidence") == "simulated" for x in d.get("devices") or ())]
+    return {"kind": str(head.get("kind") or "run"), "simulated": fakes, "silent": list(head.get("silent") or ())}
 
 
 def commit(head: Mapping[str, Any]) -> str:

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
-from dashboards.build import StoreLike, need_store, run_lines
-from dashboards.pages import Links, run_page, runs_page
+from dashboards.build import StoreLike, need_store, proofs, run_lines
+from dashboards.pages import Links, evidence_page, run_page, runs_page
 from dashboards.queries import RunLike, log_path
 from farm.errors import FarmError, UsageError
 
@@ -34,7 +34,7 @@ def _need() -> None:
 
 
 def app(store: StoreLike) -> Any:
-    """A Starlette application: `/`, `/run/<id>`, `/run/<id>/log/<name>`."""
+    """A Starlette application: `/`, `/evidence`, `/run/<id>`, `/run/<id>/log/<name>`."""
     _need()
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
@@ -46,9 +46,14 @@ def app(store: StoreLike) -> Any:
     def missing(what: str) -> Response:
         return PlainTextResponse(f"{what}\n", 404, HEADERS)
 
+    links = Links("/", lambda run_id: f"/run/{quote(run_id)}", lambda name: None, evidence="/evidence")
+    known: dict[str, Any] = {}  # what the runs prove: a finished one is read once
+
     def runs(_: Request) -> Response:
-        links = Links(None, lambda run_id: f"/run/{quote(run_id)}", lambda name: None)
         return HTMLResponse(runs_page(run_lines(store), links), headers=HEADERS)
+
+    def proven(_: Request) -> Response:
+        return HTMLResponse(evidence_page(proofs(store, known), links), headers=HEADERS)
 
     def one(request: Request) -> Response:
         run = find(store, request.path_params["run_id"])
@@ -63,7 +68,12 @@ def app(store: StoreLike) -> Any:
             return missing("There is no such log")
         return FileResponse(path, headers=HEADERS, media_type="text/plain; charset=utf-8")
 
-    routes = [Route("/", runs), Route("/run/{run_id}", one), Route("/run/{run_id}/log/{name:path}", log)]
+    routes = [
+        Route("/", runs),
+        Route("/evidence", proven),
+        Route("/run/{run_id}", one),
+        Route("/run/{run_id}/log/{name:path}", log),
+    ]
     return Starlette(routes=routes, middleware=[Middleware(GZipMiddleware, minimum_size=1000)])
 
 
@@ -84,7 +94,7 @@ def live_links(run: RunLike) -> Links:
     def log(name: str) -> str | None:
         return f"{base}/log/{quote(name.removeprefix('logs/'))}" if log_path(run, name) else None
 
-    return Links("/", lambda run_id: f"/run/{quote(run_id)}", log)
+    return Links("/", lambda run_id: f"/run/{quote(run_id)}", log, evidence="/evidence")
 
 
 def serve(store: StoreLike, host: str = "127.0.0.1", port: int = 8000) -> None:

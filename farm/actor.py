@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import shutil
+import signal
 import socket
 import tempfile
 import threading
@@ -17,12 +18,14 @@ import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from farm import backends, shipping, spool, supervise
+from farm import captures, spool, supervise
 from farm.calibration import supervised
+from farm.captures import Captures
 from farm.child import protocol
 from farm.deadline import Deadline
 from farm.guard import locks, plausible, telemetry
 from farm.guard.device import Guard, Unfit
+from farm.placed import Placed
 from farm.timing import methods
 
 if TYPE_CHECKING:
@@ -32,7 +35,9 @@ PREPARE_SECONDS = 300.0
 
 
 class DeviceActor:
-    """`config`: device, backend, device_id, options, environment (dict), revision, deadlines, spool, run_id."""
+    """`config`: device, backend, device_id, options, environment (dict; its name is looked up on this node), revision,
+    deadlines, spool, run_id; on a cluster that was there before also labels (the node's) and bundles (name, sha, blob).
+    """
 
     def __init__(self, config: dict[str, Any], judges: Judges):
         self._config = config
@@ -42,14 +47,11 @@ class DeviceActor:
         self._child: supervise.Child | None = None
         self._ready: protocol.Ready | None = None
         self._stopping = False
-        self._guard = Guard(config, lambda: self._stopping)
+        self._placed = Placed(config)
+        self._captures = Captures(self._placed.fallback_timing, self._placed.capture_may_kill)
+        self._guard = Guard(self._placed.guarded, lambda: self._stopping)
         self._profiled = False  # the child has profiled: it may time by nothing else (farm.timing.methods)
-        self._no_capture: dict[str, str] = {}  # provider/op/operation whose capture failed, with the reason
-        self._environment = supervise.Environment.of(config["environment"])
         spool.claim(config["spool"])
-        if config.get("shipped"):
-            folder = shipping.unpack(config["shipped"], config["spool"])
-            self._environment = replace(self._environment, path=(*self._environment.path, folder))
         self._thread = threading.Thread(target=self._guarded, name="device", daemon=True)
         self._thread.start()
 
@@ -101,6 +103,7 @@ class DeviceActor:
 
     def _work(self) -> None:
         try:
+            self._placed.prepare()
             self._guard.take(lambda text: self._emit("device_waits", reason=text, up_to_s=locks.wait_seconds()))
             ready = self._ensure_child()
         except locks.Refused as reason:
@@ -120,7 +123,9 @@ class DeviceActor:
             name=ready.device,
             node=socket.gethostname(),
             fingerprint=ready.fingerprint,
+            evidence=ready.evidence,
             pid=self._child.pid if self._child else None,
+            **self._placed.told(),
         )
         while not self._stopping:
             lease = self._leases.get()
@@ -129,7 +134,7 @@ class DeviceActor:
             if lease.get("calibrate"):
                 self._calibrate(lease["calibrate"])
                 continue
-            attempts = sorted(lease["attempts"], key=_profiles)  # those that spend the child last, together
+            attempts = sorted(lease["attempts"], key=self._spends)  # those that spend the child last, together
             for waiting in lease.get("coming", []):
                 self._judges.warm(waiting)
             for i, attempt in enumerate(attempts):
@@ -158,8 +163,6 @@ class DeviceActor:
         if self._child:
             self._child.close()
             self._child = None
-        backend = backends.get(self._config["backend"])
-        env = supervise.child_variables(backend.child_env(self._config["device_id"]), self._environment)
         try:
             self._guard.before_child()
         except Unfit as reason:
@@ -167,18 +170,19 @@ class DeviceActor:
         if self._stopping:
             raise supervise.NoChild("its actor is being stopped")
         try:
-            self._child = supervise.Child(
-                self._config["backend"], self._config["device_id"], self._config.get("options", {}), env,
-                self._environment,
-            )  # fmt: skip
+            self._child = self._placed.child()
         except OSError as error:
             raise supervise.NoChild(f"its child could not be started ({error})") from None
         if self._stopping:  # `stop` came in between and found no child to end
             self._child.kill(grace=0.5)
-        message = supervise.greeting(self._child, float(self._config["deadlines"]["spawn"]))
-        self._ready, self._profiled = message, False
-        self._guard.child_ready(self._child.pid)
-        return message
+        said = supervise.greeting(self._child, float(self._config["deadlines"]["spawn"]))
+        refused = self._placed.refused(said)
+        if refused:
+            self._replace_child()
+            raise supervise.NoChild(refused, final=True)
+        self._ready, self._profiled = self._placed.completed(said), False
+        self._guard.child_ready(self._child.device_pid)
+        return self._ready
 
     def _attempt(self, attempt: dict[str, Any]) -> None:
         """One attempt from inputs to outputs; whatever happens, exactly one `measured` or `ended` event."""
@@ -193,26 +197,28 @@ class DeviceActor:
             )
             return
         try:
-            self._ensure_child(profiled=_profiles(attempt))
+            self._ensure_child(profiled=self._spends(attempt))
         except supervise.NoChild as reason:
             self._end(attempt, "infra_error", "infra", f"no child could be started: {reason}")
             raise _DeviceGone(str(reason), reason.final) from None
         out_dir = tempfile.mkdtemp(prefix="out-", dir=self._config["spool"])
         call = dict(attempt["call"])
-        known = self._no_capture.get(_capture_key(cell)) if cell["timing"]["method"] == "rotating_graph" else None
-        if known:
-            call["timing_override"] = "events"
+        uncaptured = self._captures.why_not(cell)
+        if uncaptured:
+            call["timing_override"] = self._captures.fallback
         reply, told = self._well_timed(attempt, call, prepared, out_dir)
         if isinstance(reply, protocol.Failed) and reply.status == "capture_failed":
-            self._no_capture[_capture_key(cell)] = known = reply.reason
-            call["timing_override"] = "events"
+            uncaptured = self._captures.failed(cell, reply)
+            call["timing_override"] = self._captures.fallback
             self._replace_child()
             reply, told = self._well_timed(attempt, call, prepared, out_dir)
-        timed = reply.timing.get("profiled", False) if isinstance(reply, protocol.Measured) else _profiles(attempt)
+            self._captures.tried_without(cell, isinstance(reply, protocol.Measured))
+        timed = reply.timing.get("profiled", False) if isinstance(reply, protocol.Measured) else self._spends(attempt)
         self._profiled = self._profiled or bool(timed)
         if isinstance(reply, protocol.Measured):
-            if known:
-                reply.facts["flags"].append(f"timed by events: capture failed ({known})")
+            if uncaptured:
+                by = reply.timing.get("method", self._captures.fallback)
+                reply.facts["flags"].append(f"timed by {by}: {uncaptured}")
             self._measured(attempt, reply, out_dir, told)
             if reply.spent:
                 self._replace_child()
@@ -263,7 +269,7 @@ class DeviceActor:
         if self._child and self._child.has_spoken:  # what an earlier cell left on the pipe is no fault of this one
             self._replace_child()
         try:
-            self._ensure_child(profiled=_profiles(attempt))
+            self._ensure_child(profiled=self._spends(attempt))
             assert self._child is not None
             self._child.send(message)
             deadline = Deadline(float(limits["import"]))
@@ -280,7 +286,7 @@ class DeviceActor:
                 elif isinstance(said, protocol.Measured):
                     return self._believed(said, time.monotonic() - timed_since)
                 elif isinstance(said, protocol.Failed):
-                    return said
+                    return captures.told(said) if said.status == "capture_failed" else said
         except supervise.NoChild as reason:
             self._end(attempt, "infra_error", "infra", f"no child could be started: {reason}")
             raise _DeviceGone(str(reason), reason.final) from None
@@ -293,12 +299,16 @@ class DeviceActor:
                 text = "its process could not be killed: the device is stuck"
                 self._end(attempt, "infra_error", "device", text, log=log)
                 raise _DeviceGone(text, final=True) from None
+            if self._captures.suspected(cell, call, phase):
+                return captures.blamed(ids, f"did not end within {limit:g} s", log)
             if phase == "spawn":
                 text = f"its process answered nothing for {limit:g} s before the cell began"
                 self._end(attempt, "infra_error", "infra", text, log=log)
             else:
                 self._end(attempt, "timed_out", "kernel", f"phase {phase} took more than {limit:g} s", log=log)
         except supervise.ChildDied as error:
+            if self._captures.suspected(cell, call, phase) and error.code != -signal.SIGKILL:
+                return captures.blamed(ids, f"ended the process ({error})", self._log(""))
             self._died(attempt, error, phase)
         except supervise.ChildLied as error:
             log = self._log("")
@@ -309,7 +319,7 @@ class DeviceActor:
     def _believed(self, reply: protocol.Measured, wall_s: float) -> protocol.Measured:
         """The reply without its samples, and with a flag that says why, where they cannot be true.  A simulated device
         has a clock of its own."""
-        simulated = backends.get(self._config["backend"]).EVIDENCE == "simulated"
+        simulated = self._ready is not None and self._ready.evidence == "simulated"
         why = None if simulated else plausible.refusal(reply.timing, wall_s)
         if why is None:
             return reply
@@ -336,14 +346,24 @@ class DeviceActor:
             self._replace_child()
 
     def _died(self, attempt: dict[str, Any], error: supervise.ChildDied, phase: str) -> None:
-        """A crash is the kernel's, but SIGKILL is first taken for somebody else's (an operator, the OOM killer)."""
+        """A crash is the kernel's, but SIGKILL is first taken for somebody else's (an operator, the OOM killer), and
+        what the vendor's runtime printed as it ended the process says more than a signal's number."""
         if phase == "spawn":  # an earlier cell's doing, or nobody's: this one had not begun
             text = f"its process ended with {error} before the cell began"
             self._end(attempt, "infra_error", "infra", text, log=self._log(""))
             return
         text = f"its process ended with {error} in phase {phase}"
+        fault = self._placed.fault(self._child.log_tail(since_order=True) if self._child else "", error.code)
+        if fault:
+            what = f"{fault.what}: {text}" if fault.what else text
+            self._end(attempt, fault.status, fault.owner, what, log=self._log(""))
+            return
         first_kill = error.code == -9 and not attempt["last"]
         self._end(attempt, "crashed", "infra" if first_kill else "kernel", text, log=self._log(""))
+
+    def _spends(self, attempt: dict[str, Any]) -> bool:
+        """Whether the attempt's timing leaves a child that may time by no other method."""
+        return methods.spends(self._captures.method(attempt["cell"]))
 
     def _replace_child(self) -> None:
         if self._child:
@@ -362,6 +382,7 @@ class DeviceActor:
             "device": ready.device if ready else self._config["device"],
             "node": socket.gethostname(),
             "fingerprint": ready.fingerprint if ready else {},
+            "evidence": ready.evidence if ready else "",
             "revision": self._config["revision"],
             "started": round(started, 3),
             "seconds": round(time.time() - started, 4),
@@ -411,12 +432,3 @@ class _DeviceGone(Exception):
     def __init__(self, reason: str, final: bool):
         super().__init__(reason)
         self.reason, self.final = reason, final
-
-
-def _profiles(attempt: dict[str, Any]) -> bool:
-    """Whether the attempt's timing leaves a child that may time by no other method."""
-    return methods.spends(attempt["cell"]["timing"]["method"])
-
-
-def _capture_key(cell: dict[str, Any]) -> str:
-    return f"{cell['provider']}/{cell['op']}/{cell['mode']}/{cell['operation']}/{sorted(cell['params'].items())}"

@@ -63,11 +63,18 @@ def written() -> str:
 
 def silent(host: str, port: int, seconds: float = PROBE_SECONDS) -> str | None:
     """Why no cluster can be joined at `host`:`port`, or None: something there speaks gRPC."""
+    return reach(host, port, seconds)[1] or None
+
+
+def reach(host: str, port: int, seconds: float = PROBE_SECONDS) -> tuple[str, str]:
+    """("", "") where something at `host`:`port` speaks gRPC, else what keeps it away and in words why: `name` (no such
+    host), `refused` (the host is there, nothing listens), `silent` (nothing comes back: a firewall, or no such
+    machine), `failed` (the network says no), `stranger` (what answers is not Ray)."""
     deadline = Deadline(seconds)
     try:
         with socket.create_connection((host, port), timeout=seconds) as talk:
             if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
-                return None  # somebody listens; what it is would need certificates to tell
+                return "", ""  # somebody listens; what it is would need certificates to tell
             talk.sendall(_HELLO)
             said = b""
             while len(said) < 4:
@@ -77,9 +84,11 @@ def silent(host: str, port: int, seconds: float = PROBE_SECONDS) -> str | None:
                     break
                 said += part
     except socket.gaierror:
-        return f"there is no host {host}"
+        return "name", f"there is no host {host}"
     except TimeoutError:
-        return f"nothing answers there within {seconds:g} s"
+        return "silent", f"nothing answers there within {seconds:g} s"
+    except ConnectionRefusedError as error:
+        return "refused", f"nothing answers there ({error.strerror or error})"
     except OSError as error:
-        return f"nothing answers there ({error.strerror or error})"
-    return None if said[3:4] == bytes([_SETTINGS]) else "what answers there is not Ray"
+        return "failed", f"nothing answers there ({error.strerror or error})"
+    return ("", "") if said[3:4] == bytes([_SETTINGS]) else ("stranger", "what answers there is not Ray")

@@ -40,15 +40,22 @@ def use_our_kernels() -> None:
                 break
     if origin and (Path(origin).parent / "contract.py").is_file():
         return
-    sys.path.insert(0, str(ROOT))
+    sys.path.insert(0, str(home()))
     for name in [n for n in sys.modules if n == "kernels" or n.startswith("kernels.")]:
         del sys.modules[name]
+
+
+def home() -> Path:
+    """The folder that holds our `kernels`: this package's own, or, where this package came in a bundle and the kernels
+    in another, the first of them on the import path."""
+    places = [ROOT, *(Path(entry) for entry in sys.path if entry)]
+    return next((p for p in places if (p / "kernels" / "contract.py").is_file()), ROOT)
 
 
 @lru_cache(maxsize=1)
 def known_ops() -> tuple[str, ...]:
     """The names of all ops, sorted."""
-    return tuple(sorted(p.parent.name for p in (ROOT / "kernels" / "ops").glob("*/contract.py")))
+    return tuple(sorted(p.parent.name for p in (home() / "kernels" / "ops").glob("*/contract.py")))
 
 
 @cache

@@ -5,20 +5,21 @@ The columns are the schema of `cells.parquet`.  Schema history:
     2   resources: what the compiler says of a cell's kernels (evidence `compiled`)
     3   bytes_counted, bytes_requested, peak_memory_live_mib, bitwise_repeatable, sm_clock_mhz, temperature_c, power_w,
         throttle, kernels_per_call
+    4   neighbours_busy; evidence is what the device says of itself (a fake that plays a vendor's part: `simulated`)
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status, canonical_json
 from farm.guard import telemetry
 from farm.timing.statistics import Bounds, impossible_because, quality, summarize
 
-SCHEMA = 3
+SCHEMA = 4
 #: Column -> kind of value: text, int, float; JSON values are text.
 COLUMNS: dict[str, str] = {
     **dict.fromkeys(("cell_id", "cell_key"), "text"), "index": "int",
@@ -32,6 +33,7 @@ COLUMNS: dict[str, str] = {
     **dict.fromkeys(("time_us_p20", "time_us_p50", "time_us_p80", "time_rel_mad"), "float"), "samples": "int",
     "timing_cold": "int", "kernels_per_call": "float",
     **dict.fromkeys(("sm_clock_mhz", "temperature_c", "power_w"), "float"), "throttle": "text",
+    "neighbours_busy": "int",
     **dict.fromkeys(("host_us_p50", "bandwidth_gbps", "tflops", "share_of_roof"), "float"),
     **dict.fromkeys(("bytes_moved", "bytes_counted", "bytes_requested", "operations"), "int"),
     **dict.fromkeys(("peak_memory_mib", "peak_memory_live_mib", "compile_s", "check_s"), "float"),
@@ -72,16 +74,17 @@ def finish_row(
 ) -> dict[str, Any]:
     """The row of a concluded cell.
 
-    `origin`: target, device, node, fingerprint, revision, log, started, seconds.  `measured`: the child's facts and
-    timing, and the contract's work.  `judged`: metrics, gates, the worst of them, hashes.  `built`: what compilation
-    without a device gave: mode_resolved, launch, flags, compile_s, resources.
+    `evidence`: the backend's own, where the origin says none.  `origin`: target, device, node, fingerprint, revision,
+    log, started, seconds, evidence, neighbours_busy.  `measured`: the child's facts and timing, and the contract's
+    work.  `judged`: metrics, gates, the worst of them, hashes.  `built`: what compilation without a device gave:
+    mode_resolved, launch, flags, compile_s, resources.
     """
     row = planned_row(cell)
     row.update(status=status.value, reason=reason, fault_owner=owner, attempt=attempt)
     for key, value in (origin or {}).items():
         row[key] = json.dumps(value) if key == "fingerprint" and not isinstance(value, str) else value
     if origin:
-        row["evidence"] = evidence
+        row["evidence"] = row["evidence"] or evidence
     if judged:
         row.update(_accuracy(judged))
     if measured:
@@ -89,6 +92,18 @@ def finish_row(
     if built:
         row.update({k: v if isinstance(v, str | float | None) else json.dumps(v) for k, v in built.items()})
     return row
+
+
+def sample_row(cell: Cell, attempt: int, timing: Mapping[str, Any], raw: Sequence[Any] = ()) -> dict[str, Any] | None:
+    """The row of samples.parquet of a timed attempt; None where nothing was timed.  `raw`: the device's telemetry."""
+    if not timing.get("samples_us"):
+        return None
+    return {
+        "cell_id": cell.cell_id, "cell_key": cell.cell_key, "attempt": attempt, "method": timing["method"],
+        "samples_us": json.dumps(timing["samples_us"]), "host_us": json.dumps(timing.get("host_us", [])),
+        "sets": timing.get("sets"), "launches": timing.get("launches"), "floor_us": timing.get("floor_us"),
+        "telemetry": json.dumps(list(raw)),
+    }  # fmt: skip
 
 
 def place(row: Mapping[str, Any]) -> str:

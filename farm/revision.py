@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
 from pathlib import Path
@@ -18,6 +19,15 @@ def of(folder: Path = ROOT) -> dict[str, Any]:
     dirty = bool(commit and _git(folder, "status", "--porcelain", "--", "kernels", "farm"))
     name = f"{commit[:12]}{'+' if dirty else ''}" if commit else __version__
     return {"name": name, "commit": commit, "dirty": dirty, "version": __version__}
+
+
+def content(folder: Path = ROOT / "kernels") -> str:
+    """What the kernels' sources are, whatever git says of them: SHA-256 over their names and bytes, shortened."""
+    digest = hashlib.sha256()
+    for file in sorted(folder.rglob("*.py")):
+        text = file.read_bytes()
+        digest.update(f"{file.relative_to(folder).as_posix()}\0{len(text)}\0".encode() + text)
+    return digest.hexdigest()[:16]
 
 
 def _git(folder: Path, *words: str) -> str:

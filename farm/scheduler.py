@@ -4,192 +4,64 @@ Devices pull.  A lease is about a second of estimated work; when little is left 
 together.  Every cell is concluded exactly once.  A fault of the device or the farm is tried again, elsewhere if there
 is an elsewhere; a fault of the kernel never is.  Time comes in with the events.
 
+Cells lie in pools: those of a named target go to devices that are it, the others to any device of their backend.  A
+lease is of one pool, so stealing stays inside a target.  A cell that wants quiet waits until the loud work around it
+is done, and while it runs its host (or its module) runs nothing else.  Devices may come and be asked back at any time.
+
 The state is rebuilt by feeding the same events again (the journal keeps them).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from farm.cell import Owner, Status
+from farm.events import (
+    QUIET,
+    Action,
+    Attempt,
+    Conclude,
+    DeviceAdded,
+    DeviceDown,
+    DeviceUp,
+    Drain,
+    Ended,
+    Event,
+    Finish,
+    Grant,
+    Interrupted,
+    Lease,
+    LeaseDone,
+    MeasuredEvent,
+    Pool,
+    Replace,
+    Retire,
+    Start,
+    Started,
+    Tick,
+)
+from farm.standing import Device, Work, must_wait
 from farm.workqueue import WorkQueue
+
+__all__ = [
+    "LEASE_SECONDS", "MAX_ATTEMPTS", "MAX_DEVICE_FAULTS", "MAX_LEASE_CELLS", "QUIET", "Action", "Attempt", "Conclude",
+    "DeviceAdded", "DeviceDown", "DeviceUp", "Drain", "Ended", "Event", "Finish", "Grant", "Interrupted", "Lease",
+    "LeaseDone", "MeasuredEvent", "Pool", "Replace", "Retire", "Scheduler", "Start", "Started", "Tick",
+]  # fmt: skip
 
 LEASE_SECONDS = 1.0
 MAX_ATTEMPTS = 2  # one retry
 MAX_DEVICE_FAULTS = 3  # then the device is retired
 MAX_LEASE_CELLS = 64  # one lease's results stay well under 100 KiB on the wire
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One try at a cell.  No two tries of a cell have one number; on the `last` one a fault is no longer excused."""
-
-    cell: int
-    number: int
-    round: int = 0
-    last: bool = False
-
-
-@dataclass(frozen=True)
-class Lease:
-    """Work granted to a device, and by when it must be done (seconds, the events' clock)."""
-
-    id: int
-    device: str
-    attempts: tuple[Attempt, ...]
-    deadline: float
-
-
-# Events: what happened.
-
-
-@dataclass(frozen=True)
-class Event:
-    """`at`: seconds on one monotonic clock."""
-
-    at: float
-
-
-@dataclass(frozen=True)
-class DeviceUp(Event):
-    """A device is open and idle; cells of its backend may be granted to it."""
-
-    device: str
-    backend: str
-
-
-@dataclass(frozen=True)
-class DeviceDown(Event):
-    """A device's actor died, hung or could not open its device.  `final`: another try is pointless."""
-
-    device: str
-    reason: str
-    final: bool = False
-
-
-@dataclass(frozen=True)
-class Started(Event):
-    """The device began an attempt."""
-
-    device: str
-    cell: int
-    attempt: int
-
-
-@dataclass(frozen=True)
-class MeasuredEvent(Event):
-    """The child is done with an attempt; the judge has it now, and the device goes on."""
-
-    device: str
-    cell: int
-    attempt: int
-
-
-@dataclass(frozen=True)
-class Ended(Event):
-    """An attempt has its status: judged, or failed before it could be measured."""
-
-    device: str
-    cell: int
-    attempt: int
-    status: Status
-    owner: Owner | None = None
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class LeaseDone(Event):
-    """The device has been through its lease."""
-
-    device: str
-    lease: int
-
-
-@dataclass(frozen=True)
-class Tick(Event):
-    """Time passed."""
-
-
-@dataclass(frozen=True)
-class Interrupted(Event):
-    """Somebody wants the run to end now."""
-
-
-# Actions: what to do.
-
-
-@dataclass(frozen=True)
-class Grant:
-    """Send this lease to its device.  `coming`: cells that wait behind it, whose inputs may be made meanwhile."""
-
-    lease: Lease
-    coming: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Conclude:
-    """The cell has its one status."""
-
-    cell: int
-    attempt: int
-    status: Status
-    owner: Owner | None
-    reason: str
-
-
-@dataclass(frozen=True)
-class Replace:
-    """Kill the device's actor and start another in its place."""
-
-    device: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Retire:
-    """Give the device up for this run."""
-
-    device: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Finish:
-    """Nothing is left to do."""
-
-
-Action = Grant | Conclude | Replace | Retire | Finish
-
-
-@dataclass
-class _Device:
-    backend: str
-    state: str = "starting"  # starting, idle, busy, gone
-    lease: Lease | None = None
-    running: Attempt | None = None
-    since: float = 0.0
-    open: dict[int, Attempt] = field(default_factory=dict)  # granted, neither measured nor ended
-    judging: dict[int, Attempt] = field(default_factory=dict)  # measured here, with the judge now
-    faults: int = 0
-
-
-@dataclass
-class _Work:
-    """A cell's standing."""
-
-    seconds: float
-    deadline: float
-    attempts: int = 0  # granted so far: the next one's number is one more
-    faults: int = 0  # attempts that ended by a fault of the device or the farm
-    avoid: set[str] = field(default_factory=set)
-    done: bool = False
+MAX_TOLD = 3  # devices that the reason of a lost cell names
 
 
 class Scheduler:
     """`backends[i]`, `seconds[i]` (estimate) and `deadline[i]` (longest allowed) speak of cell i; `settled` are cells
-    with a status before anything starts (skipped, unsupported); `devices` maps device to backend; cells of one
-    `groups[i]` are kept on one device while there is other work (default: each cell is a group of its own)."""
+    with a status before anything starts (skipped, unsupported); `devices` maps device to backend, `hosts` to the host
+    that it is on; cells of one `groups[i]` are kept on one device while there is other work (default: each cell is a
+    group of its own).  `targets[i]` is a pattern of farm.targets, or "" for any device of the backend; `quiet[i]` is
+    of QUIET.  A pool without a device waits `grace` seconds for one before its cells are lost."""
 
     def __init__(
         self,
@@ -199,16 +71,30 @@ class Scheduler:
         devices: Mapping[str, str],
         settled: Mapping[int, tuple[Status, str]] | None = None,
         groups: Sequence[Hashable] | None = None,
+        *,
+        targets: Sequence[str] | None = None,
+        quiet: Sequence[str] | None = None,
+        hosts: Mapping[str, str] | None = None,
+        grace: float = 0.0,
     ):
-        self._work = [_Work(s, d) for s, d in zip(seconds, deadlines)]
-        self._backend = list(backends)
-        self._devices = {name: _Device(backend) for name, backend in devices.items()}
+        self._work = [Work(s, d) for s, d in zip(seconds, deadlines)]
+        self._pool = [
+            Pool(b, t, q)
+            for b, t, q in zip(backends, targets or [""] * len(backends), quiet or ["none"] * len(backends))
+        ]
+        self._devices = {name: Device(backend, (hosts or {}).get(name, "")) for name, backend in devices.items()}
+        self._hosts: dict[str, list[Device]] = {}  # those that are still part of the run
+        for device in self._devices.values():
+            self._hosts.setdefault(device.host, []).append(device)
         self._settled = dict(settled or {})
-        waiting: dict[str, list[tuple[int, Hashable, float]]] = {b: [] for b in dict.fromkeys(backends)}
-        for i, backend in enumerate(backends):
+        waiting: dict[Pool, list[tuple[int, Hashable, float]]] = {pool: [] for pool in dict.fromkeys(self._pool)}
+        for i, pool in enumerate(self._pool):
             if i not in self._settled:
-                waiting[backend].append((i, groups[i] if groups else i, seconds[i]))
-        self._queues = {backend: WorkQueue(cells) for backend, cells in waiting.items()}
+                waiting[pool].append((i, groups[i] if groups else i, seconds[i]))
+        self._queues = {pool: WorkQueue(cells) for pool, cells in waiting.items()}
+        self._hush = any(pool.quiet != "none" for pool in self._queues)
+        self._grace = grace
+        self._alone: dict[Pool, float] = {}  # pools with work and no device for it: since when
         self._lease_id = 0
         self._open = len(self._work)
         self._interrupted = False
@@ -222,17 +108,27 @@ class Scheduler:
             out += self._conclude(cell, 0, status, None, reason)
         return out + self._sweep(at)
 
+    def tried(self, attempts: Mapping[int, int]) -> None:
+        """Before `begin`: the highest attempt numbers that cells had in a run which was interrupted and goes on."""
+        for cell, number in attempts.items():
+            self._work[cell].attempts = number
+
     @property
     def open_cells(self) -> int:
         """Cells without a status."""
         return self._open
 
     def remaining_seconds(self, backend: str) -> float:
-        """Estimated device seconds of what is queued or granted on a backend, by the pace seen so far."""
-        waiting = self._queues[backend].seconds if backend in self._queues else 0.0
+        """Estimated seconds until what is queued or granted on a backend is done, by the pace seen so far: all of it
+        on all of its devices, or a target's on those that are it, whichever takes longer."""
+        mine = {pool: queue.seconds for pool, queue in self._queues.items() if pool.backend == backend}
         held = sum(self._work[i].seconds for d in self._devices.values() if d.backend == backend for i in d.open)
-        live = sum(d.backend == backend and d.state != "gone" for d in self._devices.values())
-        return max(0.0, (waiting + held) * self._pace(backend) / max(1, live))
+        live = [d for d in self._devices.values() if d.backend == backend and d.state != "gone"]
+        longest = (sum(mine.values()) + held) / max(1, len(live))
+        for pool, seconds in mine.items():
+            if pool.target and seconds:
+                longest = max(longest, seconds / max(1, sum(d.serves(pool) for d in live)))
+        return max(0.0, longest * self._pace(backend))
 
     def _pace(self, backend: str) -> float:
         """Measured seconds per estimated second; 1 before anything is measured."""
@@ -240,16 +136,21 @@ class Scheduler:
         return measured / estimated if estimated > 0 else 1.0
 
     def step(self, event: Event) -> list[Action]:
-        """What follows from an event.  Events of attempts that are no longer current change nothing."""
+        """What follows from an event.  Events of attempts that are no longer current, and of devices that nobody
+        added, change nothing."""
         if self._finished:
             return []
         if isinstance(event, Interrupted):
             self._interrupted = True
             self._finished = True
             return [Finish()]
+        if not isinstance(event, (Tick, DeviceAdded)) and getattr(event, "device", None) not in self._devices:
+            return []
         handler = {
+            DeviceAdded: self._added,
             DeviceUp: self._up,
             DeviceDown: self._down,
+            Drain: self._drain,
             Started: self._started,
             MeasuredEvent: self._measured,
             Ended: self._ended,
@@ -257,14 +158,27 @@ class Scheduler:
             Tick: self._tick,
         }[type(event)]
         out: list[Action] = handler(event)  # type: ignore[operator]
+        if isinstance(event, (Started, MeasuredEvent)):
+            return out  # nobody is idle by these who was not
         return out + self._sweep(event.at)
 
     # one handler an event
 
+    def _added(self, e: DeviceAdded) -> list[Action]:
+        known = self._devices.get(e.device)
+        if known and known.state != "gone":
+            known.drain = None  # asked back, and given again before it had finished
+            return []
+        device = self._devices[e.device] = Device(e.backend, e.host)
+        self._hosts.setdefault(e.host, []).append(device)
+        for work in self._work:
+            work.avoid.discard(e.device)  # the name is all that the two have in common
+        return [Start(e.device)]
+
     def _up(self, e: DeviceUp) -> list[Action]:
         device = self._devices[e.device]
         if device.state == "starting":
-            device.state = "idle"
+            device.state, device.target, device.module = "idle", e.target, e.module
         return []
 
     def _down(self, e: DeviceDown) -> list[Action]:
@@ -282,13 +196,18 @@ class Scheduler:
                 self._requeue(cell)
         for cell in judging:  # its outputs may be gone with it, and nobody waits for the judge
             self._requeue(cell)
-        if device.backend in self._queues:
-            self._queues[device.backend].release(e.device)
-        if e.final or device.faults >= MAX_DEVICE_FAULTS:
-            device.state = "gone"
-            return [*out, Retire(e.device, e.reason)]
+        self._release(e.device, device)
+        if e.final or device.faults >= MAX_DEVICE_FAULTS or device.drain is not None:
+            return [*out, self._retire(e.device, e.reason)]
         device.state = "starting"
         return [*out, Replace(e.device, e.reason)]
+
+    def _drain(self, e: Drain) -> list[Action]:
+        device = self._devices[e.device]
+        if device.state != "gone" and device.drain is None:
+            device.drain = e.reason
+            self._release(e.device, device)
+        return []
 
     def _started(self, e: Started) -> list[Action]:
         device = self._devices[e.device]
@@ -346,7 +265,19 @@ class Scheduler:
         return self._conclude(a.cell, a.number, status, owner, reason)
 
     def _requeue(self, cell: int) -> None:
-        self._queues[self._backend[cell]].push(cell)
+        self._queues[self._pool[cell]].push(cell)
+
+    def _release(self, name: str, device: Device) -> None:
+        """Its groups are anybody's."""
+        for pool, queue in self._queues.items():
+            if pool.backend == device.backend:
+                queue.release(name)
+
+    def _retire(self, name: str, reason: str, *, drained: bool = False) -> Retire:
+        device = self._devices[name]
+        device.state, device.reason = "gone", reason
+        self._hosts[device.host].remove(device)
+        return Retire(name, reason, drained)
 
     def _conclude(self, cell: int, attempt: int, status: Status, owner: Owner | None, reason: str) -> list[Action]:
         work = self._work[cell]
@@ -356,35 +287,85 @@ class Scheduler:
         self._open -= 1
         return [Conclude(cell, attempt, status, owner, reason)]
 
-    def _learn(self, device: _Device, cell: int, at: float) -> None:
+    def _learn(self, device: Device, cell: int, at: float) -> None:
         measured, estimated = self._took.get(device.backend, (0.0, 0.0))
         self._took[device.backend] = (measured + max(0.0, at - device.since), estimated + self._work[cell].seconds)
         device.running, device.since = None, at
 
     def _sweep(self, at: float) -> list[Action]:
-        """Grant work to every idle device; end what no device can do any more; finish."""
+        """Let drained devices go; grant work to every idle one; end what no device can do any more; finish."""
         out: list[Action] = []
         for name, device in self._devices.items():
-            if device.state == "idle":
-                lease = self._take(name, device, at)
-                if lease:
-                    out.append(Grant(lease, self._queues[device.backend].ahead(name)))
-        for backend, queue in self._queues.items():
-            if queue and not any(d.backend == backend and d.state != "gone" for d in self._devices.values()):
-                while (cell := queue.pop("")) is not None:
-                    reason = f"no device of backend {backend} was left to run it"
-                    out += self._conclude(cell, self._work[cell].attempts, Status.LOST, Owner.INFRA, reason)
+            if device.drain is not None and device.state in ("starting", "idle") and not device.judging:
+                out.append(self._retire(name, device.drain, drained=True))
+        for quiet in (False, True) if self._hush else (False,):  # what is loud goes first: it ends, so quiet comes
+            for name, device in self._devices.items():
+                if device.state == "idle" and device.drain is None:
+                    lease = self._take(name, device, at, quiet)
+                    if lease:
+                        out.append(Grant(lease, self._queues[lease.pool].ahead(name)))
+        out += self._lose(at)
         if self._open == 0 and not self._finished:
             self._finished = True
             out.append(Finish())
         return out
 
-    def _take(self, name: str, device: _Device, at: float) -> Lease | None:
-        queue = self._queues.get(device.backend)
-        if not queue:
+    def _lose(self, at: float) -> list[Action]:
+        """End what waits in pools that have had no device for longer than the grace."""
+        out: list[Action] = []
+        for pool, queue in self._queues.items():
+            if not queue or any(d.state != "gone" and d.serves(pool) for d in self._devices.values()):
+                self._alone.pop(pool, None)
+            elif at - self._alone.setdefault(pool, at) >= self._grace:
+                reason = self._why_lost(pool)
+                while (cell := queue.pop("")) is not None:
+                    out += self._conclude(cell, self._work[cell].attempts, Status.LOST, Owner.INFRA, reason)
+        return out
+
+    def _why_lost(self, pool: Pool) -> str:
+        """The pool, what became of the devices that were given up, and which others there are."""
+        mine = {name: d for name, d in self._devices.items() if d.backend == pool.backend}
+        told = [f"{name}: {d.reason}" for name, d in mine.items() if d.state == "gone" and d.serves(pool)]
+        told += [f"{name} is {d.target}" for name, d in mine.items() if d.target is not None and not d.serves(pool)]
+        waited = f" within {self._grace:g} s" if self._grace else ""
+        more = f"; and {len(told) - MAX_TOLD} more" if len(told) > MAX_TOLD else ""
+        detail = f" ({'; '.join(told[:MAX_TOLD])}{more})" if told else ""
+        return f"no device of {pool} was left to run it{waited}{detail}"
+
+    def _take(self, name: str, device: Device, at: float, quiet: bool) -> Lease | None:
+        """A lease for an idle device, of the first pool that has something for it."""
+        if self._hush and must_wait(device, self._hosts[device.host], "none"):
             return None
-        peers = [n for n, d in self._devices.items() if d.backend == device.backend and d.state != "gone"]
-        pace = max(1e-3, self._pace(device.backend))
+        for pool in self._pools_for(device, quiet):
+            if quiet and must_wait(device, self._hosts[device.host], pool.quiet):
+                continue
+            taken, seconds = self._from(pool, name)
+            if taken:
+                self._lease_id += 1
+                device.lease = Lease(self._lease_id, name, tuple(taken), at + seconds + 30.0, pool)
+                device.open = {a.cell: a for a in taken}
+                device.state, device.since, device.running = "busy", at, None
+                return device.lease
+        return None
+
+    def _pools_for(self, device: Device, quiet: bool) -> Iterator[Pool]:
+        """Pools with work that a device may take, those of named targets first: others can do the rest."""
+        mine = [
+            p for p, queue in self._queues.items() if queue and (p.quiet != "none") == quiet and device.serves(p)
+        ]  # fmt: skip
+        if len(mine) > 1:
+            share = {p: self._queues[p].seconds / len(self._peers(p)) for p in mine}
+            mine.sort(key=lambda p: (not p.target, -share[p]))
+        yield from mine
+
+    def _peers(self, pool: Pool) -> list[str]:
+        """Devices that may run the pool's cells, now or later."""
+        return [name for name, d in self._devices.items() if d.may_run(pool)]
+
+    def _from(self, pool: Pool, name: str) -> tuple[list[Attempt], float]:
+        """What a device takes of a pool now, and the seconds that it may need at most."""
+        queue, peers = self._queues[pool], self._peers(pool)
+        pace = max(1e-3, self._pace(pool.backend))
         budget = min(LEASE_SECONDS, queue.seconds * pace / (2 * len(peers)))
         taken: list[Attempt] = []
         passed: list[int] = []
@@ -403,10 +384,4 @@ class Scheduler:
             allowed += work.deadline
         for cell in reversed(passed):
             queue.push(cell)
-        if not taken:
-            return None
-        self._lease_id += 1
-        device.lease = Lease(self._lease_id, name, tuple(taken), at + allowed + 30.0)
-        device.open = {a.cell: a for a in taken}
-        device.state, device.since, device.running = "busy", at, None
-        return device.lease
+        return taken, allowed

@@ -1,4 +1,4 @@
-"""Which script a cell of backend `sim` plays: the matrix's `sim:` section, resolved.  Pure.
+"""Which script a cell plays on a fake device: the matrix's `sim:` section, resolved.  Pure.
 
     sim:
       default: {time_us: 10, noise: 0.01}
@@ -6,7 +6,8 @@
         - {when: {hidden: ">4096"}, time_us: 40}
         - {when: {provider: torch, operation: backward}, signal: 11}
 
-All rules that match add up, the later over the earlier.
+All rules that match add up, the later over the earlier.  Fakes are the devices of backend `sim`, and those of any
+backend on a node that simulates it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from farm.cell import DTYPE_ALIASES, Cell
+from farm.targets import pattern_of
 
 
 def script_for(section: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
@@ -28,6 +30,8 @@ def script_for(section: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
 
 def value_of(cell: Cell, key: str) -> Any:
     """A cell's value by the name that a matrix uses for it."""
+    if key == "target":
+        return pattern_of(cell.target)
     if key in cell.dims:
         return cell.dims[key]
     return cell.params[key] if key in cell.params else getattr(cell, key, None)

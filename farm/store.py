@@ -4,12 +4,14 @@
                           cells.parquet    one row per planned cell (farm.results.COLUMNS)
                           samples.parquet  raw samples
                           logs/            tails of failed attempts
+                          plan.json        the whole plan, where the run is a part of one (farm.sites)
+                          writer.lock      who writes the run now; gone when nobody does (farm.runlock)
                           run.json         last: its existence means the run is complete
     <store>/calibrations/<id>.json         a device's roof (farm.timing.roof); none is ever rewritten
     <store>/pages/                         HTML, made from runs
 
-Everything in a run directory is written once.  A directory without run.json is a run that is going on or was
-interrupted: its rows come from the journal, and what the journal does not know is `lost`.
+Everything in a run directory is written once, but the journal, which is appended to.  A directory without run.json is a
+run that is going on or was interrupted: its rows come from the journal, and what the journal does not know is `lost`.
 """
 
 from __future__ import annotations
@@ -18,19 +20,21 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from farm import runlock
 from farm.cell import Cell
 from farm.errors import InfraError, StoreError
 from farm.results import COLUMNS, SCHEMA, planned_row
 from farm.timing import roof
 from farm.timing.roof import Calibration
 
+PLAN = "plan.json"
 _LOG_LIMIT = 64 << 10
 
 
@@ -108,6 +112,27 @@ class Store:
         except OSError as error:
             raise self._unwritable(error) from None
 
+    def reopen(self, run_id: str, waiting: Callable[[str], None] = lambda text: None) -> RunWriter:
+        """An interrupted run's directory, to go on in it: locked, and what a kill cut short cut off.  StoreError where
+        somebody else writes it, it is complete, or its journal is damaged before its last line.  `waiting`: as
+        `farm.runlock.acquire` calls it."""
+        run = self.run(run_id)
+        try:
+            writer = RunWriter(run.dir, waiting)
+        except OSError as error:
+            raise self._unwritable(error) from None
+        try:
+            if run.complete:
+                raise StoreError(f"{run.dir}: the run is complete; a complete run never changes")
+            mend(run.dir / "journal.jsonl")
+        except OSError as error:
+            writer.close()
+            raise self._unwritable(error) from None
+        except StoreError:
+            writer.close()
+            raise
+        return writer
+
     def run(self, run_id: str) -> Run:
         """The run of an id, or of an id's unique beginning, or `last`."""
         found = [r for r in self.runs() if r.id == run_id] or [r for r in self.runs() if r.id.startswith(run_id)]
@@ -130,9 +155,13 @@ class Store:
 class RunWriter:
     """Writes one run: the journal as it goes, then the tables, then run.json."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, waiting: Callable[[str], None] = lambda text: None):
         self.dir = folder
         self.id = folder.name
+        try:
+            self._lock = runlock.acquire(folder, waiting=waiting)
+        except runlock.Busy as error:
+            raise StoreError(f"{folder}: {error} writes this run now; wait until it ends, or end it") from None
         self._journal = (folder / "journal.jsonl").open("a", encoding="utf-8")
 
     def plan(self, head: dict[str, Any], cells: Iterable[Cell]) -> None:
@@ -142,6 +171,13 @@ class RunWriter:
             self.append({"event": "cell", "cell": cell.to_dict()})
         self.append({"event": "planned"})
         self.sync()
+
+    def keep_plan(self, text: str) -> None:
+        """The whole plan that this run is a part of, as its file had it."""
+        try:
+            _write_atomic(self.dir / PLAN, text)
+        except OSError as error:
+            raise self._lost(PLAN, error) from None
 
     def append(self, line: dict[str, Any]) -> None:
         """One event; on disk for this machine's other processes at once, for a power cut at the next `sync`."""
@@ -175,12 +211,32 @@ class RunWriter:
         return f"logs/{path.name}"
 
     def take_logs(self, source: Run) -> None:
-        """Copy another run's logs, which this one's rows name."""
+        """Copy another run's logs, which this one's rows name, and the plan that it is a part of."""
         try:
+            if (source.dir / PLAN).is_file():
+                shutil.copyfile(source.dir / PLAN, self.dir / PLAN)
             if (source.dir / "logs").is_dir():
                 shutil.copytree(source.dir / "logs", self.dir / "logs", dirs_exist_ok=True)
         except (OSError, shutil.Error) as error:
             raise StoreError(f"{source.dir}: its logs cannot be copied ({error})") from None
+
+    def take_log(self, source: Run, log: str, label: str) -> str:
+        """Copy one log of another run under a name that begins with `label`; returns its path here.  StoreError for
+        whatever is no plain file in that run's logs: the row that names it comes from elsewhere."""
+        folder, _, name = log.partition("/")
+        path = source.dir / "logs" / name
+        if folder != "logs" or "/" in name or name in ("", ".", "..") or path.is_symlink() or not path.is_file():
+            raise StoreError(f"{source.dir}: it has no log {log!r}, which one of its cells names; it is damaged")
+        kept = re.sub(r"[^A-Za-z0-9._=-]+", "_", f"{label}--{name}")[-200:]
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise StoreError(f"{path}: this log cannot be read ({error.strerror}); the run is damaged") from None
+        try:
+            (self.dir / "logs" / kept).write_text(text[-_LOG_LIMIT:], encoding="utf-8")
+        except OSError as error:
+            raise self._lost(f"logs/{kept}", error) from None
+        return f"logs/{kept}"
 
     def finish(self, rows: list[dict[str, Any]], samples: list[dict[str, Any]], head: dict[str, Any]) -> None:
         """The tables, then run.json: from then on the directory never changes."""
@@ -196,6 +252,7 @@ class RunWriter:
         """Idempotent.  A line that could not be written was told when it was; here it would hide that."""
         with suppress(OSError):
             self._journal.close()
+        self._lock.release()
 
 
 #: samples.parquet: one row per timed cell; `samples_us` and `host_us` are JSON lists of microseconds,
@@ -294,3 +351,27 @@ def fold(journal: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         elif line.get("event") == "result":
             rows[line["row"]["index"]] = line["row"]
     return [rows[i] for i in sorted(rows)]
+
+
+def mend(journal: Path) -> None:
+    """Make a journal that a kill cut short end with a whole line, so that lines can follow.
+
+    A kill, or a power cut, spoils the end and only that.  StoreError where good lines follow a bad one.
+    """
+    good = bad = number = 0
+    whole = True
+    with journal.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                json.loads(line)
+            except ValueError:
+                bad = bad or number
+                continue
+            if bad:
+                raise StoreError(f"{journal}: line {bad} is damaged, and lines follow it; run it again")
+            good, whole = good + len(line), line.endswith(b"\n")
+    if bad:
+        os.truncate(journal, good)
+    if not whole:
+        with journal.open("ab") as end:
+            end.write(b"\n")

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import secrets
 import selectors
 import signal
@@ -13,51 +14,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from farm.child import protocol
 from farm.deadline import Deadline
+from farm.environment import START, Environment, check_template, child_variables, filled, given_variables
 
+__all__ = [
+    "Child", "ChildDied", "ChildLied", "ChildTimedOut", "Environment", "NoChild", "check_template", "child_variables",
+    "describe_exit", "end_marked", "given_variables", "greeting", "keep_exit_codes",
+]  # fmt: skip
 _KEEP_LOG = 16 << 10
 _LONGEST_LINE = 64 << 20
 #: How often a wait for the child's words also looks whether it is alive: a process that it forked may hold its pipe.
 _LOOK_SECONDS = 0.25
 #: Variable by which a child, and whatever it starts, is known.
 _MARK = "FARM_CHILD_MARK"
-#: What a child never inherits: Ray's own settings (a token among them, and one thread), another Python's paths, a
-#: switch that only one backend may set.
-_STRIP = ("RAY_", "PYTHON", "VIRTUAL_ENV", "__PYVENV", "TRITON_INTERPRET", "OMP_NUM_THREADS")
-
-
-@dataclass(frozen=True)
-class Environment:
-    """A named command template that starts a child, with its variables.
-
-    `command`: words; `{python}` is the supervisor's own interpreter.  Empty `command` means `{python} -m farm.child`.
-    """
-
-    name: str = "default"
-    command: tuple[str, ...] = ("{python}", "-m", "farm.child")
-    variables: Mapping[str, str] = field(default_factory=dict)
-    path: tuple[str, ...] = ()  # PYTHONPATH entries; empty: the supervisor's import path
-
-    @classmethod
-    def default(cls) -> Environment:
-        """The supervisor's own Python with its import path."""
-        return cls(path=tuple(p for p in sys.path if p and Path(p).exists()))
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> Environment:
-        """What `plain` gave."""
-        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()}
-        return cls(**given)
-
-    def plain(self) -> dict[str, Any]:
-        """This environment as plain data."""
-        return asdict(self)
+#: How long the command may take that ends what a killed client left behind, and what it says where nothing is left.
+END_SECONDS = 20.0
+_NOTHING_LEFT = re.compile(r"no such (container|process)|not running|not found|does not exist|no container", re.I)
 
 
 class ChildDied(Exception):
@@ -94,20 +70,6 @@ def describe_exit(code: int) -> str:
         return f"signal {-code}"
 
 
-def child_variables(backend_env: Mapping[str, str], environment: Environment) -> dict[str, str]:
-    """The child's whole environment: the host's without what must not leak, then the device mask, then its own."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(_STRIP)}
-    clean.update(backend_env)
-    clean.update(
-        PYTHONPATH=os.pathsep.join(environment.path),
-        PYTHONUNBUFFERED="1",
-        FARM_PARENT=str(os.getpid()),
-        PYTHONSAFEPATH="1",
-    )
-    clean.update(environment.variables)
-    return clean
-
-
 def keep_exit_codes() -> None:
     """Let this process see how its children end.
 
@@ -132,20 +94,47 @@ def end_marked(mark: str) -> None:
                     os.kill(int(entry.name), signal.SIGKILL)
 
 
+def _process_of(name: str) -> int | None:
+    """The process that was started by the words of a child with `name` among them; None where it cannot be seen."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                words = (entry / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+                if words[1:3] == list(START) and name in words:
+                    return int(entry.name)
+    return None
+
+
 class Child:
-    """A running child in its own session and process group; every wait has a deadline."""
+    """A running child in its own session and process group; every wait has a deadline.
+
+    `env`: its whole environment.  `given`: what of that is handed on where a container's client hands on nothing by
+    itself.  `spool`: the folder that its files are in.
+    """
 
     def __init__(
-        self, backend: str, device: str, options: Mapping[str, object], env: dict[str, str], environment: Environment
-    ):
-        command = [w.format(python=sys.executable) for w in environment.command]
+        self, backend: str, device: str, options: Mapping[str, object], env: dict[str, str], environment: Environment,
+        *, given: Mapping[str, str] | None = None, spool: str = "",
+    ):  # fmt: skip
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         self._buffer = b""
         self._nonce = ""
         self._mark = secrets.token_hex(16)
+        self._log_at = 0
+        self._wrapped, self._env = environment.wrapped, env
+        self._name = f"farm-{self._mark[:16]}"
+        handed = {**(given or {}), _MARK: self._mark}
+        places: dict[str, str | Sequence[str]] = {
+            "python": sys.executable, "path": env.get("PYTHONPATH", ""), "spool": spool, "device": device,
+            "name": self._name, "uid": str(os.getuid()), "gid": str(os.getgid()), "child": START,
+            "env": [word for key, value in handed.items() for word in ("--env", f"{key}={value}")],
+        }  # fmt: skip
+        command = filled(environment.words(), places)
+        self._end = filled(environment.end, places)
+        self._ended = not self._end
         keep_exit_codes()
         self.process = subprocess.Popen(
-            [*command, backend, device, json.dumps(dict(options))],
+            [*command, backend, device, json.dumps(dict(options)), *([self._name] if self._wrapped else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -163,6 +152,12 @@ class Child:
         return self.process.pid
 
     @property
+    def device_pid(self) -> int:
+        """This host's pid of the process that opens the device: behind a client it is found by its words."""
+        found = _process_of(self._name) if self._wrapped else None
+        return self.process.pid if found is None else found
+
+    @property
     def alive(self) -> bool:
         return self.process.poll() is None
 
@@ -173,6 +168,7 @@ class Child:
         """
         assert self.process.stdin is not None
         self._nonce = secrets.token_hex(16)
+        self._log_at = os.fstat(self._log.fileno()).st_size
         try:
             self.process.stdin.write(protocol.encode(message, self._nonce).encode())
             self.process.stdin.flush()
@@ -185,7 +181,7 @@ class Child:
             alive = self.alive  # asked before the pipe is: what a dead child said has been read when that is empty
             if not self._selector.select(min(deadline.remaining, _LOOK_SECONDS)):
                 if not alive:
-                    raise ChildDied(self.process.returncode)
+                    raise ChildDied(self._code(self.process.returncode))
                 if deadline.expired:
                     raise ChildTimedOut
                 continue
@@ -211,10 +207,14 @@ class Child:
         child."""
         return bool(self._buffer) or bool(self._selector.select(0))
 
+    def _code(self, code: int) -> int:
+        """How the child itself ended: a container's client, and a shell, say 128 + N for one that signal N ended."""
+        return 128 - code if self._wrapped and 128 < code <= 128 + 64 else code
+
     def _silent(self) -> ChildDied | ChildLied:
         """Why the child's pipe is closed; a child that goes on without one is killed."""
         try:
-            return ChildDied(self.process.wait(timeout=5))
+            return ChildDied(self._code(self.process.wait(timeout=5)))
         except subprocess.TimeoutExpired:
             self.kill(grace=0)
             return ChildLied("closed the farm's private pipe and went on without it")
@@ -230,9 +230,23 @@ class Child:
                 if self.process.poll() is not None:
                     self._signal_group(signal.SIGKILL)  # what it started may outlive it
                     end_marked(self._mark)
-                    return True
+                    return self._end_behind()
                 time.sleep(0.01)
-        return self.process.poll() is not None
+        return self.process.poll() is not None and self._end_behind()
+
+    def _end_behind(self) -> bool:
+        """Run the environment's `end`, once: a container goes on when its client is killed.  False if it went on."""
+        if self._ended:
+            return True
+        try:
+            done = subprocess.run(
+                self._end, env=self._env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                timeout=END_SECONDS, check=False, start_new_session=True,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        self._ended = done.returncode == 0 or bool(_NOTHING_LEFT.search(done.stdout.decode("utf-8", "replace")))
+        return self._ended
 
     def _signal_group(self, number: int) -> None:
         try:
@@ -257,18 +271,23 @@ class Child:
         self._log.close()
 
     def show_stacks(self, wait_s: float = 0.3) -> None:
-        """Have the child print where each of its threads is; it ends up in the log.  Works inside native code too."""
+        """Have the child print where each of its threads is; it ends up in the log.  Works inside native code too; a
+        client would take the signal for its own and end, so it gets none."""
+        pid = self.device_pid
+        if self._wrapped and pid == self.process.pid:
+            return
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(self.process.pid, signal.SIGUSR1)
+            os.kill(pid, signal.SIGUSR1)
             time.sleep(wait_s)
 
-    def log_tail(self) -> str:
-        """The end of what the child and everything in it printed."""
+    def log_tail(self, *, since_order: bool = False) -> str:
+        """The end of what the child and everything in it printed, or of what it printed since the last order: what an
+        earlier cell printed says nothing of this one."""
         if self._log.closed:
             return ""
-        size = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, size - _KEEP_LOG))
-        return self._log.read().decode("utf-8", "replace")
+        size = os.fstat(self._log.fileno()).st_size  # never a seek: the child writes at the place that both share
+        begin = max(self._log_at if since_order else 0, size - _KEEP_LOG)
+        return os.pread(self._log.fileno(), size - begin, begin).decode("utf-8", "replace")
 
 
 def greeting(child: Child, spawn_s: float) -> protocol.Ready:

@@ -15,6 +15,11 @@ A backend module has two sides.  The **host side** is what the supervisor and th
                                                      code, of the last output of a process that died.  Pure
     CAPTURE_MAY_KILL (bool, default False)           capturing a graph may end the process: a death while a graph is
                                                      timed is taken for that first, and the cell timed by events
+    FALLBACK_TIMING (default "events")               the method that times what cannot be captured in a graph
+    child_options(deadlines) -> dict                 more options for `open_session`, made of the phases' deadlines
+    unfit(device_id) -> str                          why the vendor's own health check speaks against it; "" for fit
+    granted(environ, ids) -> str                     the device that Ray gave an actor, as `child_env` wants it
+    complaints() -> list of str                      what the vendor's library or tool says is wrong with this host
     peaks(model) -> (1e9 B/s, 1e12 op/s) | None      what the vendor's datasheet allows at most
     options(...)                          see the module
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
+import queue
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +26,20 @@ _SENSOR_GPU = 0
 _ECC_UNCORRECTED, _ECC_VOLATILE = 1, 0
 _EVENT_XID = 0x8
 _MAX_PROCESSES = 256
+_ALL_INSTANCES = 0xFFFFFFFF
+#: A driver that is loaded answers in milliseconds; one that has to be loaded first, in seconds.
+DEADLINE_S = 20.0
+#: nvmlReturn_t, those that a person can do something about.
+ERRORS = {
+    4: "this user may not use the device: look at the permissions of /dev/nvidia*",
+    9: "the driver is not loaded: load the module nvidia, or start the container with its devices",
+    12: "a library of the driver is missing: install the driver's user part of the same version",
+    15: "the GPU is lost: it has fallen off the bus; its host must be restarted",
+    16: "the GPU needs a reset",
+    18: "the driver in the kernel and its library here are of two versions: load the driver anew, or restart the "
+        "host or the container",
+    999: "the driver failed in a way that it has no word for; look at the kernel's log (dmesg)",
+}  # fmt: skip
 #: Bits of the clocks event reasons.
 REASONS = {
     0x1: "idle", 0x2: "clocks_set", 0x4: "sw_power_cap", 0x8: "hw_slowdown", 0x10: "sync_boost", 0x20: "sw_thermal",
@@ -55,13 +71,40 @@ def reasons(bits: int) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def load(path: str = LIBRARY) -> Any:
-    """The library, initialised.  OSError if it is not there or does not start."""
+def load(path: str = LIBRARY, *, deadline_s: float = DEADLINE_S) -> Any:
+    """The library, initialised.  OSError if it is not there, does not start, or does not answer in time."""
     library = ctypes.CDLL(path)
-    status = library.nvmlInit_v2()
+    status = answered(library.nvmlInit_v2, deadline_s=deadline_s)
     if status != _SUCCESS:
-        raise OSError(f"{path}: nvmlInit_v2 gave {status}")
+        raise OSError(f"{path}: nvmlInit_v2 gave {status}{said(status)}")
     return library
+
+
+def said(status: int) -> str:
+    """What a status means and what to do, in brackets; "" for one that says nothing by itself."""
+    return f" ({ERRORS[status]})" if status in ERRORS else ""
+
+
+def answered(call: Callable[..., Any], *arguments: Any, deadline_s: float = DEADLINE_S) -> Any:
+    """What a call into the driver gives.  TimeoutError (an OSError) where it does not come back in time: a driver that
+    is stuck holds its caller for good, so the caller is a thread that can be left behind."""
+    answers: queue.Queue[tuple[bool, Any]] = queue.Queue()
+
+    def ask() -> None:
+        try:
+            answers.put((True, call(*arguments)))
+        except BaseException as error:
+            answers.put((False, error))
+
+    threading.Thread(target=ask, name="nvml", daemon=True).start()
+    try:
+        well, value = answers.get(timeout=deadline_s)
+    except queue.Empty:
+        what = f"NVIDIA's management library did not answer within {deadline_s:g} s"
+        raise TimeoutError(f"{what}: the driver is stuck; look at the kernel's log (dmesg) for Xid or NVRM") from None
+    if not well:
+        raise value
+    return value
 
 
 def handle(library: Any, device_id: str) -> ctypes.c_void_p | None:
@@ -89,11 +132,43 @@ def uuid(library: Any, device: ctypes.c_void_p) -> str | None:
     return text.value.decode("ascii", "replace") if ok else None
 
 
+def call(library: Any, device: ctypes.c_void_p, name: str, *arguments: Any) -> int:
+    """The status of a call on a device; -1 where this driver has no such call."""
+    function: Callable[..., int] | None = getattr(library, name, None)
+    return -1 if function is None else function(device, *arguments)
+
+
+def number(library: Any, device: ctypes.c_void_p, name: str, kind: Any, *arguments: Any) -> int | None:
+    """The one number that a call gives, or None."""
+    value = kind()
+    return int(value.value) if call(library, device, name, *arguments, ctypes.byref(value)) == _SUCCESS else None
+
+
+def parent(library: Any, device: ctypes.c_void_p) -> ctypes.c_void_p | None:
+    """The GPU that a MIG device is a part of; None for a GPU."""
+    if not number(library, device, "nvmlDeviceIsMigDeviceHandle", ctypes.c_uint):
+        return None
+    whole = ctypes.c_void_p()
+    name = "nvmlDeviceGetDeviceHandleFromMigDeviceHandle"
+    return whole if call(library, device, name, ctypes.byref(whole)) == _SUCCESS else None
+
+
+def instance(library: Any, device: ctypes.c_void_p) -> int | None:
+    """The number of a MIG device's GPU instance; None for a GPU."""
+    if not number(library, device, "nvmlDeviceIsMigDeviceHandle", ctypes.c_uint):
+        return None
+    return number(library, device, "nvmlDeviceGetGpuInstanceId", ctypes.c_uint)
+
+
 class NvmlReader:
-    """One device; every reading is one call into the library, which gives up Python's lock while it runs."""
+    """One device; every reading is one call into the library, which gives up Python's lock while it runs.
+
+    A MIG device has memory and processes of its own; clocks, temperature, power and errors are those of its GPU."""
 
     def __init__(self, library: Any, device: ctypes.c_void_p):
         self._lib, self._device = library, device
+        self._gpu = parent(library, device) or device
+        self._instance = instance(library, device)
         names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")  # new, old
         self._reasons = next((n for n in names if hasattr(library, n)), None)
         self._xids: list[int] = []
@@ -119,7 +194,7 @@ class NvmlReader:
 
     def memory_used_mib(self) -> float | None:
         memory = _Memory()
-        ok = self._call("nvmlDeviceGetMemoryInfo", ctypes.byref(memory)) == _SUCCESS
+        ok = call(self._lib, self._device, "nvmlDeviceGetMemoryInfo", ctypes.byref(memory)) == _SUCCESS
         return memory.used / 2**20 if ok else None
 
     def close(self) -> None:
@@ -127,18 +202,14 @@ class NvmlReader:
             self._lib.nvmlEventSetFree(self._events)
         self._lib.nvmlShutdown()
 
-    def _call(self, name: str, *arguments: Any) -> int:
-        function: Callable[..., int] | None = getattr(self._lib, name, None)
-        return -1 if function is None else function(self._device, *arguments)
-
     def _number(self, name: str, kind: Any, *arguments: Any) -> int | None:
-        value = kind()
-        return int(value.value) if self._call(name, *arguments, ctypes.byref(value)) == _SUCCESS else None
+        return number(self._lib, self._gpu, name, kind, *arguments)
 
     def _pids(self) -> list[int] | None:
         count = ctypes.c_uint(_MAX_PROCESSES)
         found = (_Process * _MAX_PROCESSES)()
-        status = self._call("nvmlDeviceGetComputeRunningProcesses_v3", ctypes.byref(count), found)
+        name = "nvmlDeviceGetComputeRunningProcesses_v3"
+        status = call(self._lib, self._device, name, ctypes.byref(count), found)
         if status not in (_SUCCESS, _INSUFFICIENT_SIZE):
             return None
         return [p.pid for p in found[: min(count.value, _MAX_PROCESSES)] if p.pid]
@@ -149,7 +220,7 @@ class NvmlReader:
         with contextlib.suppress(AttributeError):
             if self._lib.nvmlEventSetCreate(ctypes.byref(events)) != _SUCCESS:
                 return None
-            if self._call("nvmlDeviceRegisterEvents", ctypes.c_uint64(_EVENT_XID), events) == _SUCCESS:
+            if call(self._lib, self._gpu, "nvmlDeviceRegisterEvents", ctypes.c_uint64(_EVENT_XID), events) == _SUCCESS:
                 return events
             self._lib.nvmlEventSetFree(events)
         return None
@@ -167,7 +238,8 @@ class NvmlReader:
                 break
             if status != _SUCCESS:
                 return None
-            self._xids.append(int(event.data))
+            if self._instance is None or event.gpu_instance in (self._instance, _ALL_INSTANCES):
+                self._xids.append(int(event.data))
         return tuple(self._xids)
 
 

@@ -9,7 +9,8 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from farm.backends import HostDevice
+from farm.backends import HostDevice, Identity, _cuda_faults, _cuda_identity
+from farm.backends._cuda_identity import Gpu
 
 NAME = "cuda"
 ACCELERATOR = True
@@ -41,14 +42,13 @@ def peaks(model: str) -> tuple[float, float] | None:
     return next(((gbps, tflops) for part, gbps, tflops in PEAKS if f" {part} " in words), None)
 
 
+#: What CUDA's words mean; pure.
+fault = _cuda_faults.fault
+
+
 def parse_smi(text: str) -> list[HostDevice]:
     """`nvidia-smi --query-gpu=index,uuid,name --format=csv,noheader` as devices."""
-    devices = []
-    for line in text.splitlines():
-        parts = [p.strip() for p in line.split(",", 2)]
-        if len(parts) == 3 and parts[0].isdigit():
-            devices.append(HostDevice(id=parts[0], uuid=parts[1], name=parts[2]))
-    return devices
+    return [d for gpu in _cuda_identity.parse_smi(text) for d in gpu.devices]
 
 
 def smi(*query: str, deadline_s: float = 20.0) -> str:
@@ -62,25 +62,64 @@ def smi(*query: str, deadline_s: float = 20.0) -> str:
     return ""
 
 
+def gpus() -> list[Gpu]:
+    """This host's GPUs as nvidia-smi lists them, with their MIG devices; none where the tool is absent."""
+    found = _cuda_identity.parse_smi(smi(f"--query-gpu={_QUERY},mig.mode.current", "--format=csv,noheader"))
+    if not found:  # a driver that knows no MIG
+        found = _cuda_identity.parse_smi(smi(f"--query-gpu={_QUERY}", "--format=csv,noheader"))
+    return _cuda_identity.with_instances(found, smi("-L")) if any(g.instances is not None for g in found) else found
+
+
 def detect(count: int | None = None) -> list[HostDevice]:
-    """This host's NVIDIA GPUs as nvidia-smi lists them and CUDA_VISIBLE_DEVICES leaves them, at most `count`; none
-    where the tool is absent."""
-    devices = visible(parse_smi(smi(f"--query-gpu={_QUERY}", "--format=csv,noheader")), os.environ)
+    """This host's NVIDIA GPUs and MIG devices that CUDA_VISIBLE_DEVICES leaves, at most `count`.  A GPU in MIG mode
+    counts as its MIG devices, since CUDA opens nothing else of it."""
+    devices = visible_of(gpus(), os.environ)
     return devices[:count] if count else devices
+
+
+def complaints(deadline_s: float = 20.0) -> list[str]:
+    """What is wrong with this host's driver and GPUs, a sentence each with what to do; none where there is no NVML."""
+    from farm.backends import _nvml
+
+    try:
+        library = _nvml.load(deadline_s=deadline_s)
+    except OSError as error:
+        started = "nvmlInit" in str(error) or isinstance(error, TimeoutError)
+        return [str(error)] if started else []
+    try:
+        found: list[str] = _nvml.answered(_cuda_identity.complaints, library, deadline_s=deadline_s)
+    except OSError as error:
+        return [str(error)]
+    library.nvmlShutdown()
+    return found
 
 
 def visible(devices: list[HostDevice], environment: Mapping[str, str]) -> list[HostDevice]:
     """The devices that a mask of indexes or UUIDs (or beginnings of UUIDs) leaves, in the mask's order."""
+    return visible_of([Gpu(d.id, d.uuid, d.name) for d in devices], environment)
+
+
+def visible_of(found: list[Gpu], environment: Mapping[str, str]) -> list[HostDevice]:
+    """The same with MIG devices: one is named by its UUID; the index or UUID of a GPU in MIG mode names its first."""
     mask = environment.get("CUDA_VISIBLE_DEVICES")
     if mask is None:
-        return devices
+        return [d for gpu in found for d in gpu.devices]
     out: list[HostDevice] = []
     for item in (m.strip() for m in mask.split(",")):
-        match = next((d for d in devices if item and (d.id == item or d.uuid.startswith(item))), None)
+        match = _masked(found, item)
         if match is None:  # CUDA itself ends the list at the first entry that names nothing
             break
         out.append(match)
     return out
+
+
+def _masked(found: list[Gpu], item: str) -> HostDevice | None:
+    if not item:
+        return None
+    for gpu in found:
+        if gpu.index == item or gpu.uuid.startswith(item):
+            return next(iter(gpu.devices), None)
+    return next((d for gpu in found for d in gpu.instances or () if d.uuid.startswith(item)), None)
 
 
 def child_env(device_id: str) -> dict[str, str]:
@@ -95,14 +134,31 @@ def physical_id(device_id: str, options: Mapping[str, Any]) -> str:
 
     with contextlib.suppress(OSError, AttributeError):
         library = _nvml.load()
-        device = _nvml.handle(library, device_id)
-        found = _nvml.uuid(library, device) if device is not None else None
+        device = _nvml.answered(_nvml.handle, library, device_id)
+        found = _nvml.answered(_nvml.uuid, library, device) if device is not None else None
         library.nvmlShutdown()
         if found:
             return found
     listed = visible(parse_smi(smi(f"--query-gpu={_QUERY}", "--format=csv,noheader")),
                      {"CUDA_VISIBLE_DEVICES": device_id})  # fmt: skip
     return listed[0].uuid if listed else f"cuda-{device_id}"
+
+
+def identity(device_id: str, options: Mapping[str, Any]) -> Identity | None:
+    """What the device is, by NVML, else by nvidia-smi; None where neither answers in time.  Opens no context."""
+    del options
+    from farm.backends import _nvml
+
+    with contextlib.suppress(OSError, AttributeError):
+        library = _nvml.load()
+        device = _nvml.answered(_nvml.handle, library, device_id)
+        found: Identity | None = None
+        if device is not None:
+            found = _nvml.answered(_cuda_identity.by_nvml, library, device)
+        library.nvmlShutdown()
+        if found is not None and found.model:
+            return found
+    return _cuda_identity.by_smi(device_id, smi)
 
 
 def telemetry(device_id: str, options: Mapping[str, Any], spool: str) -> Any:
@@ -112,9 +168,9 @@ def telemetry(device_id: str, options: Mapping[str, Any], spool: str) -> Any:
 
     with contextlib.suppress(OSError, AttributeError):
         library = _nvml.load()
-        device = _nvml.handle(library, device_id)
+        device = _nvml.answered(_nvml.handle, library, device_id)
         if device is not None:
-            return _nvml.NvmlReader(library, device)
+            return _nvml.answered(_nvml.NvmlReader, library, device)
         library.nvmlShutdown()
     return _nvml.SmiReader(device_id, smi) if smi(f"--id={device_id}", "--query-gpu=uuid", "--format=csv") else None
 
@@ -131,11 +187,14 @@ def open_session(device_id: str, options: dict[str, Any]) -> Any:
         raise EnvironmentUnusable(f"{what}; install the vendor's torch build in this environment", "infra")
     props = torch.cuda.get_device_properties(0)
     uuid = f"GPU-{props.uuid}" if getattr(props, "uuid", None) else ""
+    if device_id.startswith("MIG-"):
+        uuid = device_id
     power, driver = _power_and_driver(uuid)
+    model = props.name.split(" MIG ")[0]  # the profile is the target's partition, which the supervising side reads
     session = TorchSession(
         backend=NAME,
         device=torch.device("cuda", 0),
-        target={"backend": NAME, "model": props.name, "power_limit_w": power},
+        target={"backend": NAME, "model": model, "power_limit_w": power},
         device_name=f"{props.name} {uuid}".strip(),
         timing_methods=("rotating_graph", "events", "profiler", "host"),
     )
@@ -186,9 +245,10 @@ def graph_nodes(graph: Any) -> dict[str, int] | None:
 
 def _power_and_driver(uuid: str) -> tuple[int | None, str]:
     args = ["--query-gpu=power.limit,driver_version", "--format=csv,noheader,nounits"]
-    text = smi(*([f"--id={uuid}"] if uuid else []), *args, deadline_s=10.0)
+    divided = uuid.startswith("MIG-")  # of which nvidia-smi prints neither: the driver's version is every GPU's
+    text = smi(*([f"--id={uuid}"] if uuid and not divided else []), *args, deadline_s=10.0)
     first = text.splitlines()[0].split(",") if text.strip() else []
     power: int | None = None
     with contextlib.suppress(ValueError, IndexError):
-        power = round(float(first[0]))
+        power = None if divided else round(float(first[0]))
     return power, first[1].strip() if len(first) > 1 else ""

@@ -18,10 +18,16 @@ A cell's script is a mapping; what is not there does not happen:
                          temperature_c, power_w, throttle (list of reasons), foreign (list of names); ecc_uncorrected
                          and xid (list), which it adds to its counters; with until_try, only in tries below that number
     keep_mib, keep_s     device memory that stays in use when the process ends, and for how long (else for good)
+    fault                fail as a device of the backend that is played does: illegal_access, hang, ub_overflow, aicore,
+                         abort, capture (`farm.backends._simulated`); classified by that backend's own `fault`
 
-A fake is the run's own and needs no lock.  With FARM_SIM_HOST in the environment it is device N of a host of that name,
-which all farms on this machine share as they would share an accelerator.  Its state is a file in the run's spool, so
-that the supervising side reads it as a driver is read: also while the process hangs, and after it died.
+A node's configuration may say `simulate:` and a backend; its devices are then fakes that play devices of that backend
+(option `as`): target, identity and failures are the vendor's, the name begins with `simulated`.
+
+A fake is the run's own and needs no lock.  One that plays a vendor's device on a node with a configuration, or any with
+FARM_SIM_HOST in the environment, is device N of a host of a name, which all farms on this machine share as they would
+share an accelerator.  Its state is a file in the run's spool, so that the supervising side reads it as a driver is
+read: also while the process hangs, and after it died.
 
 Its evidence is `simulated`: it proves something of the farm and nothing of a kernel.
 """
@@ -31,12 +37,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from farm.backends import HostDevice
+from farm.backends import HostDevice, Identity, _simulated
 from farm.child.protocol import Failed, Measured, Message, Phase, Run
 from farm.guard.telemetry import Counters, Process, Sample
 from farm.timing.methods import spends
@@ -68,20 +75,23 @@ def child_env(device_id: str) -> dict[str, str]:
 
 
 def physical_id(device_id: str, options: Mapping[str, Any]) -> str:
-    """What the fake's lock is named by: nothing, unless FARM_SIM_HOST makes it one that others share."""
-    del options
-    host = os.environ.get("FARM_SIM_HOST", "")
-    return f"sim-{host}-{device_id}" if host else ""
+    """What the fake's lock is named by: nothing, unless it stands on a host of a name, where others share it."""
+    return f"sim-{_simulated.place(options)}-{device_id}" if _simulated.host(options) else ""
+
+
+def identity(device_id: str, options: Mapping[str, Any]) -> Identity | None:
+    """Who the fake says it is where it plays a vendor's device, else None."""
+    return _simulated.identity(device_id, options)
 
 
 def telemetry(device_id: str, options: Mapping[str, Any], spool: str) -> SimReader:
     """What the fake says of itself to the supervising side."""
-    del options
-    return SimReader(_state_file(spool, device_id))
+    return SimReader(_state_file(spool, device_id, options))
 
 
-def _state_file(spool: str | Path, device_id: str) -> Path:
-    return Path(spool, f"sim-device-{device_id}.json")
+def _state_file(spool: str | Path, device_id: str, options: Mapping[str, Any]) -> Path:
+    """One file a fake: several hosts that this machine pretends to be may share a spool."""
+    return Path(spool, "-".join(w for w in ("sim-device", _simulated.place(options), device_id) if w) + ".json")
 
 
 class SimReader:
@@ -120,18 +130,25 @@ def open_session(device_id: str, options: dict[str, Any]) -> SimSession:
     time.sleep(float(options.get("start_s", 0)))
     if options.get("refuse"):
         raise RuntimeError(str(options["refuse"]))
-    return SimSession(device_id, str(options.get("model", "sim-1")))
+    return SimSession(device_id, options)
 
 
 class SimSession:
     """Plays each cell's script."""
 
-    def __init__(self, device_id: str, model: str):
-        self.device_id = device_id
+    def __init__(self, device_id: str, options: Mapping[str, Any]):
+        model = str(options.get("model", "sim-1"))
+        self.device_id, self.options = device_id, options
+        self.plays = _simulated.played(options)
         self.target: dict[str, Any] = {"backend": NAME, "model": model}
         self.device_name = f"{model} #{device_id}"
-        self.fingerprint: dict[str, Any] = {"python": ".".join(map(str, __import__("sys").version_info[:3]))}
+        self.fingerprint: dict[str, Any] = {"python": ".".join(map(str, sys.version_info[:3]))}
         self.fingerprint["uuid"] = f"{model}-{device_id}"
+        if self.plays:
+            self.target = _simulated.target(options)
+            self.device_name = f"simulated {self.target['model']} #{device_id}"
+            self.fingerprint |= {**_simulated.versions(options), "uuid": _simulated.uuid(device_id, options)}
+            self.fingerprint["python"] = ".".join(map(str, sys.version_info[:3]))  # the process's, whatever is played
         self.pipe: int | None = None  # the protocol's own descriptor, from `farm.child`; for lies
         self._leaks: list[bytes] = []
         self._profiled = False
@@ -143,7 +160,11 @@ class SimSession:
         if "until_attempt" in script and message.attempt >= int(script["until_attempt"]):
             script = {k: v for k, v in script.items() if k in ("time_us", "noise", "wall_s", "telemetry")}
         self._show(message, script)
-        method = message.cell["timing"]["method"]
+        method = message.call.get("timing_override") or message.cell["timing"]["method"]
+        try:
+            fault = _simulated.behaviour(self.plays or "cuda", str(script["fault"])) if "fault" in script else None
+        except ValueError as error:
+            return Failed(message.revision, message.round, message.attempt, "infra_error", "harness", str(error))
         if self._profiled and not spends(method):
             reason = f"a process that the profiler has spent was asked to time by {method}"
             return Failed(message.revision, message.round, message.attempt, "infra_error", "harness", reason)
@@ -151,6 +172,8 @@ class SimSession:
             say(Phase(message.revision, message.round, message.attempt, phase))
             if script.get("hang") == phase or (script.get("hang") is True and phase == "check"):
                 time.sleep(1e6)
+            if fault and fault.phase == phase:
+                return self._fail(message, fault)
         if script.get("leak_mib"):
             self._leaks.append(b"\x01" * (int(script["leak_mib"]) << 20))
         time.sleep(float(script.get("wall_s", 0.001)))
@@ -176,10 +199,30 @@ class SimSession:
             say(Phase(message.revision, message.round, message.attempt, "timing"))
             if script.get("hang") == "timing":
                 time.sleep(1e6)
+            if fault and fault.phase == "timing" and (method == "rotating_graph" or not fault.graph_only):
+                return self._fail(message, fault)
         outputs = _outputs(message, float(script.get("error", 0.0)), int(script.get("unwritten", 0)))
         facts = {"mode_resolved": message.cell["mode"], "launch": {"kernels": []}, "flags": [], "check_s": 0.0}
-        timing = self._timing(script, message.cell["timing"]["method"], samples)
+        timing = self._timing(script, method, samples)
         return Measured(message.revision, message.round, message.attempt, outputs, facts, timing)
+
+    def _fail(self, message: Run, fault: _simulated.Behaviour) -> Failed:
+        """Fail as the device that is played does; the process may not survive it."""
+        if fault.hangs:
+            time.sleep(1e6)
+        if fault.signal is not None:
+            os.write(2, fault.text.encode() + b"\n")  # as the vendor's runtime does, from native code
+            os.kill(os.getpid(), fault.signal)
+            time.sleep(10)
+        ids = (message.revision, message.round, message.attempt)
+        text = " ".join(f"{fault.error}: {fault.text}".split())
+        if fault.graph_only:
+            return Failed(*ids, "capture_failed", "harness", text, fatal=True)
+        found = _simulated.classified(self.plays, f"{fault.error}: {fault.text}") if self.plays else None
+        if found is None:
+            return Failed(*ids, "crashed", "kernel", f"{text} (in phase {fault.phase})", fatal=True)
+        reason = "; ".join(w for w in (found.what, f"{text} (in phase {fault.phase})") if w)
+        return Failed(*ids, found.status, found.owner, reason, fatal=found.lost)
 
     def measurer(self, policy: Mapping[str, Any]) -> Any:
         """What `farm calibrate` measures here: a scripted clock."""
@@ -206,7 +249,7 @@ class SimSession:
         said = dict(script.get("telemetry") or {})
         if count >= int(said.pop("until_try", count + 1)):
             said = {}
-        file = _state_file(Path(message.out_dir).parent, self.device_id)
+        file = _state_file(Path(message.out_dir).parent, self.device_id, self.options)
         state: dict[str, Any] = {}
         with contextlib.suppress(OSError, ValueError):
             state = json.loads(file.read_text(encoding="utf-8"))

@@ -56,9 +56,13 @@ class TorchMeasurer:
         cores: int,
         overlaps: bool,
         timers: Mapping[str, Timer] = POLICIES,
+        extras: Mapping[str, Any] | None = None,
+        make_copy: Callable[[Copy, int, bool], Function] | None = None,
     ):
-        self.device, self.policy, self.timers = device, dict(policy), timers
-        self.cache_bytes, self.cores, self.overlaps = cache_bytes, cores, overlaps
+        """`extras`: what the session's device brings to a `Bench` (`max_launches`, `recorder`); `make_copy`: as
+        `copier`, for a device that copies by other kernels."""
+        self.device, self.policy, self.timers, self.extras = device, dict(policy), timers, dict(extras or {})
+        self.cache_bytes, self.cores, self.overlaps, self._copier = cache_bytes, cores, overlaps, make_copy
         self._source: torch.Tensor | None = None  # of the last copy: a size's configurations share it
 
     def now(self) -> float:
@@ -81,7 +85,7 @@ class TorchMeasurer:
                 # random, as a kernel's data is: a part that moves zeros draws less power and keeps its clock
                 self._source = torch.randint(0, 1 << 30, (nbytes // 8,), dtype=torch.int32, device=self.device)
             source = self._source
-            function = copier(copy, self.cores, self.overlaps)
+            function = (self._copier or copier)(copy, self.cores, self.overlaps)
             if not torch.equal(function(source), source):
                 raise CannotMeasure("copies wrongly")
             return self._time(function, lambda: Problem([source.clone()], [], [], "no-grad-forward"), nbytes)
@@ -117,7 +121,7 @@ class TorchMeasurer:
         return found.p50 if found else 0.0
 
     def _bench(self, function: Function, make: Callable[[], Problem], nbytes: int) -> Bench:
-        return Bench(function, make, self.device, self.cache_bytes, nbytes, self.policy)
+        return Bench(function, make, self.device, self.cache_bytes, nbytes, self.policy, **self.extras)
 
     @contextmanager
     def _told(self) -> Any:

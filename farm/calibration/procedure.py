@@ -22,9 +22,8 @@ SMALLEST, LARGEST = MIB, 8 << 30
 ANCHORS = (1 * MIB, 16 * MIB, 128 * MIB, 2 << 30)
 #: A configuration within this of the best at a neighbouring anchor is measured between the anchors too.
 MARGIN = 1.04
-#: The copy that tells whether the device stays as it is.
+#: The copy that tells whether the device stays as it is: the second configuration, of so many bytes.
 DRIFT_BYTES = 64 * MIB
-DRIFT_COPY = COPIES[1]
 #: dtype -> edges of the square matrices whose product is timed; the best counts.  "tf32" is float32 by tensor cores.
 GEMMS: Mapping[str, tuple[int, ...]] = {
     "bfloat16": (4096, 8192),
@@ -96,7 +95,8 @@ def calibrate(
     device: Measurer, seconds: float, say: Callable[[str], None] = lambda text: None, copies: tuple[Copy, ...] = COPIES
 ) -> dict[str, Any]:
     """Measure within about `seconds`: {"curve", "skipped", "floors", "gemm", "drift", "notes", "seconds"}, as the file
-    of a calibration has them.  CannotMeasure where not one copy could be timed."""
+    of a calibration has them; `copies`: two configurations at least.  CannotMeasure where not one copy could be timed.
+    """
     begun, found = device.now(), _Found()
     spent = lambda: device.now() - begun  # noqa: E731 - a name for a clock
 
@@ -121,7 +121,7 @@ def calibrate(
     def drift() -> None:
         if fits(DRIFT_BYTES, device.free_bytes()):
             try:
-                found.drift.append((round(spent(), 3), device.copy_us(DRIFT_COPY, DRIFT_BYTES)))
+                found.drift.append((round(spent(), 3), device.copy_us(copies[1], DRIFT_BYTES)))
             except CannotMeasure as reason:
                 _note(found, f"drift: {reason}")
 
@@ -166,7 +166,7 @@ def calibrate(
         "skipped": [{"bytes": b, "why": why} for b, why in sorted(found.skipped.items())],
         "floors": floors,
         "gemm": found.gemm,
-        "drift": _drift(found.drift),
+        "drift": _drift(found.drift, copies[1]),
         "notes": found.notes,
         "seconds": round(spent(), 2),
     }
@@ -183,9 +183,9 @@ def _point(nbytes: int, times: Mapping[str, float]) -> dict[str, Any]:
     return {"bytes": nbytes, "us": us, "gbps": nbytes / us / 1e3, "config": best, "all": dict(times)}
 
 
-def _drift(found: list[tuple[float, float]]) -> dict[str, Any]:
+def _drift(found: list[tuple[float, float]], copy: Copy) -> dict[str, Any]:
     """The same copy over the whole time; `spread` is the widest difference over the smallest."""
     times = [us for _, us in found]
     spread = (max(times) - min(times)) / min(times) if times and min(times) > 0 else None
     at = [s for s, _ in found]
-    return {"bytes": DRIFT_BYTES, "config": DRIFT_COPY.name, "us": times, "at_s": at, "spread": spread}
+    return {"bytes": DRIFT_BYTES, "config": copy.name, "us": times, "at_s": at, "spread": spread}

@@ -11,8 +11,11 @@ import ctypes
 import faulthandler
 import json
 import os
+import select
 import signal
 import sys
+import threading
+import time
 import traceback
 from typing import Any
 
@@ -21,11 +24,15 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def _die_with_parent() -> None:
-    """Ask the kernel to kill this process when the thread that started it ends, whatever ends it."""
+    """Ask the kernel to kill this process when the thread that started it ends, whatever ends it.  Not where something
+    else stands between (a container's client): its threads come and go; see `_end_with_pipe`."""
+    if os.environ.get("FARM_WRAPPED") == "1":
+        os.environ.pop("FARM_PARENT", "")
+        return
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     parent = os.environ.pop("FARM_PARENT", "")
-    if parent and os.getppid() != int(parent) and os.environ.get("FARM_WRAPPED") != "1":
+    if parent and os.getppid() != int(parent):
         os._exit(1)  # the parent died before we asked
 
 
@@ -46,10 +53,25 @@ def _private_pipes() -> tuple[Any, Any]:
     return source, sink
 
 
+def _end_with_pipe(descriptor: int) -> None:
+    """Leave, whatever else this process does, once nobody holds the other end of the protocol: the supervisor died, or
+    killed the client that stands between, which in a container ends nothing here."""
+    poll = select.poll()
+    poll.register(descriptor, 0)  # only that it was hung up; what is said is the main thread's to read
+    while not any(event & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, event in poll.poll()):
+        time.sleep(0.1)
+    if os.getpgrp() == os.getpid():  # what it started goes with it
+        with contextlib.suppress(OSError):
+            os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
 def main(argv: list[str]) -> int:
     _die_with_parent()
     _adopt_orphans()
     source, sink = _private_pipes()
+    if os.environ.get("FARM_WRAPPED") == "1":
+        threading.Thread(target=_end_with_pipe, args=(source.fileno(),), name="pipe", daemon=True).start()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by a Ray worker and inherited: ptxas must be able to fail
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to handle
     faulthandler.enable()

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from farm.calibration import procedure
+from farm.calibration.copies import COPIES
+from farm.calibration.npu import COPIES as NPU_COPIES
 from farm.child.protocol import Calibrate, Calibrated, Failed, Message, Phase
 
 
@@ -20,7 +22,8 @@ def calibrate(session: Any, message: Calibrate, say: Callable[[Message], None]) 
 
     try:
         device = session.measurer(message.policy) if hasattr(session, "measurer") else _torch(session, message.policy)
-        return Calibrated(*ids, procedure.calibrate(device, message.seconds, step))
+        npu = getattr(session, "backend", "") == "ascend"
+        return Calibrated(*ids, procedure.calibrate(device, message.seconds, step, NPU_COPIES if npu else COPIES))
     except procedure.CannotMeasure as reason:
         return Failed(*ids, "unsupported", "device", str(reason), "", True)
     except Exception as error:
@@ -33,6 +36,7 @@ def _torch(session: Any, policy: dict[str, Any]) -> Any:
         raise procedure.CannotMeasure(f"backend {session.backend} has no timing method {policy['method']}")
     import torch
 
+    from farm.calibration import npu
     from farm.calibration.device import TorchMeasurer
 
     api = torch.get_device_module(session.device.type)
@@ -42,6 +46,11 @@ def _torch(session: Any, policy: dict[str, Any]) -> Any:
         session.device,
         policy=policy,
         cache_bytes=session.cache_bytes,
-        cores=int(getattr(found, "multi_processor_count", 0) or 1),
+        cores=int(getattr(found, "multi_processor_count", 0) or getattr(found, "vector_core_num", 0) or 1),
         overlaps=nvidia and int(getattr(found, "major", 0)) >= 9,
+        extras={
+            "max_launches": getattr(session, "max_graph_launches", None),
+            "recorder": getattr(session, "recorder", None),
+        },
+        make_copy=npu.copier if session.backend == "ascend" else None,
     )

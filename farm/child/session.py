@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from farm import backends
+from farm.backends import Fault
 from farm.child import calling, tensors, traffic
 from farm.child.checked import Calls
 from farm.child.findings import disqualifying
@@ -52,6 +54,8 @@ class TorchSession:
         self.timing_methods = timing_methods
         self.cache_bytes = 64 << 20
         self.graph_nodes: Callable[[Any], dict[str, int] | None] | None = None  # counts what a captured graph launches
+        self.max_graph_launches: int | None = None  # more calls than this no graph of the device holds
+        self.recorder: Callable[[], Any] | None = None  # the vendor's record of kernels (farm.timing.policies.Recorder)
         self.fingerprint: dict[str, Any] = {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -294,8 +298,8 @@ class _Attempt:
         """As `time`; a cell that is right, and whose buffer sets do not fit beside it, is not timed."""
         try:
             return self.time(function, checked)
-        except torch.OutOfMemoryError:
-            if not self.crowded():
+        except Exception as error:
+            if not (_memory_is_out(error, _vendors(self.s.backend, error)) and self.crowded()):
                 raise
         self.facts["flags"].append("not timed: what timing needs beside one call does not fit in the device's memory")
         self.cut = True
@@ -327,6 +331,8 @@ class _Attempt:
                 bytes_moved=int(self.m.work.get("bytes_moved", 0)),
                 policy=policy,
                 nodes=self.s.graph_nodes,
+                max_launches=self.s.max_graph_launches,
+                recorder=self.s.recorder,
             )
         except CaptureFailed as error:
             raise _CaptureFailed(str(error)) from error
@@ -363,13 +369,18 @@ class _Attempt:
             return self.failed("infra_error", "infra", f"the outputs could not be written: {error}", trace)
         if isinstance(error, _InputsUnreadable):
             return self.failed("infra_error", "infra", str(error), trace)
-        if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or _cpu_is_full(error):
+        fault = _vendors(self.s.backend, error)
+        if _memory_is_out(error, fault):
             if self.making and self.lean:
                 return self.failed("unsupported", "harness", f"the cell does not fit in the device's memory ({text})")
             if self.s.device.type != "cpu" and self.crowded():
                 what = "one call fits in the device's memory, what its checks hold beside it does not"
                 return self.failed("unsupported", "harness", f"{what} ({text})")
             return self.failed("out_of_memory", "kernel", text, trace)
+        if fault is not None:
+            told = f"{fault.what}; " if fault.what else ""
+            lost = fault.lost or _device_is_lost(error, self.s.device)
+            return self.failed(fault.status, fault.owner, f"{told}{text} (in phase {self.phase})", trace, lost)
         module = type(error).__module__
         if module.startswith("triton.compiler") or type(error).__name__ in ("OutOfResources", "PTXASError"):
             return self.failed("compile_error", "kernel", text, trace)
@@ -407,9 +418,21 @@ def _bind_early(timing_methods: tuple[str, ...]) -> None:
         import farm.timing.policies  # noqa: F401
 
 
-def _cpu_is_full(error: Exception) -> bool:
-    """torch's allocator for the CPU has no exception of its own."""
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+def _vendors(backend: str, error: BaseException) -> Fault | None:
+    """What the vendor's words in an exception, or in what it was raised from, mean; None where they are not the
+    vendor's."""
+    read = getattr(backends.get(backend), "fault", None)
+    if read is None:
+        return None
+    found: Fault | None = read("\n".join(f"{type(e).__name__}: {e}" for e in (error, error.__cause__) if e))
+    return found
+
+
+def _memory_is_out(error: Exception, fault: Fault | None) -> bool:
+    """Whether torch or the vendor says so; torch's allocator for the CPU has no exception of its own."""
+    full = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    told = fault is not None and fault.status == "out_of_memory"
+    return full or told or isinstance(error, (torch.OutOfMemoryError, MemoryError))
 
 
 def _device_is_lost(error: Exception, device: torch.device) -> bool:

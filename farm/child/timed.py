@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from farm.child.calling import Problem, WrongAnswer
-from farm.timing.policies import POLICIES, Bench, TimingResult
+from farm.timing.policies import POLICIES, Bench, Recorder, TimingResult, Unusable
 from farm.timing.policies.common import same_bits
 
 #: Two calls may agree by chance in so few elements (a norm of one column is a sign).
@@ -73,15 +73,29 @@ def measure(
     bytes_moved: int,
     policy: dict[str, Any],
     nodes: Callable[[Any], dict[str, int] | None] | None = None,
+    max_launches: int | None = None,
+    recorder: Callable[[], Recorder] | None = None,
 ) -> TimingResult:
-    """The policy's result over buffer sets made from `problem`, which no call ever gets.
+    """The policy's result over buffer sets made from `problem`, which no call ever gets.  The last three are what the
+    session's device brings (`farm.timing.policies.common.Bench`).
+
+    Where `method` stands in for the cell's own (a capture failed) and is Unusable here, `events` does.
 
     WrongAnswer where timed launches give the same outputs whatever their inputs.  That they do so once may be the data
     (a norm of rows that differ in scale alone), so it is asked again over random values.
     """
     bench = Bench(function, lambda: copied(problem), device, cache_bytes, bytes_moved, policy,
-                  other=lambda n: rolled(problem, n), nodes=nodes or (lambda graph: None))  # fmt: skip
-    result = POLICIES[method](bench)
+                  other=lambda n: rolled(problem, n), nodes=nodes or (lambda graph: None),
+                  max_launches=max_launches, recorder=recorder)  # fmt: skip
+    try:
+        result = POLICIES[method](bench)
+    except Unusable as reason:
+        if method == policy["method"]:
+            raise
+        method = "events"
+        result = POLICIES[method](bench)
+        result.flags.append(f"timed by events: {reason}")
+        result.profiled = True  # the monitor may be on: no graph is timed beside it
     if deaf(result):
         short = {**policy, "max_seconds": 1e-3, "min_samples": 1}
         if deaf(POLICIES[method](replace(bench, other=lambda n: drawn(problem, n), policy=short))):

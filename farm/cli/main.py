@@ -16,7 +16,20 @@ from farm.cli.text import printable
 from farm.errors import FarmError
 
 #: Command -> module in farm.cli with `add(subparsers)` and `run(args) -> int`.
-COMMANDS = ("run", "plan", "compile", "judge", "dashboard", "export", "calibrate", "doctor", "schema")
+COMMANDS = (
+    "run",
+    "plan",
+    "merge",
+    "resume",
+    "compile",
+    "judge",
+    "dashboard",
+    "export",
+    "calibrate",
+    "nodes",
+    "doctor",
+    "schema",
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -56,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
     args = top.parse_args(arguments)
     args.argv = list(arguments)
     try:
-        with surviving() if args.command in ("run", "compile") else nullcontext():
+        with surviving() if args.command in ("run", "resume", "compile") else nullcontext():
             code: int = import_module(f"farm.cli.{args.command}").run(args)
             sys.stdout.flush()
         return code

@@ -6,9 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from farm.cli import common
+from farm.cli import common, launching
 from farm.errors import StoreError
 from farm.matrix import plan
+from farm.matrix.plan import Count
+from farm.sites import planfile
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -21,28 +23,39 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     common.matrix_options(p)
     p.add_argument("--json", action="store_true", help="the whole plan: every cell with id and key")
-    p.add_argument("--out", metavar="PLAN", type=Path, help="write the JSON plan to this file")
+    p.add_argument("--out", metavar="PLAN", type=Path, help="write the plan to this file, for farm run --plan")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan."""
     asked = common.named_backends(args)
     found = plan(common.matrices(args), asked, select=args.select)
+    text = ""
+    if args.out or args.json:
+        providers, _ = launching.packed(common.own_providers(args))
+        text = planfile.write(found, providers)
     if args.out:
         try:
-            args.out.write_text(found.to_json() + "\n", encoding="utf-8")
+            args.out.write_text(text, encoding="utf-8")
         except OSError as error:
             raise StoreError(f"--out {args.out}: cannot be written ({error.strerror})") from None
     if args.json:
-        sys.stdout.write(found.to_json() + "\n")
+        sys.stdout.write(text)
         return 0
     for cell in found.cells:
         note = f"   skipped: {cell.skip_reason}" if cell.skip_reason else ""
         print(f"{cell.cell_id}{note}")
     print()
     for backend, count in found.backends.items():
-        print(
-            f"{backend}: {count.cells} cells, {count.skipped} of them skipped by a rule, "
-            f"about {count.seconds:.0f} s of work on one device"
-        )
+        print(_told(backend, count))
+        for target, its in found.targets.items():
+            if target.partition(":")[0] == backend:
+                print(f"  {_told(target, its)}")
     return 0
+
+
+def _told(place: str, count: Count) -> str:
+    return (
+        f"{place}: {count.cells} cells, {count.skipped} of them skipped by a rule, "
+        f"about {count.seconds:.0f} s of work on one device"
+    )

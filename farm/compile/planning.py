@@ -25,7 +25,7 @@ def plan_for(matrices: Sequence[Matrix], targets: Sequence[CompileTarget], selec
     """
     found: list[Cell] = []
     counts: dict[str, Count] = {}
-    ordinary = plan(matrices, known.backends(targets), select=select)
+    ordinary = plan(matrices, known.backends(targets), select=select, named_targets=False)
     for target in targets:
         subjects = [c for c in ordinary.cells if c.role == "subject" and c.backend == target.backend]
         for cell in subjects:

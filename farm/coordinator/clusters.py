@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import queue
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from farm import backends, spool
 from farm.actor import DeviceActor
 from farm.errors import BackendError
+from farm.nodes import config as node_config
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,18 @@ class Slot:
 
     device: str  # unique in the run: cpu:0, host/cuda:1
     backend: str
-    node: str = ""
+    node: str = ""  # Ray's id of its node
     device_id: str = ""
+    host: str = ""  # the node's name: of one host's devices, equal
+    labels: Mapping[str, str] = field(default_factory=dict)  # the node's `farm/...` labels, without that prefix
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a cluster has gained, and which of the run's devices an operator wants back."""
+
+    new: tuple[Slot, ...] = ()
+    drained: tuple[str, ...] = ()  # each device once, until its node is restored
 
 
 class Cluster(Protocol):
@@ -39,6 +51,10 @@ class Cluster(Protocol):
 
     def events(self, wait_s: float) -> list[dict[str, Any]]: ...
 
+    def refresh(self) -> Changes: ...
+
+    def report(self, slot: Slot, event: Mapping[str, Any]) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -50,9 +66,21 @@ def spool_folder(run_id: str) -> str:
     return path
 
 
+def local_devices(backend: str, count: int | None = None) -> list[backends.HostDevice]:
+    """Devices of this host as its configuration has them: fakes where it simulates the backend, at most its `devices`;
+    at most `count`."""
+    config = node_config.load()
+    most = count or (config.devices if config.backend == backend else None)
+    if config.simulate and config.backend == backend:
+        fakes: list[backends.HostDevice] = backends.get("sim").detect(most or config.simulate.get("devices"))
+        return fakes
+    found: list[backends.HostDevice] = backends.usable(backend).detect(most)
+    return found
+
+
 def host_devices(backend: str, count: int | None) -> list[backends.HostDevice]:
     """Devices of this host, or a BackendError that says what was looked for."""
-    found: list[backends.HostDevice] = backends.usable(backend).detect(count)
+    found = local_devices(backend, count)
     if not found:
         raise BackendError(
             f"--backend {backend}: this host has no such device (farm doctor says what was looked for); "
@@ -75,8 +103,9 @@ class InlineCluster:
         self._closed = False
 
     def slots(self, wanted: list[str]) -> list[Slot]:
+        host, labels = socket.gethostname(), dict(node_config.load().labels)
         return [
-            Slot(f"{backend}:{d.id}", backend, "", d.id)
+            Slot(f"{backend}:{d.id}", backend, "", d.id, host, labels)
             for backend in wanted
             for d in host_devices(backend, self._count)
         ]
@@ -109,6 +138,13 @@ class InlineCluster:
             pass
         # an actor that was replaced speaks of attempts that another one has by now
         return [event for actor, event in said if self._actors.get(event["device"]) is actor]
+
+    def refresh(self) -> Changes:
+        """Nothing joins or leaves a process."""
+        return Changes()
+
+    def report(self, slot: Slot, event: Mapping[str, Any]) -> None:
+        """Nobody outside the run is to know."""
 
     def close(self) -> None:
         self._closed = True

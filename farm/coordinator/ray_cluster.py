@@ -10,27 +10,29 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import socket
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from farm import __version__, backends, spool
-from farm.coordinator.clusters import Slot, host_devices, spool_folder
+from farm.coordinator.clusters import Changes, Slot, host_devices, spool_folder
+from farm.coordinator.nodes import Watch, explicit_auth, refused, settings
+from farm.coordinator.roster import LABEL, NAME_LABEL, PREFIX, Node, Roster, nodes
+from farm.deadline import Deadline
 from farm.errors import BackendError, InfraError
+from farm.nodes import config as node_config
+from farm.nodes.command import label_of
 
 POLL_SECONDS = 2.0
 STOP_SECONDS = 2.0  # then it is killed; its child dies with it
 SILENCE_SECONDS = 45.0  # a poll that is not answered by then: its actor or its node hangs
-LABEL = "farm/backend"
-
-
-def _settings() -> None:
-    """What Ray reads from the environment, all before its first import."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper", "true")
+LOOK_SECONDS = 2.0  # how often nodes that have left are looked for
+FETCH_SECONDS = 60.0  # a bundle is some hundred KiB
+GONE = "its node has left the cluster"
+ANSWER_SECONDS = 1.0  # what the registry of nodes may take while a run goes on
 
 
 class RayCluster:
@@ -40,19 +42,22 @@ class RayCluster:
         self._count = devices
         self.spool = spool_folder(run_id)
         self._actors: dict[str, Any] = {}
-        self._nodes: dict[str, str] = {}  # device -> node id
+        self._slots: dict[str, Slot] = {}
         self._polls: dict[Any, tuple[str, float]] = {}
         self._judges: dict[str, list[Any]] = {}
         self._local = address == "local"
-        _settings()
+        self._run = run_id
+        self._roster = Roster(devices, self._local)
+        self._packed: list[dict[str, Any]] | None = None
+        self._next_look = Deadline(LOOK_SECONDS)
+        settings()
         if self._local:
             self._host = {b: host_devices(b, devices) for b in wanted or []}
             os.environ["RAY_AUTH_MODE"] = "token"
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
             os.environ["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
-        elif "RAY_AUTH_MODE" not in os.environ:
-            has_token = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
-            os.environ["RAY_AUTH_MODE"] = "token" if has_token else "disabled"
+        else:
+            explicit_auth()
         import ray
 
         self._ray = ray
@@ -60,13 +65,11 @@ class RayCluster:
         try:
             ray.init(**self._init_arguments(address))
         except Exception as error:
-            first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            token = "" if self._local else "if the cluster has a token, set RAY_AUTH_TOKEN; "
-            raise InfraError(
-                f"--address {address}: Ray did not {'start' if self._local else 'answer'} ({first}); {token}"
-                "farm doctor checks this host, --address inline runs without Ray"
-            ) from error
-        self._raylet = _own_raylet() if self._local else None
+            raise refused(address, error, ours=self._local) from error
+        self._raylet = _raylet_of(ray.get_runtime_context().get_node_id())
+        self._watch = None if self._local else Watch(ray)
+        if self._watch:
+            self._watch.look(ANSWER_SECONDS * 5)
 
     def _init_arguments(self, address: str) -> dict[str, Any]:
         common: dict[str, Any] = {"namespace": "farm", "log_to_driver": False, "logging_level": "ERROR"}
@@ -80,74 +83,68 @@ class RayCluster:
                     gpus += amount * len(found)
                 else:
                     resources[name] = amount * len(found)
+        labels = {f"{PREFIX}{k}": v for k, v in node_config.load().labels.items()}
+        if self._host:
+            labels |= {LABEL: ".".join(self._host), NAME_LABEL: label_of(socket.gethostname()) or "localhost"}
         return {
             "address": "local",
             "include_dashboard": False,
             "num_cpus": max(2, os.cpu_count() or 2),
             "num_gpus": gpus,
             "resources": resources,
-            "labels": {LABEL: ".".join(self._host)} if self._host else {},
+            "labels": labels,
             "object_store_memory": 128 << 20,
             **common,
         }
 
     def available(self) -> dict[str, int]:
-        """Backend -> devices, as the nodes' labels and resources say."""
-        out: dict[str, int] = {}
-        for node in self._alive():
-            for backend in self._backends_of(node):
-                out[backend] = out.get(backend, 0) + self._devices_of(node, backend)
-        return out
+        """Backend -> devices that a run could have, as the nodes' labels and resources say."""
+        return self._roster.available(self._table(), self._away)
 
-    def _alive(self) -> list[dict[str, Any]]:
-        return [n for n in self._ray.nodes() if n["Alive"]]
+    def _table(self) -> list[Node]:
+        return nodes(self._ray.nodes())
 
-    def _backends_of(self, node: dict[str, Any]) -> list[str]:
-        return [b for b in str(node.get("Labels", {}).get(LABEL, "")).split(".") if b]
+    def _away(self, node: Node) -> str:
+        return self._watch.away(node) if self._watch else ""
 
-    def _devices_of(self, node: dict[str, Any], backend: str) -> int:
-        module = backends.get(backend)
-        resource = next(iter(getattr(module, "RESOURCE", {"GPU": 1})))
-        name = "GPU" if resource == "num_gpus" else resource
-        have = int(node["Resources"].get(name, 0))
-        if not have and not getattr(module, "ACCELERATOR", False):
-            have = min(2, int(node["Resources"].get("CPU", 0)))  # a node that offers cpu by its label alone
-        return min(have, self._count) if self._count else have
-
-    def slots(self, wanted: list[str]) -> list[Slot]:
-        """One slot per device of each wanted backend.  BackendError names what the cluster has instead."""
-        out: list[Slot] = []
+    def slots(self, wanted: list[str], *, absent: bool = False) -> list[Slot]:
+        """One slot per device of each wanted backend.  BackendError names what the cluster has instead, unless
+        backends may be `absent` for now (`refresh` gives their devices when they come)."""
         for backend in wanted:
             backends.usable(backend)
-            mine = [
-                Slot(
-                    f"{node['NodeName']}/{backend}:{i}" if not self._local else f"{backend}:{i}",
-                    backend,
-                    node["NodeID"],
-                )
-                for node in self._alive()
-                if backend in self._backends_of(node)
-                for i in range(self._devices_of(node, backend))
-            ]
-            if not mine:
+        table = self._table()
+        out = self._roster.begin(table, wanted, self._away)
+        for backend in wanted if not absent else ():
+            if not any(slot.backend == backend for slot in out):
                 have = ", ".join(f"{b} ({n})" for b, n in self.available().items()) or "none"
+                drained = [n.name for n in table if n.alive and backend in n.backends and self._away(n)]
+                cure = (
+                    f"farm nodes restore {drained[0]}, which is drained," if drained else
+                    f"label its nodes {LABEL}={backend} (farm nodes join does)"
+                )  # fmt: skip
                 raise BackendError(
                     f"--backend {backend}: the cluster has no such device (it has: {have}); "
-                    f"label its nodes {LABEL}={backend} or leave the backend out"
+                    f"{cure} or leave the backend out"
                 )
-            out += mine
-        names: dict[str, int] = {}
-        unique = []
-        for slot in out:  # fake clusters have several nodes of one name
-            n = names[slot.device] = names.get(slot.device, 0) + 1
-            unique.append(slot if n == 1 else Slot(f"{slot.device}~{n}", slot.backend, slot.node))
-        return unique
+        return out
+
+    def refresh(self) -> Changes:
+        """Devices of nodes that joined or were restored, and devices whose nodes an operator has drained."""
+        if self._watch is None:
+            return Changes()
+        self._watch.look(ANSWER_SECONDS)
+        return self._roster.refresh(self._table(), self._away, self._actors)
+
+    def report(self, slot: Slot, event: Mapping[str, Any]) -> None:
+        """Tell the cluster's registry what became of a device, for `farm nodes`."""
+        if self._watch is not None:
+            self._watch.seen(slot.labels.get("node", slot.host), slot.device, {**event, "run": self._run})
 
     def _judges_on(self, node: str) -> list[Any]:
         if node not in self._judges:
             from farm.judge import ray_judge
 
-            cpus = next((int(n["Resources"].get("CPU", 2)) for n in self._alive() if n["NodeID"] == node), 2)
+            cpus = next((int(n.resources.get("CPU", 2)) for n in self._table() if n.id == node and n.alive), 2)
             # Processes rather than threads: NumPy's calls on a block are short, and threads of one interpreter then
             # mostly wait for each other (4 processes of 8 threads fell 8 s behind two H200, 16 of 2 did not).
             count, threads = max(1, min(16, cpus // 2)), 2
@@ -156,13 +153,20 @@ class RayCluster:
 
     def start(self, slot: Slot, config: dict[str, Any]) -> None:
         module = backends.usable(slot.backend)
-        node = next((n for n in self._alive() if n["NodeID"] == slot.node), None)
+        self._slots[slot.device] = slot
+        node = next((n for n in self._table() if n.alive and n.id == slot.node), None)
         if node is None:
-            self._dead_on_arrival(slot, "its node has left the cluster")
+            self._dead_on_arrival(slot, GONE)
+            return
+        there = slot.labels.get("version", "")
+        if there and there != label_of(__version__):
+            self._dead_on_arrival(
+                slot, f"its node has kernel-farm {there}, this run's is {__version__}: install one on both"
+            )
             return
         request = dict(getattr(module, "RESOURCE", {}))
         gpus = request.pop("num_gpus", 0)
-        request = {k: v for k, v in request.items() if node["Resources"].get(k)}
+        request = {k: v for k, v in request.items() if node.resources.get(k)}
         remote = self._ray.remote(_RayDevice)
         actor = remote.options(
             num_cpus=0,
@@ -171,10 +175,26 @@ class RayCluster:
             label_selector={"ray.io/node-id": slot.node},
             max_restarts=0,
             max_concurrency=4,
-        ).remote({**config, "spool": self.spool, "farm_version": __version__}, self._judges_on(slot.node))
+        ).remote(
+            {
+                "labels": dict(slot.labels), **config, "spool": self.spool, "farm_version": __version__,
+                "bundles": self._bundles(),
+            },
+            self._judges_on(slot.node),
+        )  # fmt: skip
         self._actors[slot.device] = actor
-        self._nodes[slot.device] = slot.node
         self._poll(slot.device)
+
+    def _bundles(self) -> list[dict[str, Any]]:
+        """What children import, for nodes where another revision of it, or none, is installed: put into the object
+        store once, fetched once by each node."""
+        if self._local:
+            return []
+        if self._packed is None:
+            from farm import bundle
+
+            self._packed = [{**b.plain(), "blob": self._ray.put(b.blob)} for b in bundle.pack_all()]
+        return self._packed
 
     def _dead_on_arrival(self, slot: Slot, reason: str) -> None:
         ref = self._ray.put([{"event": "device_down", "device": slot.device, "reason": reason, "final": True}])
@@ -193,6 +213,7 @@ class RayCluster:
 
     def stop(self, device: str) -> None:
         actor = self._actors.pop(device, None)
+        self._slots.pop(device, None)
         self._polls = {r: v for r, v in self._polls.items() if v[0] != device}
         if actor is not None:
             with contextlib.suppress(Exception):
@@ -203,10 +224,14 @@ class RayCluster:
     def events(self, wait_s: float) -> list[dict[str, Any]]:
         if self._raylet and not _alive(self._raylet):
             self.lost = True
-            raise InfraError("Ray's own process on this host died (killed from outside, or the host is out of memory)")
-        if not self._polls:
-            time.sleep(min(wait_s, 0.05))
-            return []
+            raise InfraError(
+                "Ray's own process on this host died (killed from outside, the host is out of memory, or so busy that "
+                "the head took its node for dead)"
+            )
+        gone = self._left()
+        if gone or not self._polls:
+            time.sleep(0 if gone else min(wait_s, 0.05))
+            return gone
         ready, _ = self._ray.wait(list(self._polls), num_returns=1, timeout=wait_s)
         now = time.monotonic()
         out: list[dict[str, Any]] = []
@@ -218,6 +243,9 @@ class RayCluster:
                 out.append(self._down(device, error))
                 continue
             out += [{**event, "device": device, "at": now} for event in found]
+            for event in found:
+                if event["event"] == "device_up" and device in self._slots:
+                    self.report(self._slots[device], event)
             self._poll(device)
         silent = [ref for ref, (_, since) in self._polls.items() if now - since > POLL_SECONDS + SILENCE_SECONDS]
         if silent:
@@ -227,6 +255,25 @@ class RayCluster:
             device, _ = self._polls.pop(ref)
             out.append({"event": "device_down", "device": device, "at": now, "final": False,
                         "reason": f"its actor answered nothing for {SILENCE_SECONDS:g} s"})  # fmt: skip
+        return out
+
+    def _left(self) -> list[dict[str, Any]]:
+        """Devices whose nodes have left the cluster and that have nothing more to say.
+
+        An actor that was being started there would wait for its node for ever.
+        """
+        if self._local or not self._next_look.expired:
+            return []
+        self._next_look = Deadline(LOOK_SECONDS)
+        alive = {n.id for n in self._table() if n.alive}
+        waiting = [ref for ref, (d, _) in self._polls.items() if d in self._slots and self._slots[d].node not in alive]
+        if waiting:
+            _, waiting = self._ray.wait(waiting, num_returns=len(waiting), timeout=0)
+        out = []
+        for ref in waiting:
+            device, _ = self._polls.pop(ref)
+            out.append({"event": "device_down", "device": device, "at": time.monotonic(), "final": True,
+                        "reason": GONE})  # fmt: skip
         return out
 
     def _down(self, device: str, error: Exception) -> dict[str, Any]:
@@ -247,7 +294,10 @@ class RayCluster:
         stopping = [a.stop.remote() for a in self._actors.values() if a is not None]
         with contextlib.suppress(Exception):
             self._ray.wait(stopping, num_returns=len(stopping), timeout=10)
-        cleaning = [j[0].clean.remote() for j in self._judges.values() if j]
+        alive: set[str] = set()
+        with contextlib.suppress(Exception):
+            alive = {n.id for n in self._table() if n.alive}
+        cleaning = [pool[0].clean.remote() for node, pool in self._judges.items() if node in alive]
         with contextlib.suppress(Exception):
             self._ray.wait(cleaning, num_returns=len(cleaning), timeout=10)
         for actor in [*self._actors.values(), *(j for pool in self._judges.values() for j in pool)]:
@@ -259,12 +309,13 @@ class RayCluster:
         spool.remove(self.spool)
 
 
-def _own_raylet() -> int | None:
-    """The pid of the raylet that this process started."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            name, _, rest = path.read_text(encoding="utf-8", errors="replace").rpartition(")")
-            if name.partition("(")[2] == "raylet" and int(rest.split()[1]) == os.getpid():
+def _raylet_of(node: str) -> int | None:
+    """The pid of the raylet that this process is connected by; None where another namespace hides it.  Without it Ray
+    ends this process, with an exit code that would mean findings."""
+    flag = f"--node_id={node}".encode()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if flag in path.read_bytes().split(b"\0"):
                 return int(path.parent.name)
     return None
 
@@ -287,14 +338,15 @@ class _RayDevice:
         from farm import __version__ as here
         from farm.actor import DeviceActor
         from farm.judge import RayJudges
+        from farm.nodes.masks import granted
 
         if here != config["farm_version"]:
             raise RuntimeError(f"this node has kernel-farm {here}, the coordinator {config['farm_version']}")
-        ids = ray.get_runtime_context().get_accelerator_ids()
-        mine = [str(x) for found in ids.values() for x in found]
-        device_id = os.environ.get("CUDA_VISIBLE_DEVICES", "") if mine else ""
+        ids = [str(x) for found in ray.get_runtime_context().get_accelerator_ids().values() for x in found]
         index = config["device"].rsplit(":", 1)[-1].split("~")[0]
-        self._inner = DeviceActor({**config, "device_id": device_id or (mine[0] if mine else index)}, RayJudges(judges))
+        device_id = granted(config["backend"], os.environ, ids, index)
+        bundles = [{**b, "blob": ray.get(b["blob"], timeout=FETCH_SECONDS)} for b in config.get("bundles", [])]
+        self._inner = DeviceActor({**config, "device_id": device_id, "bundles": bundles}, RayJudges(judges))
 
     def submit(self, lease: dict[str, Any]) -> None:
         self._inner.submit(lease)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,37 +10,35 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
-from farm import backends, results
+from farm import results
 from farm.accuracy import evaluate
+from farm.before import Before
 from farm.calls import call_for
-from farm.cell import FARM_FAULTS, Cell, Owner, Status, Target
+from farm.cell import Cell, Status, Target
 from farm.coordinator.clusters import Cluster, Slot
-from farm.coordinator.roofs import Roofs, beyond_the_curve
-from farm.deadline import Deadline
+from farm.coordinator.fleet import Fleet
+from farm.coordinator.reports import Reports
+from farm.coordinator.roofs import Roofs
 from farm.errors import FarmError, InfraError
-from farm.matrix import Plan, estimate_seconds, tolerances_for
+from farm.matrix import Plan, estimate_seconds, quiet_of, tolerances_for
 from farm.ops import contract
 from farm.scheduler import (
     Action,
     Conclude,
-    DeviceDown,
-    DeviceUp,
-    Ended,
     Event,
     Finish,
     Grant,
     Interrupted,
-    LeaseDone,
-    MeasuredEvent,
     Replace,
     Retire,
     Scheduler,
-    Started,
+    Start,
     Tick,
 )
 from farm.simulation import script_for
 from farm.store import RunWriter
 from farm.supervise import Environment
+from farm.targets import pattern_of
 from farm.timing.roof import Calibration
 
 TICK_SECONDS = 0.2
@@ -72,6 +69,9 @@ class RunRequest:
     options: Mapping[str, Any] = field(default_factory=dict)  # for the backends
     strict_peers: bool = False
     calibrations: Sequence[Calibration] = ()  # of the store, for share_of_roof
+    finished: Before | None = None  # what is known from before: the run was interrupted, and goes on
+    part: Mapping[str, Any] = field(default_factory=dict)  # of which plan this run is a part (farm.sites)
+    wait_for_devices_s: float = 0.0  # so long a backend or a target without devices waits for one before it is lost
 
 
 @dataclass
@@ -120,42 +120,69 @@ def execute(request: RunRequest, cluster: Cluster, writer: RunWriter, progress: 
 
 
 class _Coordinator:
+    """The loop.  Events of devices come by the fleet, those of cells by the reports; actions go out from here."""
+
     def __init__(self, request: RunRequest, cluster: Cluster, writer: RunWriter, progress: Progress):
         self.request, self.cluster, self.writer, self.progress = request, cluster, writer, progress
         self.cells = list(request.plan.cells)
-        self.slots = {slot.device: slot for slot in request.slots}
-        self.rows: dict[int, dict[str, Any]] = {}
-        self.samples: list[dict[str, Any]] = []
-        self.known: dict[int, dict[str, Any]] = {}  # cell -> what its current attempt has said so far
-        self.devices: dict[str, dict[str, Any]] = {}
-        self.starting: dict[str, Deadline] = {}
+        self.before = request.finished or Before()
         self.announced: set[str] = set()  # keys of references that a judge was asked to make ahead
         self.roofs = Roofs(request.calibrations, self.cells)
+        self.fleet = Fleet(request, cluster, writer, progress, self.roofs)
+        self.reports = Reports(self.cells, writer, self.roofs, self.fleet.neighbours, self.before)
         self.finished = self.interrupted = False
         self.created = datetime.now(timezone.utc)
         self.deadlines = {m.name: dict(m.deadlines) for m in request.plan.matrices}
+        self.hear: Mapping[str, Callable[[dict[str, Any]], Event | None]] = {
+            "device_up": self.fleet.up,
+            "device_waits": self.fleet.waits,
+            "device_down": self.fleet.down,
+            "started": self.reports.started,
+            "measured": self.reports.measured,
+            "judged": self.reports.judged,
+            "ended": self.reports.ended,
+            "lease_done": self.reports.lease_done,
+        }
         self.scheduler = Scheduler(
             [c.backend for c in self.cells],
             [estimate_seconds(c) for c in self.cells],
             [sum(self.deadlines[c.matrix].values()) for c in self.cells],
             {s.device: s.backend for s in request.slots},
-            settled(self.cells),
+            {**settled(self.cells), **{i: (Status(r["status"]), "") for i, r in self.before.rows.items()}},
             [(c.op, *c.dims.values(), *c.dtypes.values(), c.family, c.seed) for c in self.cells],  # those of one input
+            targets=[pattern_of(c.target) for c in self.cells],
+            quiet=[quiet_of(request.plan.matrix(c), c) for c in self.cells],
+            hosts=self.fleet.hosts(),
+            grace=request.wait_for_devices_s,
         )
+        self.scheduler.tried(self.before.attempts)
 
     def run(self) -> Outcome:
         begun = time.monotonic()
         with _interrupts(self._interrupt):
             try:
-                self.writer.plan(self._head(), self.cells)
-                for slot in self.request.slots:
-                    self._start(slot)
+                self._open_journal()
+                for device in list(self.fleet.slots):
+                    self.fleet.start(device)
                 self._act(self.scheduler.begin(time.monotonic()))
                 while not self.finished:
                     self._turn()
             finally:
                 self.cluster.close()
         return self._conclude_run(time.monotonic() - begun)
+
+    def _open_journal(self) -> None:
+        """The plan; or, where the journal has it, that the run goes on."""
+        if self.request.finished is None:
+            self.writer.plan(self._head(), self.cells)
+            return
+        self.writer.append({"event": "resumed", **self._resumption()})
+        self.writer.sync()
+
+    def _resumption(self) -> dict[str, Any]:
+        return {
+            "time": round(self.created.timestamp(), 3), "argv": self.request.argv, "revision": self.request.revision
+        }  # fmt: skip
 
     def _interrupt(self) -> None:
         self.interrupted = True
@@ -166,111 +193,15 @@ class _Coordinator:
             self._step(Interrupted(time.monotonic()))
             return
         for said in self.cluster.events(TICK_SECONDS):
-            self._hear(said)
+            event = self.hear[said["event"]](said)
+            if event:
+                self._step(event)
             if self.finished:
                 return
         now = time.monotonic()
-        for device, deadline in list(self.starting.items()):
-            if deadline.expired:
-                self._hear({"event": "device_down", "device": device, "at": now, "final": False,
-                            "reason": f"its actor was not ready within {deadline.seconds:g} s"})  # fmt: skip
-        self._step(Tick(now))
-        self.progress.eta({b: self.scheduler.remaining_seconds(b) for b in {s.backend for s in self.slots.values()}})
-
-    # events in
-
-    def _hear(self, said: dict[str, Any]) -> None:
-        handler: Callable[[dict[str, Any]], Event | None] = getattr(self, f"_on_{said['event']}")
-        event = handler(said)
-        if event:
+        for event in [*self.fleet.refresh(now), *self.fleet.overdue(now), Tick(now)]:
             self._step(event)
-
-    def _journal(self, event: str, said: Mapping[str, Any], *names: str) -> None:
-        self.writer.append({"event": event, "time": round(time.time(), 3), **{n: said[n] for n in names if n in said}})
-
-    def _on_device_up(self, said: dict[str, Any]) -> Event:
-        self.starting.pop(said["device"], None)
-        self.devices[said["device"]] = said
-        self._journal("device_up", said, "device", "backend", "target", "name", "node", "fingerprint", "pid")
-        self.progress.device(f"{said['device']}: {said['name']}, ready")
-        self._find_roof(said)
-        return DeviceUp(said["at"], said["device"], said["backend"])
-
-    def _find_roof(self, said: Mapping[str, Any]) -> None:
-        """Choose the device's calibration, and keep in the journal what it says: the store's may be deleted."""
-        known = set(self.roofs.used())
-        choice, told = self.roofs.device_up(said["device"], said["backend"], said, datetime.now(timezone.utc))
-        if choice:
-            line = {"device": said["device"], "choice": choice.to_dict()}
-            if choice.calibration.id not in known:
-                line["calibration"] = self.roofs.used()[choice.calibration.id]
-            self._journal("roof", line, "device", "choice", "calibration")
-        if told:
-            self.progress.device(f"{said['device']}: {told}")
-
-    def _on_device_waits(self, said: dict[str, Any]) -> None:
-        """Another farm has the device: its time to start begins when that is over."""
-        deadline = self.starting.get(said["device"])
-        if deadline:
-            self.starting[said["device"]] = Deadline(deadline.seconds + float(said.get("up_to_s", 0.0)))
-        self._journal("device_waits", said, "device", "reason")
-        self.progress.device(f"{said['device']}: {said['reason']}")
-
-    def _on_device_down(self, said: dict[str, Any]) -> Event:
-        self.starting.pop(said["device"], None)
-        self._journal("device_down", said, "device", "reason", "final")
-        self.progress.device(f"{said['device']}: {said['reason']}")
-        return DeviceDown(said["at"], said["device"], said["reason"], bool(said.get("final")))
-
-    def _on_started(self, said: dict[str, Any]) -> Event:
-        self.known[said["cell"]] = {}
-        self._journal("started", said, "device", "cell", "attempt")
-        return Started(said["at"], said["device"], said["cell"], said["attempt"])
-
-    def _on_measured(self, said: dict[str, Any]) -> Event:
-        self.known.setdefault(said["cell"], {}).update(measured=said, origin=said["origin"])
-        self._journal("measured", said, "device", "cell", "attempt", "round", "revision", "facts", "timing", "origin",
-                      "telemetry")  # fmt: skip
-        return MeasuredEvent(said["at"], said["device"], said["cell"], said["attempt"])
-
-    def _on_judged(self, said: dict[str, Any]) -> Event:
-        self.known.setdefault(said["cell"], {})["judged"] = said
-        if said["status"] != "passed":
-            self._keep_log(said, _judgement_text(said))
-        self._journal("judged", said, "device", "cell", "attempt", "status", "reason", "metrics", "gates",
-                      "worst_output", "worst_metric", "worst_ratio", "output_hash", "input_hash")  # fmt: skip
-        return self._as_ended(said)
-
-    def _on_ended(self, said: dict[str, Any]) -> Event:
-        known = self.known.setdefault(said["cell"], {})
-        known["origin"] = dict(said["origin"])
-        text = said.get("log") or ("" if said["status"] == "unsupported" else said["reason"])
-        self._keep_log(said, text)
-        self._journal("ended", said, "device", "cell", "attempt", "status", "owner", "reason")
-        return self._as_ended(said)
-
-    def _keep_log(self, said: Mapping[str, Any], text: str) -> None:
-        """Keep what an attempt left behind, and where: every failed cell has a log."""
-        if text:
-            cell = self.cells[said["cell"]]
-            name = f"{cell.index:05d}-{cell.cell_id}-{said['attempt']}"
-            self.known[said["cell"]].setdefault("origin", {})["log"] = self.writer.log(name, text)
-
-    def _as_ended(self, said: dict[str, Any]) -> Event:
-        owner = Owner(said["owner"]) if said.get("owner") else None
-        return Ended(
-            said["at"],
-            said["device"],
-            said["cell"],
-            said["attempt"],
-            Status(said["status"]),
-            owner,
-            said.get("reason", ""),
-        )
-
-    def _on_lease_done(self, said: dict[str, Any]) -> Event:
-        self.writer.sync()
-        return LeaseDone(said["at"], said["device"], said["lease"])
+        self.progress.eta({b: self.scheduler.remaining_seconds(b) for b in self.fleet.backends()})
 
     # actions out
 
@@ -282,35 +213,17 @@ class _Coordinator:
             if isinstance(action, Grant):
                 self._grant(action)
             elif isinstance(action, Conclude):
-                self._conclude(action)
+                row = self.reports.conclude(action)
+                if row:
+                    self.progress.cell(row)
+            elif isinstance(action, Start):
+                self.fleet.start(action.device)
             elif isinstance(action, Replace):
-                self._journal("replaced", {"device": action.device, "reason": action.reason}, "device", "reason")
-                self.cluster.stop(action.device)
-                self._start(self.slots[action.device])
+                self.fleet.replace(action.device, action.reason)
             elif isinstance(action, Retire):
-                self.cluster.stop(action.device)
-                self._journal("retired", {"device": action.device, "reason": action.reason}, "device", "reason")
-                self.progress.device(f"{action.device}: given up ({action.reason})")
+                self.fleet.retire(action.device, action.reason, drained=action.drained)
             elif isinstance(action, Finish):
                 self.finished = True
-
-    def _start(self, slot: Slot) -> None:
-        spawn = max(d["spawn"] for d in self.deadlines.values())
-        self.starting[slot.device] = Deadline(spawn + 60.0)
-        merged = {k: max(d[k] for d in self.deadlines.values()) for k in next(iter(self.deadlines.values()))}
-        self.cluster.start(
-            slot,
-            {
-                "device": slot.device,
-                "backend": slot.backend,
-                "options": dict(self.request.options.get(slot.backend, {})),
-                "environment": self.request.environment.plain(),
-                "revision": self.request.revision["name"],
-                "run_id": self.writer.id,
-                "deadlines": merged,
-                "shipped": self.request.options.get("shipped"),
-            },
-        )
 
     def _grant(self, action: Grant) -> None:
         lease = action.lease
@@ -319,7 +232,7 @@ class _Coordinator:
             cell = self.cells[a.cell]
             matrix = self.request.plan.matrix(cell)
             call = call_for(cell, contract(cell.op), self._provider(cell))
-            if cell.backend == "sim":
+            if matrix.sim or cell.backend == "sim":  # of any backend: a node may simulate it
                 call["sim"] = script_for(matrix.sim, cell)
             attempts.append(
                 {
@@ -332,6 +245,7 @@ class _Coordinator:
                     "deadlines": self.deadlines[cell.matrix],
                 }
             )
+        self.fleet.neighbours.busy(lease.device)
         self.cluster.grant(lease.device, {"id": lease.id, "attempts": attempts, "coming": self._coming(action.coming)})
 
     def _coming(self, waiting: tuple[int, ...]) -> list[dict[str, Any]]:
@@ -350,98 +264,47 @@ class _Coordinator:
         found = own.get(f"{cell.op}:{cell.provider}") or own.get(cell.provider) or {}
         return {"name": cell.provider, **found}
 
-    def _conclude(self, action: Conclude) -> None:
-        cell = self.cells[action.cell]
-        known = self.known.pop(action.cell, {})
-        # what no judge has seen has no time: a device may be fast at nonsense
-        measured = self._measurement(cell, known) if action.status not in FARM_FAULTS else None
-        backend = backends.get(cell.backend)
-        row = results.finish_row(
-            cell,
-            status=action.status,
-            reason=action.reason,
-            owner=action.owner.value if action.owner else "",
-            attempt=action.attempt,
-            evidence=getattr(backend, "EVIDENCE", ""),
-            origin=_with_target(known.get("origin"), cell.backend),
-            measured=measured,
-            judged=known.get("judged"),
-        )
-        self.rows[action.cell] = row
-        self.writer.append({"event": "result", "row": row})
-        timing = measured["timing"] if measured else {}
-        if timing.get("samples_us"):
-            self.samples.append(
-                {
-                    "cell_id": cell.cell_id, "cell_key": cell.cell_key, "attempt": action.attempt,
-                    "method": timing["method"], "samples_us": json.dumps(timing["samples_us"]),
-                    "host_us": json.dumps(timing.get("host_us", [])), "sets": timing.get("sets"),
-                    "launches": timing.get("launches"), "floor_us": timing.get("floor_us"),
-                    "telemetry": json.dumps(((measured or {}).get("telemetry") or {}).get("raw", [])),
-                }
-            )  # fmt: skip
-        self.progress.cell(row)
-
-    def _measurement(self, cell: Cell, known: Mapping[str, Any]) -> dict[str, Any] | None:
-        said = known.get("measured")
-        if not said:
-            return None
-        work = contract(cell.op).work(cell)
-        target = (known.get("origin") or {}).get("target") or {}
-        peaks = getattr(backends.get(cell.backend), "peaks", lambda model: None)(target.get("model", ""))
-        done = {
-            "bytes_read": work.bytes_read, "bytes_written": work.bytes_written, "operations": dict(work.operations)
-        }  # fmt: skip
-        roof = self.roofs.of_cell(said["device"], cell, said["timing"], done)
-        return {
-            "facts": beyond_the_curve(said["facts"], roof),
-            "timing": said["timing"],
-            "work": done,
-            "peaks": peaks,
-            "telemetry": said.get("telemetry"),
-            "roof": roof,
-        }
-
     # the end
 
     def _head(self) -> dict[str, Any]:
         r = self.request
+        if r.finished:
+            kept = {k: v for k, v in r.finished.head.items() if k not in ("schema", "run_id")}
+            return {**kept, "resumed": [*map(dict, r.finished.resumed), self._resumption()]}
         return {
             "created": self.created.isoformat(timespec="seconds"),
             "command": r.command,
             "argv": r.argv,
-            "matrices": [
-                {"name": m.name, "path": m.path, "sha256": m.sha256, "tolerances": [t.to_dict() for t in m.tolerances]}
-                for m in r.plan.matrices
-            ],
+            "matrices": [m.to_dict() for m in r.plan.matrices],
             "plan_hash": r.plan.plan_hash,
             "planned": len(self.cells),
+            **({"plan": dict(r.part)} if r.part else {}),
             "revision": r.revision,
             "providers": {k: dict(v) for k, v in r.providers.items()},
-            "environments": {r.environment.name: {"command": list(r.environment.command)}},
+            "environments": {r.environment.name: {}},  # what each device had of that name: in the end, see `_foot`
         }
 
     def _conclude_run(self, seconds: float) -> Outcome:
         stopped = self.interrupted and self.scheduler.open_cells > 0
-        missing = [c.cell_id for c in self.cells if c.index not in self.rows]
+        missing = [c.cell_id for c in self.cells if c.index not in self.reports.rows]
         if missing and not self.interrupted:
             raise InfraError(
                 f"the run ended without a result for {len(missing)} cells ({missing[0]}, ...): report this"
             )
-        rows = [self.rows.get(c.index) or results.planned_row(c) for c in self.cells]
+        rows = [self.reports.rows.get(c.index) or results.planned_row(c) for c in self.cells]
         verdict, code = results.verdict(rows, strict_peers=self.request.strict_peers)
         if stopped:
             self.writer.append({"event": "interrupted", "time": round(time.time(), 3)})
             self.writer.sync()
             return Outcome(rows, verdict, code, True)
         self.writer.append({"event": "finished", "time": round(time.time(), 3)})
-        self.writer.finish(rows, self.samples, {**self._head(), **self._foot(rows, seconds, verdict, code)})
+        self.writer.finish(rows, self.reports.samples, {**self._head(), **self._foot(rows, seconds, verdict, code)})
         return Outcome(rows, verdict, code, False)
 
     def _foot(self, rows: list[dict[str, Any]], seconds: float, verdict: str, code: int) -> dict[str, Any]:
         used: dict[str, Any] = {}
         for backend in dict.fromkeys(c.backend for c in self.cells):
-            mine = [d for d in self.devices.values() if d["backend"] == backend]
+            mine = [d for d in {**self.before.devices, **self.fleet.devices}.values() if d["backend"] == backend]
             used[backend] = {
                 "devices": [
                     {
@@ -450,7 +313,9 @@ class _Coordinator:
                         "node": d["node"],
                         "target": str(Target(**d["target"])),
                         "fingerprint": d["fingerprint"],
-                        "calibration": choice.to_dict() if (choice := self.roofs.chosen(d["device"])) else None,
+                        "evidence": d.get("evidence", ""),
+                        "environment": d.get("environment", ""),
+                        "calibration": self._calibration(d["device"]),
                     }
                     for d in mine
                 ],
@@ -458,32 +323,31 @@ class _Coordinator:
             }
         return {
             "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "seconds": round(seconds, 3),
+            "seconds": round(seconds + self.before.seconds, 3),
             "backends": used,
-            "calibrations": self.roofs.used(),
+            "environments": _environments({**self.before.devices, **self.fleet.devices}, self.request.environment.name),
+            "calibrations": {**self.before.calibrations, **self.roofs.used()},
             "counts": results.counts(rows),
             "verdict": verdict,
             "exit_code": code,
         }
 
-
-def _judgement_text(said: Mapping[str, Any]) -> str:
-    """A judgement for people: the reason, then every metric beside its gate."""
-    lines = [said.get("reason", ""), ""]
-    for output, metrics in (said.get("metrics") or {}).items():
-        gates = (said.get("gates") or {}).get(output, {})
-        lines += [
-            f"{output:12} {name:20} {value:<14.6g}" + (f" gate {gates[name]:.6g}" if name in gates else "")
-            for name, value in metrics.items()
-        ]
-    return "\n".join(lines)
+    def _calibration(self, device: str) -> Mapping[str, Any] | None:
+        """What served the device: in this session, else in the last one that had it."""
+        if device not in self.fleet.devices:
+            return self.before.choices.get(device)
+        choice = self.roofs.chosen(device)
+        return choice.to_dict() if choice else None
 
 
-def _with_target(origin: Mapping[str, Any] | None, backend: str) -> dict[str, Any] | None:
-    if not origin:
-        return None
-    target = origin.get("target")
-    return {**origin, "target": str(Target(**target)) if target else f"{backend}:unknown"}
+def _environments(devices: Mapping[str, Mapping[str, Any]], asked: str) -> dict[str, dict[str, list[str]]]:
+    """Environment -> the command that started children in it -> devices: a name means another Python on each node."""
+    out: dict[str, dict[str, list[str]]] = {asked: {}}
+    for name, said in devices.items():
+        words = " ".join(said.get("command") or [])
+        if words:
+            out.setdefault(said.get("environment") or asked, {}).setdefault(words, []).append(name)
+    return out
 
 
 @contextmanager

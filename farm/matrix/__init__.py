@@ -14,6 +14,7 @@ from .model import (
     MatrixInfo,
     Tolerance,
     default_timing,
+    quiet_of,
     tolerances_for,
 )
 from .plan import Plan, default_backends, estimate_seconds, plan
@@ -39,6 +40,7 @@ __all__ = [
     "load_files",
     "load_tolerances",
     "plan",
+    "quiet_of",
     "select",
     "select_rule",
     "tolerances_for",

@@ -1,13 +1,14 @@
 """A resolved matrix to cells: lazily, in a fixed order.
 
-The order is backend, dimensions, dtype, parameters, family, seed, operation, provider, mode, timing: neighbours share
-inputs and references.
+The order is backend, target, dimensions, dtype, parameters, family, seed, operation, provider, mode, timing:
+neighbours share inputs and references.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from types import MappingProxyType
 from typing import Any
 
@@ -20,8 +21,9 @@ from .model import MAX_CELLS, Matrix, View, default_timing
 from .rules import Kind, Rule, lookup, merged_kinds, parse_select
 
 
-def cells(matrix: Matrix, backends: Sequence[str]) -> Iterator[Cell]:
-    """The cells of `matrix` on `backends`, in order; an excluded one has its `skip_reason`.
+def cells(matrix: Matrix, backends: Sequence[str], *, named_targets: bool = True) -> Iterator[Cell]:
+    """The cells of `matrix` on `backends`, in order; an excluded one has its `skip_reason`.  Where the matrix names
+    targets, each of a backend's cells comes once for each of them, unless `named_targets` is false.
 
     `index` is -1: a plan numbers them.  MatrixError where a backend has no axes.
     """
@@ -31,12 +33,12 @@ def cells(matrix: Matrix, backends: Sequence[str]) -> Iterator[Cell]:
         if view is None:
             known = ", ".join(matrix.views)
             raise MatrixError(f"{matrix.path}: {matrix.name} has axes for {known} only, not for {backend}; add them")
-        views.append((backend, view))
-    total = sum(view.size(backend) for backend, view in views)
+        views.append((backend, view, matrix.patterns(backend) if named_targets else ("",)))
+    total = sum(view.size(backend) * len(patterns) for backend, view, patterns in views)
     if total > MAX_CELLS:
         raise MatrixError(f"{matrix.path}: {matrix.name} expands to {total:,} cells, more than {MAX_CELLS:,}; split it")
-    for backend, view in views:
-        yield from _expand(matrix, view, backend)
+    for backend, view, patterns in views:
+        yield from _expand(matrix, view, backend, patterns)
 
 
 def select(cells: Iterable[Cell], text: str, matrices: Iterable[Matrix]) -> Iterator[Cell]:
@@ -58,12 +60,12 @@ def _narrowed(matrix: Matrix) -> dict[str, Kind]:
     return out
 
 
-def _masks(matrix: Matrix, view: View, backend: str) -> list[list[int]]:
+def _masks(matrix: Matrix, view: View, backend: str, patterns: Sequence[str]) -> list[list[int]]:
     """Per axis and entry, which exclude rules its conditions allow, as bits: the AND over a cell's entries leaves the
     rules that match it."""
     return [
         [_mask(matrix.exclude, entry) for entry in axis]
-        for axis in axis_entries(matrix, view, backend)
+        for axis in axis_entries(matrix, view, backend, patterns)
     ]  # fmt: skip
 
 
@@ -83,11 +85,11 @@ def _reason(matrix: Matrix, mask: int) -> str:
     return f"{rule.reason} (excluded: {rule})"
 
 
-def _expand(matrix: Matrix, view: View, backend: str) -> Iterator[Cell]:
+def _expand(matrix: Matrix, view: View, backend: str, patterns: Sequence[str]) -> Iterator[Cell]:
     """One backend's cells.  The key is canonical JSON in sorted order, put together from parts made once per axis
     entry; `farm.cell.cell_key` says the same of the finished cell (a test compares them)."""
     contract, op, version, name = matrix.contract, matrix.op, matrix.contract.version, matrix.name
-    where, *masks = _masks(matrix, view, backend)
+    where, there, *masks = _masks(matrix, view, backend, patterns)
     sha256 = hashlib.sha256
     dims = [
         (MappingProxyType(d), tag, canonical_json(d), "x".join(map(str, d.values())), mask & where[0])
@@ -129,12 +131,13 @@ def _expand(matrix: Matrix, view: View, backend: str) -> Iterator[Cell]:
         for t, tm in zip(view.timings_on(backend), masks[7])
     ]
     head = f'{{"backend":{canonical_json(backend)},"contract_version":{version},"dims":'
-    for dim_map, tag, dim_json, shape, mask0 in dims:
+    places = [(f"{backend}:{p}" if p else "", f"@{p}" if p else "", mask) for p, mask in zip(patterns, there)]
+    for (target, target_id, mask_t), (dim_map, tag, dim_json, shape, mask0) in product(places, dims):
         for dtype_map, dtype_json, short, dtype_id, mask1 in dtypes:
             for versions, param_id, mask2 in params:
                 for family, seed, family_json, source_id, mask3 in sources:
                     before = f'{head}{dim_json},"dtypes":{dtype_json},"family":{family_json},"mode":"'
-                    mask4 = mask0 & mask1 & mask2 & mask3
+                    mask4 = mask_t & mask0 & mask1 & mask2 & mask3
                     for operation, provider, role, version_of, mode, timing, timing_json, timing_id, mask5 in ends:
                         param_map, middle = versions[version_of]
                         key = (
@@ -157,9 +160,10 @@ def _expand(matrix: Matrix, view: View, backend: str) -> Iterator[Cell]:
                             role,
                             tag,
                             f"{backend}/{op}/{provider}/{mode}/{operation}/{short}/{shape}"
-                            f"{param_id}{timing_id}{source_id}{dtype_id}",
+                            f"{param_id}{timing_id}{source_id}{dtype_id}{target_id}",
                             sha256(key.encode()).hexdigest(),
                             _reason(matrix, mask4 & mask5),
                             -1,
                             name,
+                            target,
                         )

@@ -7,13 +7,14 @@ from typing import Any
 from urllib.parse import quote
 
 from farm.cell import SHORT_DTYPES, Cell, Timing
+from farm.targets import pattern_of
 from kernels.contract import Contract
 
 
 def cell_id(cell: Cell, contract: Contract, default: Timing) -> str:
     """`cuda/rms_norm/farm/multi_wave_cached/forward/bf16/4096x8192/llama`, then every key field that is not the
     default as `/name=value`: parameters (but what the provider declares of itself, which its name says), timing,
-    family, seed, dtypes that differ from the first tensor's.
+    family, seed, dtypes that differ from the first tensor's, and last, of a cell for a named target, `@GB200`.
 
     `default` is the timing policy of the cell's backend where a matrix says nothing.
     """
@@ -21,7 +22,7 @@ def cell_id(cell: Cell, contract: Contract, default: Timing) -> str:
         f"{cell.backend}/{cell.op}/{cell.provider}/{cell.mode}/{cell.operation}"
         f"/{SHORT_DTYPES[cell.dtype]}/{cell.shape}{params_part(cell.params, contract)}"
         f"{timing_part(cell.timing, default)}{family_part(cell.family, contract)}{seed_part(cell.seed)}"
-        f"{dtypes_part(cell.dtypes)}"
+        f"{dtypes_part(cell.dtypes)}{target_part(cell.target)}"
     )
 
 
@@ -66,3 +67,7 @@ def seed_part(seed: int) -> str:
 def dtypes_part(dtypes: Mapping[str, str]) -> str:
     first = next(iter(dtypes.values()), "")
     return "".join(f"/{tensor}_dtype={dtype}" for tensor, dtype in dtypes.items() if dtype != first)
+
+
+def target_part(target: str) -> str:
+    return f"@{pattern_of(target)}" if target else ""

@@ -13,6 +13,8 @@ from farm import backends as farm_backends
 from farm import ops as farm_ops
 from farm.cell import Cell
 from farm.errors import MatrixError, UsageError
+from farm.events import QUIET
+from farm.targets import malformed, pattern_of
 from kernels.contract import Contract
 
 from . import axes as ax
@@ -22,8 +24,8 @@ from .registry import ProviderInfo, builtin_providers, extras_for
 from .rules import Kind, Rule, kinds, lookup, parse_rule
 from .targets import astray
 
-KEYS = ("name", "op", "axes", "providers", "backends", "exclude", "timing", "require", "deadlines", "sim",
-        "tolerances")  # fmt: skip
+KEYS = ("name", "op", "axes", "providers", "backends", "targets", "quiet", "exclude", "timing", "require", "deadlines",
+        "sim", "tolerances")  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 Overrides = Sequence[tuple[str, str]]
 
@@ -118,7 +120,9 @@ class _Reader:
         registry = {**self.builtin, **extras}
         base, views = self._views(root, contract, registry, extras)
         modes = dict.fromkeys(m for info in registry.values() for m in info.modes)
-        known = kinds(contract, self.backends, sorted(registry), modes, METHODS)
+        targets = self._targets(given.get("targets"), base, views)
+        patterns = dict.fromkeys(p for found in targets.values() for p in found)
+        known = kinds(contract, self.backends, sorted(registry), modes, METHODS, patterns)
         info = MatrixInfo(
             name=name,
             path=path,
@@ -128,6 +132,8 @@ class _Reader:
             deadlines=_deadlines(given.get("deadlines")),
             sim=given["sim"].plain() if "sim" in given and given["sim"].mapping("time_us: 10") else {},
             tolerances=_tolerances(given.get("tolerances"), known),
+            targets=targets,
+            quiet=_quiet(given.get("quiet")),
         )
         matrix = Matrix(info, contract, base, views, _exclude(given.get("exclude"), known), known)
         _check_sizes(matrix, root)
@@ -177,6 +183,28 @@ class _Reader:
         base = None if only_there else view(axes, given.get("providers"), given.get("timing"))
         return base, views
 
+    def _targets(self, node: Node | None, base: View | None, views: Mapping[str, View]) -> dict[str, tuple[str, ...]]:
+        """Backend -> the patterns of the devices that each of its cells is for."""
+        out = {}
+        for backend, child in (node.mapping("cuda: [GB200]") if node else {}).items():
+            if backend not in self.backends:
+                raise child.key_error(f"is no backend; {suggest(backend, self.backends, 'backends')}")
+            if base is None and backend not in views:
+                raise child.key_error(f"names targets of a backend that has no axes here ({', '.join(views)} have)")
+            entries = child.items() if isinstance(child.value, list) else [child]
+            out[backend] = ax._unique([(self._pattern(entry, backend), entry) for entry in entries])
+        return out
+
+    def _pattern(self, node: Node, backend: str) -> str:
+        text = ax.word(node)
+        first, colon, rest = text.partition(":")
+        if colon and first in self.backends:
+            raise node.error(f'is {show(text)}; targets of {backend} are named without it: write "{rest}"')
+        wrong = malformed(text)
+        if wrong:
+            raise node.error(f"is {show(text)}; {wrong}")
+        return text
+
     def _require(self, node: Node | None) -> tuple[str, ...]:
         if node is None:
             return ()
@@ -210,6 +238,12 @@ def _deadlines(node: Node | None) -> dict[str, float]:
             raise child.key_error(f"is no phase; {suggest(phase, out, 'phases')}")
         out[phase] = ax.positive(child)
     return out
+
+
+def _quiet(node: Node | None) -> str:
+    if node is not None and node.value not in QUIET:
+        raise node.unknown(QUIET, "values")
+    return str(node.value) if node else QUIET[0]
 
 
 def _exclude(node: Node | None, known: Mapping[str, Kind]) -> tuple[Rule, ...]:
@@ -272,7 +306,9 @@ def load_tolerances(path: Path | str, cells: Sequence[Cell]) -> tuple[Tolerance,
     known: dict[str, Kind] = {}
     providers, modes = (sorted({getattr(c, name) for c in cells}) for name in ("provider", "mode"))
     for op in dict.fromkeys(c.op for c in cells if c.op in farm_ops.known_ops()):
-        for key, kind in kinds(farm_ops.contract(op), farm_backends.known(), providers, modes, METHODS).items():
+        patterns = dict.fromkeys(p for c in cells if (p := pattern_of(c.target)))
+        every = kinds(farm_ops.contract(op), farm_backends.known(), providers, modes, METHODS, patterns)
+        for key, kind in every.items():
             closed = tuple(dict.fromkeys((*known.get(key, kind).known, *kind.known)))
             known[key] = replace(kind, known=closed)
     found = _tolerances(given.get("tolerances"), known)
@@ -292,8 +328,9 @@ def load_tolerances(path: Path | str, cells: Sequence[Cell]) -> tuple[Tolerance,
 def _check_sizes(matrix: Matrix, root: Node) -> None:
     for backend in matrix.kinds["backend"].known:
         view = matrix.view(backend)
-        if view and view.size(backend) > MAX_CELLS:
-            count = f"{view.size(backend):,} cells on one backend ({backend})"
+        size = view.size(backend) * len(matrix.patterns(backend)) if view else 0
+        if size > MAX_CELLS:
+            count = f"{size:,} cells on one backend ({backend})"
             raise root.error(f"expands to {count}, more than {MAX_CELLS:,}; split it")
 
 
@@ -316,7 +353,10 @@ def _check_matches(matrix: Matrix, given: Mapping[str, Node]) -> None:
 def matches_something(matrix: Matrix, rule: Rule) -> bool:
     """Whether `rule` matches a cell of the whole matrix, on any backend."""
     return any(
-        all(any(_meets(rule, entry) for entry in axis) for axis in axis_entries(matrix, view, backend))
+        all(
+            any(_meets(rule, entry) for entry in axis)
+            for axis in axis_entries(matrix, view, backend, matrix.patterns(backend))
+        )
         for backend in matrix.kinds["backend"].known
         if (view := matrix.view(backend))
     )
@@ -326,9 +366,10 @@ def _meets(rule: Rule, entry: Mapping[str, Any]) -> bool:
     return all(c.holds(entry[c.key]) for c in rule.conditions if c.key in entry)
 
 
-def axis_entries(matrix: Matrix, view: View, backend: str) -> Iterator[list[dict[str, Any]]]:
+def axis_entries(matrix: Matrix, view: View, backend: str, patterns: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
     """Per axis, each entry as the keys of the rule language that it decides."""
     yield [{"backend": backend, "op": matrix.op}]
+    yield [{"target": pattern} for pattern in patterns]
     yield [{**dims, "tag": tag} for dims, tag in view.shapes]
     yield [
         {"dtype": next(iter(d.values()), None), **{f"{tensor}_dtype": v for tensor, v in d.items()}}

@@ -110,6 +110,8 @@ class MatrixInfo:
     deadlines: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_DEADLINES))
     sim: Mapping[str, Any] = field(default_factory=dict)
     tolerances: tuple[Tolerance, ...] = ()
+    targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # backend -> patterns of farm.targets
+    quiet: str = "none"  # of farm.events.QUIET
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -118,12 +120,14 @@ class MatrixInfo:
             "deadlines": dict(self.deadlines),
             "sim": dict(self.sim),
             "tolerances": [t.to_dict() for t in self.tolerances],
+            "targets": {backend: list(patterns) for backend, patterns in self.targets.items()},
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MatrixInfo:
         tolerances = tuple(Tolerance.from_dict(t) for t in data["tolerances"])
-        return cls(**{**data, "require": tuple(data["require"]), "tolerances": tolerances})
+        targets = {backend: tuple(patterns) for backend, patterns in data.get("targets", {}).items()}
+        return cls(**{**data, "require": tuple(data["require"]), "tolerances": tolerances, "targets": targets})
 
 
 @dataclass(frozen=True)
@@ -171,6 +175,15 @@ class Matrix:
 
     def view(self, backend: str) -> View | None:
         return self.views.get(backend, self.base)
+
+    def patterns(self, backend: str) -> tuple[str, ...]:
+        """The targets that each cell of the backend is planned for; one "" where any device of it will do."""
+        return self.info.targets.get(backend) or ("",)
+
+
+def quiet_of(matrix: MatrixInfo, cell: Cell) -> str:
+    """How quiet it must be around the cell while it runs.  What is not timed is not disturbed either."""
+    return "none" if cell.timing.method == "none" else matrix.quiet
 
 
 def tolerances_for(matrix: Matrix | MatrixInfo, cell: Cell) -> list[dict[str, Any]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from farm.cell import Cell
@@ -37,6 +37,7 @@ class Plan:
     matrices: tuple[MatrixInfo, ...]
     plan_hash: str
     backends: Mapping[str, Count]
+    targets: Mapping[str, Count] = field(default_factory=dict)  # `cuda:GB200`: those of the named targets, again
 
     def matrix(self, cell: Cell) -> MatrixInfo:
         """The matrix that a cell came from."""
@@ -48,6 +49,7 @@ class Plan:
             "plan_hash": self.plan_hash,
             "matrices": [m.to_dict() for m in self.matrices],
             "backends": {name: dict(count.__dict__) for name, count in self.backends.items()},
+            "targets": {name: dict(count.__dict__) for name, count in self.targets.items()},
             "cells": [cell.to_dict() for cell in self.cells],
         }
 
@@ -65,11 +67,12 @@ class Plan:
             found = tuple(Cell.from_dict(c) for c in data["cells"])
             matrices = tuple(MatrixInfo.from_dict(m) for m in data["matrices"])
             backends = {name: Count(**count) for name, count in data["backends"].items()}
+            targets = {name: Count(**count) for name, count in data.get("targets", {}).items()}
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UsageError(f"this is no plan of the farm ({type(error).__name__}: {error}); plan again") from None
         if plan_hash(found) != data["plan_hash"]:
             raise UsageError("the plan's cells do not fit its hash: it was edited or cut; plan again")
-        return cls(found, matrices, data["plan_hash"], backends)
+        return cls(found, matrices, data["plan_hash"], backends, targets)
 
 
 def default_backends(matrices: Sequence[Matrix]) -> list[str]:
@@ -77,24 +80,31 @@ def default_backends(matrices: Sequence[Matrix]) -> list[str]:
     return list(dict.fromkeys(b for m in matrices for b in m.require)) or ["cpu"]
 
 
-def plan(matrices: Sequence[Matrix], backends: Sequence[str] = (), *, select: str | None = None) -> Plan:
+def plan(
+    matrices: Sequence[Matrix],
+    backends: Sequence[str] = (),
+    *,
+    select: str | None = None,
+    named_targets: bool = True,
+) -> Plan:
     """The plan of `matrices` on `backends` (default: `default_backends`), narrowed by `select`.
 
-    A cell that two matrices share is planned once, as the first one's; where one of them excludes it, as the other's.
+    The planned unit is a cell on a target, where the matrices name targets and `named_targets` is true.  One that two
+    matrices share is planned once, as the first one's; where one of them excludes it, as the other's.
     """
     matrices = _distinct(matrices)
     backends = list(dict.fromkeys(backends)) or default_backends(matrices)
     rule = select_rule(select, matrices) if select else None
     for matrix in matrices:
         _check_tolerances(matrix, backends)
-    places: dict[str, int] = {}
+    places: dict[tuple[str, str], int] = {}
     found: list[Cell] = []
     for backend in backends:
         for matrix in matrices:
-            for cell in expand(matrix, [backend]):
+            for cell in expand(matrix, [backend], named_targets=named_targets):
                 if rule and not rule.holds(lookup(cell)):
                     continue
-                place = places.setdefault(cell.cell_key, len(found))
+                place = places.setdefault((cell.cell_key, cell.target), len(found))
                 if place == len(found):
                     found.append(cell)
                 elif found[place].skip_reason and not cell.skip_reason:
@@ -105,7 +115,7 @@ def plan(matrices: Sequence[Matrix], backends: Sequence[str] = (), *, select: st
         raise UsageError(f"--select {select} selects none of the matrices' cells; widen it")
     _number(found)
     infos = tuple(m.info for m in matrices)
-    return Plan(tuple(found), infos, plan_hash(found), _counts(found, backends))
+    return Plan(tuple(found), infos, plan_hash(found), counts(found, backends), target_counts(found))
 
 
 def _check_tolerances(matrix: Matrix, backends: Sequence[str]) -> None:
@@ -142,15 +152,27 @@ def plan_hash(cells: Sequence[Cell]) -> str:
     return digest.hexdigest()
 
 
-def _counts(found: Sequence[Cell], backends: Sequence[str]) -> dict[str, Count]:
-    number, skipped, seconds = (dict.fromkeys(backends, 0), dict.fromkeys(backends, 0), dict.fromkeys(backends, 0.0))
-    for cell in found:
-        number[cell.backend] += 1
+def counts(cells: Sequence[Cell], backends: Sequence[str]) -> dict[str, Count]:
+    """Of each of `backends`."""
+    return _counts(cells, lambda cell: cell.backend, backends)
+
+
+def target_counts(cells: Sequence[Cell]) -> dict[str, Count]:
+    """Of each named target."""
+    named = [c for c in cells if c.target]
+    return _counts(named, lambda cell: cell.target, list(dict.fromkeys(c.target for c in named)))
+
+
+def _counts(cells: Sequence[Cell], place: Callable[[Cell], str], places: Sequence[str]) -> dict[str, Count]:
+    number, skipped, seconds = (dict.fromkeys(places, 0), dict.fromkeys(places, 0), dict.fromkeys(places, 0.0))
+    for cell in cells:
+        where = place(cell)
+        number[where] += 1
         if cell.skip_reason:
-            skipped[cell.backend] += 1
+            skipped[where] += 1
         else:
-            seconds[cell.backend] += estimate_seconds(cell)
-    return {b: Count(number[b], skipped[b], round(seconds[b], 3)) for b in backends}
+            seconds[where] += estimate_seconds(cell)
+    return {p: Count(number[p], skipped[p], round(seconds[p], 3)) for p in places}
 
 
 #: Seconds that a cell costs besides its work: start, messages, journal, judging a small output.

@@ -14,6 +14,7 @@ from typing import Any
 
 from farm.cell import DTYPE_ALIASES, DTYPES, OPERATIONS, Cell
 from farm.errors import UsageError
+from farm.targets import pattern_of
 from kernels.contract import Contract
 
 from .document import Node, show, suggest
@@ -80,10 +81,11 @@ def _text(value: Any) -> str:
 
 
 def kinds(contract: Contract, backends: Iterable[str], providers: Iterable[str], modes: Iterable[str],
-          methods: Iterable[str]) -> dict[str, Kind]:  # fmt: skip
+          methods: Iterable[str], targets: Iterable[str] = ()) -> dict[str, Kind]:  # fmt: skip
     """Every key that a rule may hold, in the order in which a rule is told."""
     out = {
         "backend": Kind("str", tuple(backends)),
+        "target": Kind("str", tuple(targets)),
         "op": Kind("str", (contract.op,)),
         "provider": Kind("str", tuple(providers)),
         "mode": Kind("str", tuple(modes)),
@@ -108,6 +110,8 @@ def lookup(cell: Cell) -> Callable[[str], Any]:
             return getattr(cell, key)
         if key == "timing":
             return cell.timing.method
+        if key == "target":
+            return pattern_of(cell.target)
         if key in cell.dims:
             return cell.dims[key]
         if key in cell.params:

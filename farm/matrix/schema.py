@@ -9,6 +9,7 @@ from typing import Any
 from farm import backends as farm_backends
 from farm import ops as farm_ops
 from farm.cell import DTYPE_ALIASES, OPERATIONS
+from farm.events import QUIET
 from kernels.contract import Contract, Parameter
 
 from .axes import MAX_SEED
@@ -46,6 +47,23 @@ def json_schema(
                 properties={b: {"type": "object"} for b in backends},
                 additionalProperties=False,
             ),
+            "targets": _said(
+                "Devices by name: each cell of the backend is planned once for each, and runs nowhere else.",
+                type="object",
+                minProperties=1,
+                additionalProperties=False,
+                properties=dict.fromkeys(
+                    backends,
+                    _one_or_many(
+                        {"type": "string", "minLength": 1},
+                        "MODEL[:PARTITION][:POWERW][:CLOCKS], like H200:mig-1g.18gb.",
+                    ),
+                ),
+            ),
+            "quiet": _said(
+                "What stands still while a cell is timed: the other devices of its module, or of its host.",
+                enum=[*QUIET],
+            ),
             "exclude": _said(
                 'Cells that are planned as skipped. A value is a literal, a list, or OP number like ">8192".',
                 type="array",
@@ -70,7 +88,7 @@ def json_schema(
                     for phase, seconds in DEFAULT_DEADLINES.items()
                 },
             ),
-            "sim": _said("The script of the backend sim, kept as it is.", type="object"),
+            "sim": _said("The script of fake devices, kept as it is.", type="object"),
             "tolerances": _tolerances(),
         },
         "$defs": {

@@ -7,16 +7,17 @@ it, and results are compared within equal keys.  History:
     events          1, 2  the same fault;  3  works for 25 ms first
     profiler        1  first
     host            1  first;  2  the same (one number stood for all methods then)
+    mspti           1  first
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-VERSIONS: Mapping[str, int] = {"rotating_graph": 2, "events": 3, "profiler": 1, "host": 2, "none": 2}
+VERSIONS: Mapping[str, int] = {"rotating_graph": 2, "events": 3, "profiler": 1, "host": 2, "mspti": 1, "none": 2}
 METHODS: tuple[str, ...] = tuple(VERSIONS)
 #: After these a process cannot capture graphs any more, and launches slower: it times nothing else.
-SPENDING = frozenset({"profiler"})
+SPENDING = frozenset({"profiler", "mspti"})
 
 
 def spends(method: str) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +60,29 @@ def test_the_run_says_which_tool_chain_it_was(found: Any) -> None:
     assert json.loads(found.row("farm")["fingerprint"])["triton"].startswith("3.2")
     page = (found.dir.parents[1] / "pages" / f"run-{found.dir.name}.html").read_text()
     assert "of 196,608 B UB" in page
+
+
+def test_the_copies_of_a_calibration_are_copies_and_nothing_else(tmp_path: Path) -> None:
+    """A roof of kernels with scalar loops in them would accuse every honest kernel of being faster than possible."""
+    assert TOOLS is not None
+    code = (
+        "import json, torch\nfrom farm.compile import ascend\nfrom farm.calibration import npu\n"
+        "with ascend.offline() as driver:\n"
+        "    for copy in npu.COPIES:\n"
+        "        npu.copier(copy, 40, False)(torch.empty(262156, dtype=torch.int32, device='meta'))\n"
+        "    print(json.dumps([ascend.resources(k) for k in driver.kernels.values()]))\n"
+    )
+    environment = {
+        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "TRITON_CACHE_DIR": str(tmp_path / "triton"),
+    }  # fmt: skip
+    done = subprocess.run(
+        [str(ascend_environment.python_of(TOOLS)), "-c", code], env=environment, capture_output=True, text=True,
+        timeout=300, check=True,
+    )  # fmt: skip
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == 4
+    for kernel in found:
+        assert kernel["scalar_accesses"] == 0 and kernel["multi_buffered"] == kernel["buffers"] == 1
+        assert kernel["ub_share"] < 1
+        assert kernel["instructions"]["global_loads"] == kernel["instructions"]["global_stores"] == {"1d_int32_t": 1}

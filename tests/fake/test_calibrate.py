@@ -74,7 +74,7 @@ def test_the_whole_way_from_a_calibration_to_the_page(tmp_path: Path, capsys: py
     page = (store / "pages" / "run-a.html").read_text(encoding="utf-8")
     roofs = page.split('<section id="roofs">')[1].split("</section>")[0]
     assert 'class="curve"' in roofs and 'role="img"' in roofs and "copy bandwidth of sim-1 #0" in roofs
-    assert '<span class="evidence">simulated</span>' in roofs and found.id in roofs
+    assert '<span class="evidence ev-simulated">simulated</span>' in roofs and found.id in roofs
     assert roofs.count("<circle") == 4  # a subject and a peer at two sizes
     assert "64 MiB" in roofs and "bfloat16" in roofs and "empty launch, host" in roofs and 'href="#roofs"' in page
 

@@ -97,14 +97,14 @@ def test_a_daemon_ends_with_the_child_that_started_it_also_one_that_is_gone(star
 
 
 def test_samples_that_the_supervisors_clock_contradicts_are_dropped_and_told() -> None:
-    def told(backend: str) -> protocol.Measured:
+    def told(evidence: str) -> protocol.Measured:
         actor = DeviceActor.__new__(DeviceActor)
-        actor._config = {"backend": backend}
+        actor._ready = protocol.Ready(protocol.VERSION, 1, {}, "device", {}, evidence)
         timing = {"method": "host", "samples_us": [1e6] * 20, "launches": 1}
         return actor._believed(protocol.Measured("r", 0, 1, [], {"flags": ["a"]}, timing), 0.5)
 
-    refused = told("cuda")
+    refused = told("executed")
     assert refused.timing["samples_us"] == []
     assert refused.facts["flags"][0] == "a"
     assert "sum to 20 s in a phase that took 0.5 s" in refused.facts["flags"][1]
-    assert told("sim").timing["samples_us"]  # whose clock is a script's
+    assert told("simulated").timing["samples_us"]  # whose clock is a script's

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from farm.backends import Fault, cuda  # noqa: E402
 from farm.child import session  # noqa: E402
 from farm.child.protocol import Failed, Measured, Run  # noqa: E402
 
@@ -30,7 +31,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 def attempt(lean: bool = True, fits: bool = True) -> Any:
-    made: Any = session._Attempt(SimpleNamespace(device=CUDA), RUN, lambda said: None, lean)
+    made: Any = session._Attempt(SimpleNamespace(device=CUDA, backend="cuda"), RUN, lambda said: None, lean)
     made.crowd = PLAIN if fits else None
     return made
 
@@ -45,6 +46,42 @@ def test_a_cell_whose_timing_does_not_fit_is_judged_and_not_timed(free: dict[str
     assert one.timing(None, ()) == {"method": "none", "samples_us": []}
     assert one.facts["flags"][0].startswith("not timed: what timing needs beside one call does not fit")
     assert one.cut  # the process is spent
+
+
+def test_memory_that_is_out_in_the_vendors_words_is_out(free: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plug-in's allocator raises a RuntimeError of its own."""
+    words = RuntimeError("no room on the part (error 207001)")
+
+    def fault(text: str, code: int | None = None) -> Fault | None:
+        return Fault("out_of_memory", "kernel", "207001") if "error 207001" in text else None
+
+    monkeypatch.setattr(cuda, "fault", fault, raising=False)
+
+    def full(*_: Any) -> Any:
+        raise words
+
+    one = attempt()
+    one.time = full
+    assert one.timing(None, ())["method"] == "none"
+    assert one.classified(words).status == "unsupported"
+    assert attempt(fits=False).classified(words).status == "out_of_memory"
+    monkeypatch.setattr(cuda, "fault", lambda text, code=None: None, raising=False)
+    assert attempt().classified(words).status == "crashed"
+
+
+@pytest.mark.parametrize(("status", "owner", "lost"), [("crashed", "kernel", True), ("infra_error", "device", False)])
+def test_what_the_vendor_says_wins(
+    free: dict[str, int], monkeypatch: pytest.MonkeyPatch, status: str, owner: str, lost: bool
+) -> None:
+    found = Fault(status, owner, "vector core exception (507035)", lost)
+    monkeypatch.setattr(cuda, "fault", lambda text, code=None: found if "507035" in text else None, raising=False)
+    monkeypatch.setattr(session, "_device_is_lost", lambda *_: False)
+    raised = ValueError("outer")
+    raised.__cause__ = RuntimeError("error code is 507035")
+    said = attempt().classified(raised)
+    assert (said.status, said.owner, said.fatal) == (status, owner, lost)
+    assert said.reason == "vector core exception (507035); ValueError: outer (in phase import)"
+    assert attempt().classified(NotImplementedError("507035")).status == "unsupported"  # the code's own word
 
 
 @pytest.mark.parametrize("case", ["first try", "a plain call does not fit", "there is room"])

@@ -21,7 +21,8 @@ PEERS = ("torch", "torch_compile", "liger", "huggingface")
 HIDDEN = (128, 896, 1024, 2048, 4096, 5120, 8192, 11008, 14336, 16384, 32768)
 ROWS = (1, 512, 4096, 32768)
 ROOF = {"cuda": 4400.0, "sim": 1500.0}
-TARGET = {"cpu": "cpu:cpu-x86_64", "cuda": "cuda:NVIDIA-H200:700W", "sim": "sim:fake-1"}
+TARGET = {"cpu": "cpu:cpu-x86_64", "cuda": "cuda:NVIDIA-H200:700W", "sim": "sim:fake-1",
+          "rocm": "rocm:AMD-Instinct-MI300X:750W", "ascend": "ascend:Ascend910B3"}  # fmt: skip
 EVIDENCE = {"cpu": "interpreted", "cuda": "executed", "sim": "simulated"}
 
 

@@ -41,8 +41,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def start(*args: object) -> None:
         raise Started
 
-    monkeypatch.setattr("farm.cli.run.RayCluster", start)
-    monkeypatch.setattr("farm.cli.run.InlineCluster", start)
+    monkeypatch.setattr("farm.cli.launching.RayCluster", start)
+    monkeypatch.setattr("farm.cli.launching.InlineCluster", start)
     monkeypatch.setattr("farm.backends.cuda.detect", lambda count=None: [])
     (tmp_path / "m.yaml").write_text(BASE)
     return tmp_path
@@ -197,8 +197,8 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
     "absent backend": (["--backend", "cuda"], "backend cuda: no such device here (there are: cpu, sim)"),
     "unknown backend": (["--backend", "cdua"], 'did you mean "cuda"?'),
     "no backend": (["--backend", ","], "--backend names no backend"),
-    "rocm": (["--backend", "rocm"], "backend rocm is not in this version yet"),
-    "ascend": (["--backend", "cpu,ascend"], "backend ascend is not in this version yet"),
+    "rocm": (["--backend", "rocm"], "backend rocm: no such device here"),
+    "ascend": (["--backend", "cpu,ascend"], "backend ascend: no such device here"),
     "nothing selected": (["--select", "hidden=65"], "selects none"),
     "select unknown": (["--select", "hiden=64"], 'did you mean "hidden"?'),
     "select no pair": (["--select", "hidden"], "is not key=value"),

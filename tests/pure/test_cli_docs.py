@@ -10,6 +10,7 @@ import pytest
 
 from farm.cell import Quality, Status
 from farm.cli.main import parser
+from farm.events import QUIET
 from farm.matrix import load_all, plan
 from farm.matrix.axes import AXES, TIMING_FIELDS
 from farm.matrix.load import KEYS
@@ -59,6 +60,14 @@ def test_the_rules_of_the_guide_are_rules(tmp_path: Path) -> None:
     assert {(c.operation, c.seed) for c in found if c.skip_reason} == {("backward", 1)}
 
 
+def test_the_targets_of_the_guide_are_targets(tmp_path: Path) -> None:
+    base = "name: m\nop: rms_norm\nproviders: [farm]\naxes: {shape: [{rows: 1, hidden: 64}]}\n"
+    (tmp_path / "m.yaml").write_text(base + blocks("matrix", "yaml")[2])
+    found = plan(load_all(tmp_path / "m.yaml"), ["cuda", "rocm", "cpu"])
+    assert list(found.targets) == ["cuda:GB200", "cuda:H200:mig-1g.18gb", "rocm:MI300X"]
+    assert set(QUIET) <= words(section("matrix", "Keys"))
+
+
 def test_the_guide_of_the_matrix_names_everything() -> None:
     assert set(KEYS) <= words(section("matrix", "Keys"))
     assert set(AXES) <= words(section("matrix", "Axes"))
@@ -81,7 +90,7 @@ def test_every_column_is_documented_with_its_kind_and_no_other() -> None:
 
 def test_every_event_of_the_journal_is_documented() -> None:
     told = words(section("run-on-disk", "journal.jsonl"))
-    sources = "".join((ROOT / p).read_text() for p in ("farm/store.py", "farm/coordinator/run.py"))
+    sources = "".join(p.read_text() for p in (ROOT / "farm/store.py", *(ROOT / "farm/coordinator").glob("*.py")))
     written = set(re.findall(r'_journal\("(\w+)"|append\(\{"event": "(\w+)"', sources))
     assert {a or b for a, b in written} <= told
 

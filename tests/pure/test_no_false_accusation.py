@@ -35,6 +35,7 @@ def test_every_provider_that_has_the_op_is_in_it(op: str) -> None:
     from importlib import import_module
 
     able = {n for n in builtin_providers() if op in import_module(f"farm.providers.{n}").OPS}
+    able -= {"aiter", "torch_npu"}  # peers of one vendor, which these backends never have
     view = MATRICES[op].view("cuda")
     assert view is not None and {p.name for p in view.providers} == able
     cpu = MATRICES[op].view("cpu")

@@ -12,10 +12,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 VENDOR = {"pynvml", "amdsmi", "acl", "torch_npu", "cupy", "hip"}
 PEERS = {"liger_kernel", "quack", "transformers", "aiter", "flash_attn"}
-PURE = ("cell", "scheduler", "workqueue", "results", "calls", "simulation", "accuracy", "guard/telemetry",
+PURE = ("cell", "admission", "backends/_cuda_faults", "events", "standing", "scheduler", "workqueue", "targets",
+        "coordinator/neighbours", "results", "calls", "simulation", "accuracy", "guard/telemetry",
         "guard/plausible", "timing/statistics", "timing/methods", "timing/kernels", "compile/targets",
         "compile/planning", "compile/jobs", "compile/gate", "compile/diff", "compile/instructions", "timing/roof",
         "calibration/copies", "calibration/procedure", "calibration/report", "calibration/scripted",
+        "before", "captures", "sites/planfile", "sites/merging",
+        "doctor/codes", "doctor/finding", "doctor/facts", "doctor/judgement",
         "coordinator/roofs")  # fmt: skip
 NO_IO = {"os", "pathlib", "subprocess", "socket", "shutil", "tempfile", "io", "ray", "torch", "time", "threading"}
 

@@ -9,11 +9,12 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from farm.child.calling import Problem
+from farm.timing.kernels import Record
 from farm.timing.methods import VERSIONS
 from farm.timing.statistics import quantile
 
@@ -39,6 +40,18 @@ DICE = random.SystemRandom()
 
 class CaptureFailed(Exception):
     """The call cannot be captured in a graph; this process is spent (its generator state may be poisoned too)."""
+
+
+class Unusable(NotImplementedError):
+    """This environment has not got what the policy reads kernel times from; the message says why."""
+
+
+class Recorder(Protocol):
+    """The vendor's record of the kernels that ran in this process, as a backend gives it."""
+
+    def drain(self, enough: Callable[[list[Record]], bool]) -> list[Record]:
+        """The kernels since the last call, in the order in which they were told, once they are `enough`; those that
+        came, where that does not happen in time."""
 
 
 @dataclass
@@ -89,6 +102,8 @@ class Bench:
 
     `make` gives a new set of buffers with the cell's values, `other` the n-th with other values of the same kind (None:
     there are none).  `nodes` counts what a captured graph holds (activities by kind), None where that cannot be read.
+    `max_launches`: more calls than this no graph of the device holds; None: no such bound is known.  `recorder` gives
+    the vendor's record of kernels, started at its first call; NotImplementedError says why there is none.
     """
 
     function: Callable[..., Any]
@@ -99,6 +114,8 @@ class Bench:
     policy: dict[str, Any]
     other: Callable[[int], Problem] | None = None
     nodes: Callable[[Any], dict[str, int] | None] = lambda graph: None
+    max_launches: int | None = None
+    recorder: Callable[[], Recorder] | None = None
 
     @property
     def api(self) -> Any:
@@ -122,7 +139,7 @@ class Bench:
         wanted = max(2, -(-self.cold_bytes // max(1, per_set)))
         free = self.api.mem_get_info(self.device)[0]
         possible = max(1, int(free * MEMORY_SHARE / max(1, 2 * per_set)))
-        count = min(wanted, MAX_SETS, possible)
+        count = min(wanted, MAX_SETS, possible, self.max_launches or MAX_SETS)
         return count, count * per_set >= self.cold_bytes
 
     def problems(self, first: Problem, count: int) -> tuple[list[Problem], int]:

@@ -45,7 +45,7 @@ def rotating_graph(bench: Bench) -> TimingResult:
     graph, outputs, launches = capture(bench, problems)
     held = bench.nodes(graph)
     reused = handed_out_twice(outputs, given_to(problems))
-    empty = ["launches nothing that a graph holds"] if held is not None and not held else []
+    idle = ["launches nothing that a graph holds"] if held is not None and not held else []
     samples: list[float] = []
     usual = settle(bench, graph)
     begun = time.perf_counter()
@@ -64,7 +64,7 @@ def rotating_graph(bench: Bench) -> TimingResult:
         launches,
         cold,
         floor_us=graph_floor(bench),
-        flags=[*bench.cold_flags(cold), *host.flags, *reused, *empty],
+        flags=[*bench.cold_flags(cold), *host.flags, *reused, *idle],
         kernels=None if held is None else sum(held.values()) / launches,
         outside_us=host.outside_us,
         other_outputs=others,
@@ -73,11 +73,11 @@ def rotating_graph(bench: Bench) -> TimingResult:
 
 def capture(bench: Bench, problems: list[Problem]) -> tuple[Any, list[tuple[Any, ...]], int]:
     """(graph, outputs of each launch in it, how many): one call per buffer set, as often as a replay of MIN_REPLAY_US
-    needs."""
+    needs and the device's graphs hold."""
     api = bench.api
     stream = api.Stream(bench.device)
     stream.wait_stream(api.current_stream(bench.device))
-    graph = _graph(api)
+    graph = empty(api)
     outputs: list[tuple[Any, ...]] = []
     try:
         with api.stream(stream):
@@ -88,6 +88,8 @@ def capture(bench: Bench, problems: list[Problem]) -> tuple[Any, list[tuple[Any,
             api.synchronize(bench.device)
             per_round = len(calls) * _least_us(bench)
             rounds = min(64, max(1, -(-int(MIN_REPLAY_US) // max(1, int(per_round)))))
+            if bench.max_launches:
+                rounds = min(rounds, max(1, bench.max_launches // len(calls)))
             with api.graph(graph, stream=stream):
                 for _ in range(rounds):
                     for call in calls:
@@ -121,11 +123,14 @@ def handed_out_twice(outputs: Sequence[tuple[Any, ...]], given: Collection[int] 
     return []
 
 
-def _graph(api: Any) -> Any:
-    """A graph whose nodes can be counted after the capture, where this torch has such."""
-    if not hasattr(api.CUDAGraph, "raw_cuda_graph"):
-        return api.CUDAGraph()
-    return api.CUDAGraph(keep_graph=True)
+def empty(api: Any, countable: bool = True) -> Any:
+    """A graph to capture into, by the name that the device's module has for it (torch.cuda's, ROCm's too, or
+    torch.npu's); one whose nodes can be counted after the capture, where this torch has such.  CaptureFailed where the
+    module has none."""
+    kind = getattr(api, "NPUGraph", None) or getattr(api, "CUDAGraph", None)
+    if kind is None:
+        raise CaptureFailed("this torch has no graphs for this device")
+    return kind(keep_graph=True) if countable and hasattr(kind, "raw_cuda_graph") else kind()
 
 
 def _least_us(bench: Bench) -> float:
@@ -219,10 +224,11 @@ def graph_floor(bench: Bench) -> float:
         with bench.api.stream(stream):
             tiny.add_(1)
         bench.api.synchronize(bench.device)
-        graph = bench.api.CUDAGraph()
+        graph = empty(bench.api, countable=False)
+        count = min(100, bench.max_launches or 100)
         with bench.api.graph(graph, stream=stream):
-            for _ in range(100):
+            for _ in range(count):
                 tiny.add_(1)
         replay(bench, graph, 3)
-        _FLOOR[key] = median(replay(bench, graph, 10)) / 100
+        _FLOOR[key] = median(replay(bench, graph, 10)) / count
     return _FLOOR[key]

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from farm.timing.kernels import Record, RecordsLost, per_call
-from farm.timing.policies.common import SETTLE_MS, Bench, TimingResult, call_of, differ, host_times, median
+from farm.timing.kernels import Calls, Record, RecordsLost, per_call
+from farm.timing.policies.common import SETTLE_MS, Bench, TimingResult, Unusable, call_of, differ, host_times, median
 from farm.timing.policies.event import keep_busy
 from farm.timing.statistics import enough
 
@@ -23,14 +23,21 @@ MARK_US = 5.0
 BLOCK = 40
 
 
-class Unusable(NotImplementedError):
-    """The profiler of this environment gives no kernel times; the message says why."""
-
-
 def profiler(bench: Bench) -> TimingResult:
     """See the module's first lines.  `Unusable` (NotImplementedError) where this device or environment has none."""
     if not hasattr(bench.api, "_sleep"):
         raise Unusable(f"the profiler policy has no marker kernel on {bench.device.type}")
+    return recorded(bench, "profiler", lambda call, count: session_of(bench, call, count), profiler_floor)
+
+
+def recorded(
+    bench: Bench,
+    method: str,
+    session: Callable[[Callable[[], Any], int], Calls],
+    floor_of: Callable[[Bench], float],
+) -> TimingResult:
+    """What `method` measures, whose `session(call, count)` gives the recorded kernel times of so many calls, over
+    rotating buffer sets; `floor_of`: what it reads for the smallest kernel."""
     first = bench.make()
     host = host_times(bench, first)
     count, cold = bench.sets(max(bench.bytes_moved, 1))
@@ -45,14 +52,14 @@ def profiler(bench: Bench) -> TimingResult:
         at += 1
 
     _settle(bench, one)
-    floor = profiler_floor(bench)
+    floor = floor_of(bench)
     samples: list[float] = []
     kernels: list[int] = []
     elsewhere = 0
     begun = time.perf_counter()
     block = max(6, min(BLOCK, int(bench.policy["min_samples"])))
     while not enough(samples, time.perf_counter() - begun, bench.policy):
-        found = session_of(bench, one, block)
+        found = session(one, block)
         samples += found.times_us
         kernels += found.launched
         elsewhere += found.elsewhere
@@ -68,7 +75,7 @@ def profiler(bench: Bench) -> TimingResult:
     if count > 1 and bench.other is not None and differ(problems[own], problems[(own + 1) % count]):
         others = kept[(own + 1) % count]
     return TimingResult(
-        "profiler",
+        method,
         samples,
         host.us,
         kept[own],

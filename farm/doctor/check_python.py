@@ -1,0 +1,140 @@
+"""This host's Python, the environments of its children, and what they import.  Pure."""
+
+from __future__ import annotations
+
+from farm.doctor.facts import Environment, Facts, Trial
+from farm.doctor.finding import Finding, Findings, Level, fail, note, ok, warn
+
+CPU_EXTRA = "pip install 'kernel-farm[cpu]'"
+OLDEST = (3, 10)
+#: Distributions that install the package `triton`, each over the other.
+TRITONS = ("triton", "triton-ascend", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu")
+_ENDED_BADLY = ("died", "hung")
+
+
+def python(f: Facts) -> Findings:
+    version = ".".join(map(str, f.python))
+    if f.python < OLDEST:
+        yield fail("python-too-old", "python", f"Python {version} is too old", "use Python 3.10 or newer")
+    else:
+        yield ok("python", f"kernel-farm {f.farm} on Python {version} ({f.executable})")
+    missing = [name for name, version in f.packages.items() if version is None]
+    if missing:
+        what = f"not installed: {', '.join(missing)}"
+        yield fail("packages-missing", "packages", what, f"pip install {' '.join(missing)}")
+    else:
+        yield ok("packages", ", ".join(f"{name} {version}" for name, version in f.packages.items()))
+
+
+def environments(f: Facts) -> Findings:
+    for e in f.environments:
+        yield from _environment(f, e)
+
+
+def titled(e: Environment, section: str) -> str:
+    """`torch`, or `torch (nightly)` of an environment that is not the default."""
+    return section if e.name == "default" else f"{section} ({e.name})"
+
+
+def _environment(f: Facts, e: Environment) -> Findings:
+    section, first = titled(e, "environment"), e.trial("python")
+    if e.missing_program:
+        cure = "install it, put it on the PATH of the node's Ray, or correct the node's configuration"
+        yield fail("environment-program", section, f"{e.failure}: no child can start", cure)
+        return
+    if e.failure:
+        yield fail("environment-python", section, f"{e.failure}", "correct the node's configuration")
+        return
+    if not first.ok:
+        what = f"{e.command} does not answer ({first}): no child can start"
+        cure = "run that command by hand, with -c 'print(1)'; correct the node's configuration"
+        yield fail("environment-silent", section, what, cure)
+        return
+    if _numbers(first.text) < OLDEST:
+        what = f"its Python is {first.text}; children need 3.10 or newer"
+        yield fail("environment-python-old", section, what, "give the environment a newer Python")
+        return
+    if not e.own:
+        yield ok(section, f"Python {first.text} ({first.data.get('executable', e.command)})")
+    numpy = e.trial("numpy")
+    if not numpy.ok and not (e.own and f.packages.get("numpy") is None):
+        what = f"numpy cannot be imported ({numpy}): no cell can run"
+        yield fail("environment-numpy", section, what, f"{e.command} -m pip install numpy")
+    yield from _torch(f, e)
+    yield from _triton(f, e)
+    yield from _kernels(f, e)
+    if e.trial("torch").ok:  # else each would say the same
+        yield from _providers(f, e)
+
+
+def _torch(f: Facts, e: Environment) -> Findings:
+    torch, section = e.trial("torch"), titled(e, "torch")
+    if torch.ok:
+        yield ok(section, f"torch {torch.text}, built for {torch.data.get('built_for', 'nothing')}")
+        return
+    if e.trial("torch alone").ok:
+        return  # the vendor's part breaks it; that is told there
+    code = "torch-missing" if torch.ended == "missing" and "torch'" in torch.text else "torch-broken"
+    cure = f"{CPU_EXTRA}, or the vendor's torch where there is an accelerator"
+    if not e.own:
+        cure = f"install the vendor's torch for {e.command}, or correct the node's configuration"
+    level = Level.WARN if f.node.simulates else Level.FAIL  # a fake needs none
+    yield Finding(code, section, level, f"torch cannot be imported ({torch}): no cell can run", cure)
+
+
+def _triton(f: Facts, e: Environment) -> Findings:
+    triton, section = e.trial("triton"), titled(e, "triton")
+    installed = e.trial("python").data.get("distributions", {})
+    several = [f"{name} {installed[name]}" for name in TRITONS if name in installed]
+    if len(several) > 1:
+        what = f"{' and '.join(several)} are installed together: each writes the folder triton over the other's"
+        cure = "pip uninstall all of them, then install the one that belongs to the vendor's torch again"
+        level = Level.FAIL if "triton-ascend" in installed else Level.WARN
+        yield Finding("triton-two", section, level, what, cure)
+    if triton.ok:
+        yield ok(section, f"triton {triton.text}")
+    else:
+        code = "triton-missing" if triton.ended == "missing" else "triton-broken"
+        what = f"triton cannot be imported ({triton}): cells of provider farm end as unsupported"
+        yield warn(code, section, what, f"{CPU_EXTRA}, or the triton that belongs to the vendor's torch")
+
+
+def _kernels(f: Facts, e: Environment) -> Findings:
+    trial, section = e.trial("kernels"), titled(e, "kernels")
+    if not trial.ok:
+        what = f"the package kernels cannot be imported in a child ({trial})"
+        yield fail("kernels-broken", section, what, "install this checkout again, or run from its folder")
+    elif trial.text != f.our_kernels:
+        what = f"a child imports kernels from {trial.text}, not from {f.our_kernels}"
+        yield fail("kernels-foreign", section, what, "take that folder off PYTHONPATH, or pip uninstall kernels")
+    else:
+        yield ok(section, f"children import {trial.text}")
+    if f.foreign_kernels and e.own:
+        what = f"another distribution named kernels is at {f.foreign_kernels}; the farm puts its own before it"
+        yield note("kernels-clash", section, what, "nothing to do; pip uninstall kernels ends the clash")
+
+
+def _providers(f: Facts, e: Environment) -> Findings:
+    for name, distribution in f.peers.items():
+        trial: Trial = e.trial(f"provider {name}")
+        section = titled(e, f"provider {name}")
+        if trial.ok:
+            yield ok(section, "can be loaded" + (f", {trial.text}" if trial.text else ""))
+        elif trial.ended == "missing":
+            cure = f"pip install {distribution}" if distribution else "install torch and triton"
+            yield note("provider-missing", section, f"not here ({trial}): its cells end as unsupported", cure)
+        else:
+            what = f"cannot be loaded ({trial}): its cells would fail"
+            yield warn("provider-broken", section, what, "leave it out with --select, or repair its installation")
+
+
+def compilers(f: Facts) -> Findings:
+    if f.cxx:
+        yield ok("compiler", f.cxx)
+    else:
+        what = "there is no C++ compiler: cells of torch_compile on the CPU end as unsupported"
+        yield note("compiler-cxx-missing", "compiler", what, "install g++, or name a compiler in CXX")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in text.split(".")[:2])

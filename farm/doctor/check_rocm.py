@@ -1,0 +1,61 @@
+"""AMD.  Pure."""
+
+from __future__ import annotations
+
+from farm.doctor.check_python import titled
+from farm.doctor.facts import BackendFacts, Environment, Facts
+from farm.doctor.finding import Findings, note, warn
+
+SECTION = "backend rocm"
+
+
+def host(f: Facts, b: BackendFacts) -> Findings:
+    yield from _amdsmi(f, b)
+    v = f.variables
+    if "ROCR_VISIBLE_DEVICES" in v and "HIP_VISIBLE_DEVICES" in v:
+        what = f"ROCR_VISIBLE_DEVICES={v['ROCR_VISIBLE_DEVICES']} and HIP_VISIBLE_DEVICES={v['HIP_VISIBLE_DEVICES']}: "
+        what += "HIP counts within what ROCR leaves, so its numbers are not those of amd-smi"
+        yield warn("rocm-masks-both", SECTION, what, "unset ROCR_VISIBLE_DEVICES, and say all in HIP_VISIBLE_DEVICES")
+    if "CUDA_VISIBLE_DEVICES" in v:
+        what = f"CUDA_VISIBLE_DEVICES={v['CUDA_VISIBLE_DEVICES']} is set on an AMD host; HIP heeds it too"
+        yield warn("rocm-mask-cuda", SECTION, what, "unset CUDA_VISIBLE_DEVICES; use HIP_VISIBLE_DEVICES")
+    if "HSA_OVERRIDE_GFX_VERSION" in v:
+        what = f"HSA_OVERRIDE_GFX_VERSION={v['HSA_OVERRIDE_GFX_VERSION']} makes every GPU pass for another part: "
+        what += "kernels are compiled for the wrong one"
+        yield warn("rocm-gfx-override", SECTION, what, "unset HSA_OVERRIDE_GFX_VERSION")
+    if f.system.numa_balancing == "1":
+        what = "the kernel moves memory between NUMA nodes by itself (numa_balancing=1): copies to the device may stall"
+        yield note("rocm-numa-balancing", SECTION, what, "echo 0 > /proc/sys/kernel/numa_balancing (AMD's advice)")
+
+
+def _amdsmi(f: Facts, b: BackendFacts) -> Findings:
+    ours = f.trial("amdsmi")
+    if ours.ok or not ours.tried:
+        return
+    install = f"pip install {b.stack_folder or '/opt/rocm'}/share/amd_smi, with {f.executable}"
+    theirs = [e for e in f.environments if not e.own and e.trial("amdsmi").ok]
+    if ours.ended != "missing":
+        what = f"amdsmi fails in Ray's Python ({ours}): Ray counts no GPU by itself, and no telemetry is read by it"
+        cure = "install the amdsmi that belongs to this driver; is /dev/kfd open to this user?"
+        yield warn("rocm-amdsmi-broken", SECTION, what, cure)
+    elif theirs:
+        what = f"amdsmi can be imported in environment {theirs[0].name}, and not by Ray's Python ({ours}): "
+        yield warn("rocm-amdsmi-only-child", SECTION, what + "Ray counts no GPU by itself", install)
+    else:
+        what = f"amdsmi cannot be imported by Ray's Python ({ours}): Ray counts no GPU by itself, silently; "
+        what += "devices are read by amd-smi, which is slower"
+        yield warn("rocm-amdsmi-missing", SECTION, what, install)
+
+
+def environment(f: Facts, b: BackendFacts, e: Environment) -> Findings:
+    hip, installed = str(e.trial("torch").data.get("hip", "")), b.stack
+    ours, theirs = hip.split(".")[:2], installed.split(".")[:2]
+    if hip and installed and ours != theirs:
+        what = f"torch is built for ROCm {hip}, {b.stack_folder} is {installed}"
+        section = titled(e, SECTION)
+        if ours[0] == theirs[0]:
+            yield note(
+                "rocm-version", section, what, "nothing to do while it works; AMD supports them within a release"
+            )
+        else:
+            yield warn("rocm-version", section, what, f"install the torch for ROCm {'.'.join(theirs)}")

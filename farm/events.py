@@ -1,0 +1,192 @@
+"""The words between the scheduler and the world: events (what happened) and actions (what to do).  Pure data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from farm.cell import Owner, Status
+
+#: How much stands still around a cell that is measured: nothing, the devices of its module, those of its host.
+QUIET = ("none", "module", "host")
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Cells that the same devices may run.  `target`: a pattern of farm.targets; "" for every device of the backend."""
+
+    backend: str
+    target: str = ""
+    quiet: str = "none"  # of QUIET
+
+    def __str__(self) -> str:
+        return f"target {self.backend}:{self.target}" if self.target else f"backend {self.backend}"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try at a cell.  No two tries of a cell have one number; on the `last` one a fault is no longer excused."""
+
+    cell: int
+    number: int
+    round: int = 0
+    last: bool = False
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Work of one pool granted to a device, and by when it must be done (seconds, the events' clock)."""
+
+    id: int
+    device: str
+    attempts: tuple[Attempt, ...]
+    deadline: float
+    pool: Pool = Pool("")
+
+
+# Events: what happened.
+
+
+@dataclass(frozen=True)
+class Event:
+    """`at`: seconds on one monotonic clock."""
+
+    at: float
+
+
+@dataclass(frozen=True)
+class DeviceAdded(Event):
+    """The cluster has a device that it had not, or has one again; its actor is yet to be started."""
+
+    device: str
+    backend: str
+    host: str = ""
+
+
+@dataclass(frozen=True)
+class DeviceUp(Event):
+    """A device is open and idle; cells of its backend, and of the targets that it is, may be granted to it.
+    `target` is str(Target); `module`: equal for neighbours on one host, "" where none are known."""
+
+    device: str
+    backend: str
+    target: str = ""
+    module: str = ""
+
+
+@dataclass(frozen=True)
+class DeviceDown(Event):
+    """A device's actor died, hung or could not open its device.  `final`: another try is pointless."""
+
+    device: str
+    reason: str
+    final: bool = False
+
+
+@dataclass(frozen=True)
+class Drain(Event):
+    """The device is wanted elsewhere: it finishes what it holds and gets no more.  No fault."""
+
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Started(Event):
+    """The device began an attempt."""
+
+    device: str
+    cell: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class MeasuredEvent(Event):
+    """The child is done with an attempt; the judge has it now, and the device goes on."""
+
+    device: str
+    cell: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Ended(Event):
+    """An attempt has its status: judged, or failed before it could be measured."""
+
+    device: str
+    cell: int
+    attempt: int
+    status: Status
+    owner: Owner | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class LeaseDone(Event):
+    """The device has been through its lease."""
+
+    device: str
+    lease: int
+
+
+@dataclass(frozen=True)
+class Tick(Event):
+    """Time passed."""
+
+
+@dataclass(frozen=True)
+class Interrupted(Event):
+    """Somebody wants the run to end now."""
+
+
+# Actions: what to do.
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Send this lease to its device.  `coming`: cells that wait behind it, whose inputs may be made meanwhile."""
+
+    lease: Lease
+    coming: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Conclude:
+    """The cell has its one status."""
+
+    cell: int
+    attempt: int
+    status: Status
+    owner: Owner | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start an actor for a device that was added."""
+
+    device: str
+
+
+@dataclass(frozen=True)
+class Replace:
+    """Kill the device's actor and start another in its place."""
+
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Retire:
+    """Give the device up for this run, or until it is added again.  `drained`: it was asked back, nothing is wrong."""
+
+    device: str
+    reason: str
+    drained: bool = False
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Nothing is left to do."""
+
+
+Action = Grant | Conclude | Start | Replace | Retire | Finish

@@ -1,0 +1,56 @@
+"""AMD's AITER: its RMS norm, plain and with a residual, forward only, on ROCm.  Rounding class: single (gemma).
+
+Documented (docs/api/normalization.rst of ROCm/aiter, read 2026-11-21): `rms_norm(input, weight, epsilon)` of a matrix
+(tokens, hidden) and a weight of its dtype gives a new tensor; float16 and bfloat16 everywhere, float32 in newer
+releases.  `rmsnorm2d_fwd_with_add(out, input, residual_in, residual_out, weight, epsilon)` writes its two outputs.
+Both keep everything in float32 and round once; with a residual y is of the sum before it is rounded (of rows that
+exceed its registers, from about 8192 elements on, the rest is read back rounded).  A bfloat16 result is cut off and not
+rounded to the nearest on gfx942, where the latter is software: up to one unit in the last place, always towards zero.
+
+It has no backward: autograd knows nothing of its kernels.  It builds each kernel with hipcc at its first call, which
+can take minutes; AITER_JIT_DIR names where the built ones are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+NAME = "aiter"
+ROLE = "peer"
+MODES = ("auto",)
+OPS = ("rms_norm", "fused_add_rms_norm")
+DISTRIBUTION = "amd-aiter"
+DECLARES = {"fused_add_rms_norm": {"sum": "unrounded"}}
+
+
+def load(op: str) -> Callable[..., Any]:
+    """The function of `op`; ImportError where AITER is not installed, NotImplementedError without ROCm."""
+    if op not in OPS:
+        raise NotImplementedError(f"provider {NAME} has no {op}; it has {', '.join(OPS)}")
+    import torch
+
+    if torch.version.hip is None:  # before its own import, which looks for ROCm's compiler and dies without
+        raise NotImplementedError("AITER needs torch for ROCm, and an AMD GPU")
+    from aiter.ops.rmsnorm import rms_norm as norm
+    from aiter.ops.rmsnorm import rmsnorm2d_fwd_with_add as norm_with_add
+
+    def rms_norm(x: Any, weight: Any, eps: float = 1e-6) -> Any:
+        _refuse(x, weight)
+        return norm(x.detach(), weight.detach(), eps)
+
+    def fused_add_rms_norm(x: Any, residual: Any, weight: Any, eps: float = 1e-6) -> tuple[Any, Any]:
+        _refuse(x, weight)
+        x, residual = x.detach(), residual.detach()
+        y, total = torch.empty_like(x), torch.empty_like(x)
+        norm_with_add(y, x, residual, total, weight.detach(), eps)
+        return y, total
+
+    return rms_norm if op == "rms_norm" else fused_add_rms_norm
+
+
+def _refuse(x: Any, weight: Any) -> None:
+    if weight is None:
+        raise NotImplementedError("AITER's RMS norm always has a weight")
+    if weight.dtype != x.dtype:
+        raise NotImplementedError(f"AITER wants a weight of x's dtype; x is {x.dtype}, weight {weight.dtype}")

@@ -1,0 +1,58 @@
+"""torch_npu's fused norms on Ascend: `npu_rms_norm` and `npu_add_rms_norm`, as its API reference documents them.
+
+x has 1 to 8 dimensions and is float16, bfloat16 or float32; gamma has its last one and its dtype, and is always there.
+The reference says neither where they round nor whether the fused norm is of the rounded sum: no rounding class is
+declared, so each cell's own gates judge them.  Neither has an offset.  `npu_add_rms_norm` documents no gradient: its
+backward is unsupported where torch_npu gives its outputs no graph.
+
+Not imported here: the backend `ascend` has it loaded before any provider is asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+NAME = "torch_npu"
+ROLE = "peer"
+MODES = ("auto",)
+OPS = ("rms_norm", "fused_add_rms_norm")
+DISTRIBUTION = "torch-npu"
+
+
+def load(op: str) -> Callable[..., Any]:
+    """The function of `op`; ImportError where torch_npu is not loaded, NotImplementedError where it lacks the op."""
+    if op not in OPS:
+        raise NotImplementedError(f"provider {NAME} has no {op}; it has {', '.join(OPS)}")
+    module = sys.modules.get("torch_npu")
+    if module is None:
+        raise ImportError("torch_npu is not loaded in this process: it comes with the backend ascend")
+    name = "npu_rms_norm" if op == "rms_norm" else "npu_add_rms_norm"
+    fused = getattr(module, name, None)
+    if fused is None:
+        raise NotImplementedError(f"torch_npu {getattr(module, '__version__', '')} has no {name}")
+
+    def rms_norm(x: Any, weight: Any, eps: float = 1e-6, *, offset: float = 0.0) -> Any:
+        """x [..., hidden], weight [hidden] -> y like x."""
+        _refuse(x, weight, offset)
+        return fused(x, weight, eps)[0]
+
+    def fused_add_rms_norm(
+        x: Any, residual: Any, weight: Any, eps: float = 1e-6, *, offset: float = 0.0
+    ) -> tuple[Any, Any]:
+        """x, residual [..., hidden], weight [hidden] -> (y, sum) like x."""
+        _refuse(x, weight, offset)
+        y, _, total = fused(x, residual, weight, eps)
+        return y, total
+
+    return rms_norm if op == "rms_norm" else fused_add_rms_norm
+
+
+def _refuse(x: Any, weight: Any, offset: float) -> None:
+    if offset != 0.0:
+        raise NotImplementedError("torch_npu's fused norms have no offset to the weight")
+    if weight is None:
+        raise NotImplementedError("torch_npu's fused norms always have a weight")
+    if weight.dtype != x.dtype:
+        raise NotImplementedError(f"torch_npu's fused norms take a weight of x's dtype; it is {weight.dtype}")

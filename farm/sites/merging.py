@@ -1,0 +1,284 @@
+"""Runs of the parts of one plan to one ledger: the whole plan, each cell with one result.  Pure.
+
+A real result goes before a fault of the farm (`infra_error`, then `lost`); of several real ones the first that was
+finished stays, and the others are named.  What no site reported is `lost`, with the target that nobody reported.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from farm import results
+from farm.cell import Cell, Owner, Status
+from farm.errors import UsageError
+from farm.results import COLUMNS, SCHEMA, planned_row
+from farm.sites import planfile
+from farm.sites.planfile import PlanFile, unit
+
+Row = dict[str, Any]
+_RANK = {Status.INFRA_ERROR.value: 1, Status.LOST.value: 2}
+_STATUSES = {s.value for s in Status}
+_NO_RESULT = "planned, no result"
+MAX_TOLD = 3
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run of a part of the plan, as it was read.  `told`: its rows by its journal, for the run whose `rows` come from
+    its tables; `log` files stay where they are."""
+
+    name: str
+    head: Mapping[str, Any]
+    complete: bool
+    rows: Sequence[Row]
+    samples: Sequence[Row]
+    told: Sequence[Row] = ()
+
+    @property
+    def part(self) -> str:
+        """What it says to have run: a target of the plan; "" of a merged run, which is the whole plan."""
+        return str((self.head.get("plan") or {}).get("part", ""))
+
+    @property
+    def silent(self) -> Mapping[str, int]:
+        """Of a merged run: the targets that nobody had reported by then."""
+        return self.head.get("silent") or {}
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The ledger.  `rows` in the plan's order; `origin[i]` is the report that row i came from, None for none;
+    `superseded`: real results left aside; `silent`: target -> cells that nobody reported; `runs`: what was merged, in
+    short; `warnings`: sentences that are told loudly."""
+
+    rows: list[Row]
+    origin: list[int | None]
+    samples: list[Row]
+    superseded: list[dict[str, str]]
+    silent: dict[str, int]
+    runs: list[dict[str, Any]]
+    warnings: list[str]
+
+
+def wrong(report: Report, file: PlanFile) -> str:
+    """Why a run cannot be merged into this plan: a clause with what to do; "" where it can."""
+    head, plan = report.head, report.head.get("plan")
+    if head.get("kind") == "compile":
+        return "was compiled, not run: there is nothing to merge in it"
+    if head.get("schema") != SCHEMA:
+        return f"was written with schema {head.get('schema')}, this farm merges {SCHEMA}; use the farm that wrote it"
+    if head.get("kind") == "merged" and not report.complete:
+        return "is a merge that was cut short; merge its runs again"
+    if not isinstance(plan, Mapping) or not isinstance(plan.get("part"), str):
+        return "is no part of a plan: only what farm run --plan and farm merge wrote can be merged"
+    if plan.get("sha256") != file.sha256:
+        same = plan.get("hash") == file.plan.plan_hash
+        other = "the same cells but other deadlines, tolerances, scripts or providers" if same else "other cells"
+        return f"is of another plan ({other}); merge runs of one plan"
+    damaged = _damaged(report, file)
+    return f"is damaged or was edited: {damaged}; copy it from its site again" if damaged else ""
+
+
+def _damaged(report: Report, file: PlanFile) -> str:
+    """How a run contradicts itself, or the part of the plan that it says it is."""
+    try:
+        planned = planfile.part(file.plan, report.part).cells if report.part else file.plan.cells
+    except UsageError:
+        return f'its plan has no part "{report.part}"'
+    if len(report.rows) != len(planned):
+        return f"it has {len(report.rows)} cells where its part of the plan has {len(planned)}"
+    for cell, row in zip(planned, report.rows):
+        if (row.get("index"), row.get("cell_id"), row.get("cell_key")) != (cell.index, cell.cell_id, cell.cell_key):
+            return f"its cell {cell.index} is {row.get('cell_id')!r}, in the plan it is {cell.cell_id}"
+        if row.get("status") not in _STATUSES:
+            return f"{cell.cell_id} has the status {row.get('status')!r}"
+    if report.complete:
+        if report.head.get("counts") != results.counts(report.rows):
+            return "run.json counts other statuses than its cells have"
+        if len(report.told) != len(report.rows):
+            return "its journal has other cells than its tables"
+        for row, told in zip(report.rows, report.told):
+            differs = [n for n in COLUMNS if not _equal(row.get(n), told.get(n))]
+            if differs:
+                return f"{row['cell_id']} has another {differs[0]} in its tables than in its journal"
+    return ""
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return bool(a == b or (a != a and b != b))  # a NaN is itself here
+
+
+def merge(file: PlanFile, reports: Sequence[Report]) -> Merged:
+    """One row for every cell of the plan.  `reports` passed `wrong`."""
+    found: dict[str, list[tuple[int, Row]]] = {}
+    for number, report in enumerate(reports):
+        heard = {c.cell_id for c in file.plan.cells if unit(c) in report.silent}
+        for row in report.rows:
+            if not (row["status"] == Status.LOST.value and row["cell_id"] in heard):
+                found.setdefault(row["cell_id"], []).append((number, row))
+    rows: list[Row] = []
+    origin: list[int | None] = []
+    superseded: list[dict[str, str]] = []
+    silent: Counter[str] = Counter()
+    for cell in file.plan.cells:
+        tries = found.get(cell.cell_id, [])
+        if not tries:
+            rows.append(_unheard(cell))
+            origin.append(None)
+            silent[unit(cell)] += 1
+            continue
+        tries = sorted(tries, key=lambda t: (_RANK.get(t[1]["status"], 0), _ended(reports[t[0]], t[1])))
+        number, row = tries[0]
+        rows.append({**row, "index": cell.index, "reason": _reason(reports[number], row)})
+        origin.append(number)
+        superseded += _left(reports, tries)
+    kept = {(row["cell_id"], n) for row, n in zip(rows, origin)}
+    samples = [s for n, r in enumerate(reports) for s in r.samples if (s["cell_id"], n) in kept]
+    runs = [told for report in reports for told in _sources(report)]
+    return Merged(
+        rows, origin, samples, superseded, dict(silent), runs,
+        [*_unlike(runs), *_unfinished(reports), *_contradictions(superseded)],
+    )  # fmt: skip
+
+
+def _unheard(cell: Cell) -> Row:
+    row = planned_row(cell)
+    row.update(reason=f"no site reported {unit(cell)}", fault_owner=Owner.INFRA.value)
+    return row
+
+
+def _ended(report: Report, row: Row) -> float:
+    """Unix time at which a result was there; of one that never began, the end of its run."""
+    if row.get("started"):
+        return float(row["started"]) + float(row.get("seconds") or 0.0)
+    try:
+        return datetime.fromisoformat(str(report.head.get("finished"))).timestamp()
+    except ValueError:
+        return float("inf")
+
+
+def _reason(report: Report, row: Row) -> str:
+    if row["status"] == Status.LOST.value and row["reason"] == _NO_RESULT and not report.complete:
+        return f"{_NO_RESULT}: run {report.name} was interrupted"
+    return str(row["reason"])
+
+
+def _left(reports: Sequence[Report], tries: list[tuple[int, Row]]) -> list[dict[str, str]]:
+    """The real results beside the one that stays; what never ran (skipped, unsupported everywhere) is none."""
+    number, kept = tries[0]
+    return [
+        {
+            "cell_id": kept["cell_id"],
+            "kept": reports[number].name,
+            "kept_status": kept["status"],
+            "left": reports[other].name,
+            "left_status": row["status"],
+        }
+        for other, row in tries[1:]
+        if row["status"] not in _RANK and (kept["evidence"] or row["evidence"])
+    ]
+
+
+def _sources(report: Report) -> list[dict[str, Any]]:
+    """What was merged, in short; a run that is a merge itself is what it was made of."""
+    if report.head.get("merged"):
+        return [dict(run) for run in report.head["merged"]]
+    head = report.head
+    return [
+        {
+            "run_id": report.name,
+            "part": report.part,
+            "revision": dict(head.get("revision") or {}),
+            "created": head.get("created", ""),
+            "finished": head.get("finished", ""),
+            "seconds": head.get("seconds"),
+            "complete": report.complete,
+            "command": head.get("command", ""),
+            "counts": results.counts(report.rows),
+            "nodes": sorted({str(r["node"]) for r in report.rows if r.get("node")}),
+        }
+    ]
+
+
+def _unlike(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the sites should have in common and have not."""
+    facts = {"version": "versions of the farm", "name": "revisions of the kernels", "kernels": "kernels (by content)"}
+    out: dict[str, str] = {}
+    for key, what in facts.items():
+        seen: dict[str, list[str]] = {}
+        for run in runs:
+            seen.setdefault(str(run["revision"].get(key) or "unknown"), []).append(str(run["run_id"]))
+        if len(seen) > 1 and not (key == "kernels" and "name" in out):
+            told = "; ".join(f"{value} in {', '.join(ids)}" for value, ids in seen.items())
+            out[key] = f"the sites ran different {what}: {told}"
+    return list(out.values())
+
+
+def _unfinished(reports: Iterable[Report]) -> list[str]:
+    out = []
+    for report in reports:
+        if not report.complete:
+            lost = sum(r["status"] == Status.LOST.value for r in report.rows)
+            out.append(
+                f"run {report.name} is not complete: {lost} of its {len(report.rows)} cells are lost; "
+                f"farm resume {report.name} at its site runs them"
+            )
+    return out
+
+
+def _contradictions(superseded: Sequence[Mapping[str, str]]) -> list[str]:
+    unlike = [s for s in superseded if s["kept_status"] != s["left_status"]]
+    told = "; ".join(
+        f"{s['cell_id']} is {s['kept_status']} in {s['kept']} and {s['left_status']} in {s['left']}"
+        for s in unlike[:MAX_TOLD]
+    )
+    more = f", and {len(unlike) - MAX_TOLD} more" if len(unlike) > MAX_TOLD else ""
+    return [f"sites disagree, and what was finished first stays: {told}{more}"] if unlike else []
+
+
+def head(file: PlanFile, reports: Sequence[Report], merged: Merged) -> dict[str, Any]:
+    """What run.json of the merged run says beside its own command, times, counts and verdict."""
+    used: dict[str, dict[str, Any]] = {b: {"devices": []} for b in dict.fromkeys(c.backend for c in file.plan.cells)}
+    environments: dict[str, Any] = {}
+    calibrations: dict[str, Any] = {}
+    providers: dict[str, Any] = {}
+    for report in reports:
+        for backend, told in (report.head.get("backends") or {}).items():
+            devices = [{"run": report.name, **d} for d in told.get("devices", ())]
+            used.setdefault(backend, {"devices": []})["devices"] += devices
+        for name, environment in (report.head.get("environments") or {}).items():
+            same = environments.get(name, environment) == environment
+            environments[name if same else f"{name} ({report.name})"] = environment
+        calibrations.update(report.head.get("calibrations") or {})
+        providers.update(report.head.get("providers") or {})
+    for backend, told in used.items():
+        told["counts"] = results.counts(r for r in merged.rows if r["backend"] == backend)
+    return {
+        "kind": "merged",
+        "matrices": [m.to_dict() for m in file.plan.matrices],
+        "plan_hash": file.plan.plan_hash,
+        "planned": len(file.plan.cells),
+        "plan": file.described(""),
+        "revision": _revision(merged.runs),
+        "providers": providers,
+        "environments": environments,
+        "merged": merged.runs,
+        "superseded": merged.superseded,
+        "silent": merged.silent,
+        "warnings": merged.warnings,
+        "backends": used,
+        "calibrations": calibrations,
+    }
+
+
+def _revision(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The sites' one revision; where they differ, all of their names and no commit."""
+    found = {str(r["revision"].get("name", "")): r["revision"] for r in runs}
+    if len(found) == 1:
+        return dict(next(iter(found.values())))
+    versions = dict.fromkeys(str(r.get("version", "")) for r in found.values())
+    return {"name": " | ".join(found), "commit": "", "dirty": False, "version": " | ".join(versions)}

@@ -1,0 +1,130 @@
+"""The file of a plan: what a site needs to run its part without the matrices, and what shows that it is whole.  Pure.
+
+The plan as `farm.matrix.Plan` writes it (cells, and of every matrix its deadlines, tolerances and scripts), and beside
+it `farm` (the version that planned), `providers` (those of `--provider`: where to import them from, and the hash of
+their files, which do not travel) and `sha256` over all of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from farm import __version__, targets
+from farm.cell import Cell, canonical_json, cell_key
+from farm.errors import UsageError
+from farm.matrix import Plan, estimate_seconds
+from farm.matrix.plan import Count, plan_hash
+from farm.timing.methods import VERSIONS
+
+MAX_TOLD = 12  # parts that a refusal names
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """A whole plan.  `providers`: `[OP:]NAME` -> {"path": module:function, "sha256": of its files, "" if installed}."""
+
+    plan: Plan
+    providers: Mapping[str, Mapping[str, str]]
+    sha256: str
+    text: str  # as it is on disk
+
+    def described(self, part: str) -> dict[str, Any]:
+        """What a run says of the plan that it is a part of."""
+        return {"hash": self.plan.plan_hash, "sha256": self.sha256, "part": part, "of": list(parts(self.plan))}
+
+
+def write(plan: Plan, providers: Mapping[str, Mapping[str, str]]) -> str:
+    """The file's text; the same plan gives the same text wherever it is made."""
+    data = {**plan.to_dict(), "farm": __version__, "providers": {k: dict(v) for k, v in providers.items()}}
+    return json.dumps({"sha256": _digest(data), **data}, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def read(text: str, where: str) -> PlanFile:
+    """The plan of a file's text.  UsageError, beginning with `where`, for what is none, or was cut or edited."""
+    try:
+        data = json.loads(text)
+        kept = dict(data)
+        told = kept.pop("sha256")
+        providers = {str(k): {"path": str(v["path"]), "sha256": str(v["sha256"])} for k, v in data["providers"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise UsageError(f"{where}: this is no plan of farm plan --out, or it was cut; plan again") from None
+    if told != _digest(kept):
+        raise UsageError(f"{where}: its content does not fit its hash, so it was edited or damaged; plan again")
+    try:
+        return PlanFile(Plan.from_json(text), providers, told, text)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(json.loads(json.dumps(data))).encode()).hexdigest()
+
+
+def unit(cell: Cell) -> str:
+    """The target that a planned unit is for: `cuda:GB200` where one is named, else `cuda`."""
+    return cell.target or cell.backend
+
+
+def parts(plan: Plan) -> dict[str, int]:
+    """What --target may name, with the number of cells: every backend, then its named targets, as the plan has them."""
+    found: dict[str, int] = {}
+    for backend in dict.fromkeys(c.backend for c in plan.cells):
+        mine = [c for c in plan.cells if c.backend == backend]
+        found[backend] = len(mine)
+        for target in dict.fromkeys(c.target for c in mine if c.target):
+            found[target] = sum(c.target == target for c in mine)
+    return found
+
+
+def part(plan: Plan, target: str) -> Plan:
+    """The cells of `target`, numbered anew: `cuda`: all of the backend; `cuda:PATTERN`: those of the named targets
+    that a device of this pattern serves (farm.targets.serves).  UsageError names what the plan has."""
+    backend, colon, pattern = target.partition(":")
+    chosen = [c for c in plan.cells if c.backend == backend and (not colon or _serves(c, target, pattern))]
+    if not chosen:
+        have = parts(plan)
+        near = difflib.get_close_matches(target, have, 1)
+        hint = f'did you mean "{near[0]}"? ' if near else ""
+        names = [f"{name} ({n} cell{'s' if n > 1 else ''})" for name, n in list(have.items())[:MAX_TOLD]]
+        raise UsageError(f"--target {target}: the plan has no such part; {hint}it has: {', '.join(names)}")
+    cells = tuple(replace(cell, index=index) for index, cell in enumerate(chosen))
+    used = {cell.matrix for cell in cells}
+    work = [c for c in cells if not c.skip_reason]
+    count = Count(len(cells), len(cells) - len(work), round(sum(map(estimate_seconds, work)), 3))
+    matrices = tuple(m for m in plan.matrices if m.name in used)
+    return Plan(cells, matrices, plan_hash(cells), {backend: count})
+
+
+def _serves(cell: Cell, target: str, pattern: str) -> bool:
+    if not cell.target or not pattern:
+        return False
+    return cell.target == target or targets.serves(cell.target.partition(":")[2], target)
+
+
+def providers_of(file: PlanFile, cells: tuple[Cell, ...]) -> dict[str, Mapping[str, str]]:
+    """The plan's own providers that these cells call."""
+    called = {name for c in cells for name in (c.provider, f"{c.op}:{c.provider}")}
+    return {name: told for name, told in file.providers.items() if name in called}
+
+
+def unfit(cells: tuple[Cell, ...], version: Callable[[str], int | None]) -> str:
+    """Why this farm would measure something else than the plan says; "" where it would not.  `version`: of an op's
+    contract here, None for no such op."""
+    for cell in cells:
+        here = version(cell.op)
+        if here is None:
+            return f"it has cells of {cell.op}, an op that this farm does not have"
+        if here != cell.contract_version:
+            return f"its cells are of version {cell.contract_version} of {cell.op}'s contract, this farm has {here}"
+        mine = VERSIONS.get(cell.timing.method, 1)
+        if cell.timing.method != "none" and mine != cell.timing.version:
+            method = cell.timing.method
+            return f"its cells are timed by version {cell.timing.version} of {method}, this farm has {mine}"
+        if cell_key(cell) != cell.cell_key:
+            return f"the key of {cell.cell_id} is another one here"
+    return ""

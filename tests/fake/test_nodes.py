@@ -1,0 +1,192 @@
+"""`farm nodes` on a real cluster: list, masks, bundles, drain and restore in mid-run, a node that dies and comes back.
+
+The nodes' devices are fakes that play NVIDIA's, AMD's and Ascend's; Ray, the actors, the children are real.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from farm_process import FarmRun, marked, wait_for
+from nodes_cluster import NodesCluster
+
+pytestmark = pytest.mark.ray
+Farm = Callable[..., FarmRun]
+GB200 = {"backend": "cuda", "labels": {"rack": "r1"}, "simulate": {"model": "NVIDIA GB200", "devices": 2}}
+MI300X = {"backend": "rocm", "simulate": {"model": "AMD Instinct MI300X", "devices": 2, "driver": "6.12.12"}}
+ATLAS = {"backend": "ascend", "simulate": {"model": "Ascend910B3", "devices": 2, "cann": "8.3.RC1"}}
+
+
+def matrix(cells: int, wall_s: float = 0.05) -> str:
+    return json.dumps({
+        "name": "nodes", "op": "rms_norm",
+        "axes": {"shape": [{"rows": 2, "hidden": [64 + i for i in range(cells)]}], "dtype": "float32"},
+        "providers": ["farm"], "sim": {"default": {"time_us": 10, "wall_s": wall_s}},
+    })  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodesCluster]:
+    made = NodesCluster(tmp_path_factory.mktemp("nodes"))
+    try:
+        made.start_head()
+        made.join("gb200-a", GB200, CUDA_VISIBLE_DEVICES="5,6")
+        made.join("gb200-b", GB200)
+        made.join("mi300x", MI300X, HIP_VISIBLE_DEVICES="4,6")
+        made.join("atlas", ATLAS, ASCEND_RT_VISIBLE_DEVICES="3,2")
+        yield made
+    finally:
+        made.end()
+
+
+def devices(run: FarmRun, event: str) -> list[str]:
+    return sorted(e["device"] for e in run.journal(event))
+
+
+def test_the_list_has_every_node(cluster: NodesCluster) -> None:
+    found = cluster.listed()
+    (name,) = [n for n, row in found.items() if row["labels"].get("role") == "head"]  # Ray's own: an address
+    assert found.pop(name)["backends"] == {}
+    assert {n: (r["backends"], r["model"], r["state"]) for n, r in found.items()} == {
+        "gb200-a": ({"cuda": 2}, "NVIDIA-GB200", "up"), "gb200-b": ({"cuda": 2}, "NVIDIA-GB200", "up"),
+        "mi300x": ({"rocm": 2}, "AMD-Instinct-MI300X", "up"), "atlas": ({"ascend": 2}, "Ascend910B3", "up"),
+    }  # fmt: skip
+    assert found["gb200-a"]["labels"]["rack"] == "r1"
+    text = cluster.farm().stdout.splitlines()
+    assert text[0].startswith("NODE") and len(text) == 6
+
+
+def test_each_actor_has_its_own_device_and_children_import_the_bundles(farm: Farm, cluster: NodesCluster) -> None:
+    run = farm(matrix(12, 0.2), address=cluster.address, backend="cuda,rocm,ascend")
+    ups = run.wait_for("device_up", 8)
+    paths = {}
+    for up in ups:
+        with contextlib.suppress(OSError):
+            environ = dict(
+                item.partition(b"=")[::2] for item in Path(f"/proc/{up['pid']}/environ").read_bytes().split(b"\0")
+            )
+            paths[up["device"]] = environ[b"PYTHONPATH"].decode().split(":")
+    assert run.wait() == 0, run.said()
+    assert [r["status"] for r in run.rows()] == ["passed"] * 36
+    assert {r["evidence"] for r in run.rows()} == {"simulated"}
+    opened: dict[str, list[str]] = {}
+    for up in ups:
+        opened.setdefault(up["device"].partition("/")[0], []).append(up["name"].rpartition("#")[2])
+    assert {n: sorted(ids) for n, ids in opened.items()} == {
+        "gb200-a": ["5", "6"], "gb200-b": ["0", "1"], "mi300x": ["4", "6"], "atlas": ["2", "3"],
+    }  # fmt: skip
+    assert len(paths) == 8
+    for path in paths.values():
+        assert all("/bundles/" in folder for folder in path[:2]), path
+    row = cluster.listed()["mi300x"]
+    assert row["simulated"] and row["targets"] == ["rocm:AMD-Instinct-MI300X"]
+    assert row["versions"]["driver"] == "6.12.12"
+
+
+def test_drain_and_restore_in_mid_run(farm: Farm, cluster: NodesCluster) -> None:
+    run = farm(matrix(1200, 0.3), address=cluster.address, backend="cuda")
+    run.wait_for("result", 8)
+    done = cluster.farm("drain", "gb200-a", "--reason", "swap a fan", "--wait", "45")
+    assert (done.returncode, done.stdout) == (0, "gb200-a: drained\n"), done.stderr
+    mine = ["gb200-a/cuda:0", "gb200-a/cuda:1"]
+    assert devices(run, "drain") == devices(run, "retired") == mine
+    assert all(e["drained"] for e in run.journal("retired"))
+    row = cluster.listed()["gb200-a"]
+    assert row["state"] == "drained" and row["out"]["reason"] == "swap a fan"
+    assert run.process is not None and run.process.poll() is None, run.said()
+    before = len(run.journal("result"))
+    wait_for("the others go on", lambda: len(run.journal("result")) > before + 4, 30)
+    back = cluster.farm("restore", "gb200-a")
+    assert (back.returncode, back.stdout) == (0, "gb200-a: up\n"), back.stderr
+    run.wait_for("device_added", 2)
+    wait_for("it is up again", lambda: devices(run, "device_up").count(mine[0]) == 2, 60)
+    at = max(i for i, e in enumerate(run.journal()) if e["event"] == "device_up")
+    wait_for("it works", lambda: {e["device"] for e in run.journal()[at:] if e["event"] == "judged"} >= set(mine), 60)
+    run.ctrl_c()  # what is proven does not need the rest
+    assert run.wait() == 3, run.said()
+    results = [e["row"] for e in run.journal("result")]
+    assert {r["status"] for r in results} == {"passed"}
+    assert {r["attempt"] for r in results} == {1}  # a drained device finished what it had begun
+
+
+def test_a_run_does_not_start_on_drained_nodes(farm: Farm, cluster: NodesCluster) -> None:
+    assert cluster.farm("drain", "mi300x").stdout == "mi300x: draining\n"
+    try:
+        refused = farm(matrix(2), address=cluster.address, backend="rocm")
+        assert refused.wait() == 2
+        assert "rocm" in refused.said()
+        waiting = farm(matrix(2), "--wait-for-devices", "60", address=cluster.address, backend="rocm")
+        time.sleep(4)
+        assert waiting.process is not None and waiting.process.poll() is None, waiting.said()
+    finally:
+        assert cluster.farm("restore", "mi300x").stdout == "mi300x: up\n"
+    assert waiting.wait() == 0, waiting.said()
+    assert [r["status"] for r in waiting.rows()] == ["passed"] * 2
+
+
+def test_a_node_that_is_lost_in_mid_run_and_joins_again(farm: Farm, cluster: NodesCluster) -> None:
+    run = farm(matrix(320, 0.3), address=cluster.address, backend="cuda")
+    run.wait_for("result", 8)
+    cluster.lose("gb200-b")
+    wait_for("its devices are given up", lambda: len(run.journal("retired")) == 2, 40)
+    assert run.process is not None and run.process.poll() is None, run.said()
+    cluster.join("gb200-b", GB200)
+    assert len(run.wait_for("device_added", 2)) == 2
+    assert devices(run, "device_added") == ["gb200-b/cuda:0", "gb200-b/cuda:1"]
+    wait_for("it works again", lambda: devices(run, "device_up").count("gb200-b/cuda:0") == 2, 40)
+    assert run.wait(150) == 0, run.said()
+    assert [r["status"] for r in run.rows()] == ["passed"] * 320
+    row = cluster.listed()["gb200-b"]
+    assert row["state"] == "up"
+    assert row["last_fault"] is not None and "left the cluster" in row["last_fault"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("gb200", 'did you mean "gb200-'), ("nonsense", ", atlas, gb200-a, gb200-b, mi300x")],
+)
+def test_an_unknown_node_is_refused_with_the_near_miss(cluster: NodesCluster, name: str, said: str) -> None:
+    done = cluster.farm("drain", name)
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+
+
+def test_a_name_of_several_nodes_is_refused(cluster: NodesCluster) -> None:
+    found: dict[str, Any] = cluster.listed()
+    done = cluster.farm("drain", found["atlas"]["host"])  # they are all on this machine
+    assert done.returncode == 2 and "name one by its id" in done.stderr, done.stderr
+    again = cluster.farm("drain", found["atlas"]["id"][:12], "--once")
+    assert again.stdout == "atlas: draining\n", again.stderr
+    assert cluster.farm("restore", "atlas").stdout == "atlas: up\n"
+    assert cluster.farm("restore", "atlas").stdout == "atlas: was up\n"
+
+
+def test_a_node_with_another_farm_does_not_serve(farm: Farm, cluster: NodesCluster) -> None:
+    cluster.join("old", {"backend": "sim", "devices": 1}, "--label=version=0.0.9", cpus=1)
+    try:
+        run = farm(matrix(2), address=cluster.address, backend="sim")
+        assert run.wait() == 3, run.said()
+        (down,) = run.journal("device_down")
+        assert down["final"] and "its node has kernel-farm 0.0.9, this run's is" in down["reason"]
+        assert {r["status"] for r in run.rows()} == {"lost"}
+    finally:
+        cluster.lose("old")
+
+
+def test_a_run_whose_own_raylet_dies_says_so(farm: Farm, cluster: NodesCluster) -> None:
+    """Ray alone would end the run with 1, which means findings.  The last in this file: the head dies of it."""
+    run = farm(matrix(400, 0.3), address=cluster.address, backend="ascend")
+    run.wait_for("result", 2)
+    pids = set(marked(cluster.mark)) - {p for name in cluster.nodes for p in cluster.of_node(name)}
+    (raylet,) = [p for p in pids if "raylet/raylet" in marked(cluster.mark).get(p, "").split(" ")[0]]
+    os.kill(raylet, signal.SIGKILL)
+    assert run.wait(60) == 3, run.said()
+    assert "Ray's own process on this host died" in run.said()
+    assert {e["row"]["status"] for e in run.journal("result")} == {"passed"}

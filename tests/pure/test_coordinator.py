@@ -1,0 +1,257 @@
+"""The coordinator over a cluster that is a script: devices that come, go, are refused, or sit beside each other."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farm.coordinator import RunRequest, execute, fleet
+from farm.coordinator.clusters import Changes, Slot
+from farm.coordinator.neighbours import Neighbours
+from farm.coordinator.run import Outcome
+from farm.matrix import load_all, plan
+from farm.store import Store
+
+pytestmark = pytest.mark.usefixtures("impatient")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "REFRESH_SECONDS", 0.0)
+
+
+class Quiet:
+    """A Progress that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def device(self, text: str) -> None:
+        self.told.append(text)
+
+    def cell(self, row: Mapping[str, Any]) -> None: ...
+
+    def eta(self, seconds: Mapping[str, float]) -> None: ...
+
+
+class ScriptedCluster:
+    """Every device is up when it is started and passes every cell; `up` changes what a device says then.  `changes`:
+    what `refresh` gives, in turn.  A lease is answered when the next events are asked for."""
+
+    def __init__(self, up: Mapping[str, Mapping[str, Any]] | None = None, changes: list[Changes] | None = None):
+        self.up, self.changes = dict(up or {}), list(changes or [])
+        self.configs: dict[str, dict[str, Any]] = {}
+        self.grants: list[tuple[str, list[int]]] = []
+        self.calls: list[dict[str, Any]] = []
+        self.reports: list[tuple[str, str, str]] = []
+        self.stopped: list[str] = []
+        self._queue: list[list[dict[str, Any]]] = []
+
+    def start(self, slot: Slot, config: dict[str, Any]) -> None:
+        self.configs[slot.device] = config
+        said = {
+            "event": "device_up", "backend": slot.backend, "target": {"backend": slot.backend, "model": "NVIDIA H200"},
+            "name": "H200", "node": slot.host, "fingerprint": {}, "pid": 1, **self.up.get(slot.device, {}),
+        }  # fmt: skip
+        self._queue.append([{**said, "device": slot.device}])
+
+    def grant(self, device: str, lease: dict[str, Any]) -> None:
+        self.grants.append((device, [a["cell"]["index"] for a in lease["attempts"]]))
+        said: list[dict[str, Any]] = []
+        for a in lease["attempts"]:
+            self.calls.append(a["call"])
+            index, number = a["cell"]["index"], a["number"]
+            origin = {
+                "target": {"backend": "cuda", "model": "NVIDIA H200"}, "device": device, "node": "n", "fingerprint": {},
+                "revision": "r", "started": 0.0, "seconds": 0.1, "evidence": "simulated",
+            }  # fmt: skip
+            at = {"device": device, "cell": index, "attempt": number}
+            said += [
+                {"event": "started", **at},
+                {"event": "measured", **at, "facts": {"flags": []}, "timing": {"method": "none"}, "origin": origin},
+                {"event": "judged", **at, "status": "passed", "metrics": {}, "gates": {}},
+            ]
+        said.append({"event": "lease_done", "device": device, "lease": lease["id"]})
+        self._queue.append(said)
+
+    def stop(self, device: str) -> None:
+        self.stopped.append(device)
+
+    def events(self, wait_s: float) -> list[dict[str, Any]]:
+        batches, self._queue = self._queue, []
+        said = [e for turn in zip_longest(*batches) for e in turn if e]  # devices speak in turn
+        return [{**e, "at": time.monotonic()} for e in said]
+
+    def refresh(self) -> Changes:
+        return self.changes.pop(0) if self.changes else Changes()
+
+    def report(self, slot: Slot, event: Mapping[str, Any]) -> None:
+        self.reports.append((slot.device, event["event"], event["reason"]))
+
+    def slots(self, wanted: list[str]) -> list[Slot]:
+        return []
+
+    def close(self) -> None: ...
+
+
+def slot(name: str, host: str = "h") -> Slot:
+    return Slot(name, name.split(":")[0], "id-of-" + host, "0", host, {"model": "H200"})
+
+
+def run(
+    tmp_path: Path, cluster: ScriptedCluster, slots: list[Slot], *, cells: int = 3, grace: float = 0.0, **more: Any
+) -> tuple[Outcome, list[dict[str, Any]], Quiet]:
+    file = tmp_path / "m.yaml"
+    data = {
+        "name": "m", "op": "rms_norm", "providers": ["torch"],
+        "axes": {"shape": [{"rows": 2, "hidden": [64 + i for i in range(cells)]}], "dtype": "float32"}, **more,
+    }  # fmt: skip
+    file.write_text(json.dumps(data), encoding="utf-8")
+    matrices = load_all(file)
+    writer = Store(tmp_path / "store").create("run")
+    told = Quiet()
+    backends = list(dict.fromkeys(s.backend for s in slots)) or ["cuda"]
+    request = RunRequest(plan(matrices, backends), slots, "farm run", ["run"], {"name": "r"}, wait_for_devices_s=grace)
+    outcome = execute(request, cluster, writer, told)
+    journal = [json.loads(line) for line in (tmp_path / "store/runs/run/journal.jsonl").read_text().splitlines()]
+    return outcome, journal, told
+
+
+def events(journal: list[dict[str, Any]], *names: str) -> list[tuple[str, str]]:
+    return [(e["event"], e["device"]) for e in journal if e["event"] in names]
+
+
+def test_labels_go_to_the_actor_and_evidence_comes_from_it(tmp_path: Path) -> None:
+    cluster = ScriptedCluster({"cuda:0": {"evidence": "simulated", "environment": "vendor", "labels": {"a": "b"}}})
+    outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0")])
+    assert cluster.configs["cuda:0"]["labels"] == {"model": "H200"}
+    assert {r["evidence"] for r in outcome.rows} == {"simulated"}  # not the backend's own word
+    (up,) = [e for e in journal if e["event"] == "device_up"]
+    assert (up["evidence"], up["environment"], up["labels"]) == ("simulated", "vendor", {"a": "b"})
+    head = json.loads((tmp_path / "store/runs/run/run.json").read_text())
+    (device,) = head["backends"]["cuda"]["devices"]
+    assert (device["evidence"], device["environment"]) == ("simulated", "vendor")
+
+
+def test_scripts_go_to_any_backend_where_the_matrix_has_them(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    run(tmp_path, cluster, [slot("cuda:0")], sim={"default": {"time_us": 10}})
+    assert [call["sim"] for call in cluster.calls] == [{"time_us": 10}] * 3
+    other = ScriptedCluster()
+    (tmp_path / "b").mkdir()
+    run(tmp_path / "b", other, [slot("cuda:0")])
+    assert not any("sim" in call for call in other.calls)
+
+
+def test_cells_of_a_named_target_go_to_the_device_that_says_it_is_one(tmp_path: Path) -> None:
+    slice_ = {"target": {"backend": "cuda", "model": "NVIDIA H200", "partition": "mig-1g.18gb"}}
+    cluster = ScriptedCluster({"cuda:1": slice_})
+    outcome, _, _ = run(
+        tmp_path, cluster, [slot("cuda:0"), slot("cuda:1")], targets={"cuda": ["H200:mig-1g.18gb", "GB200"]}
+    )
+    assert {device for device, _ in cluster.grants} == {"cuda:1"}
+    assert [r["status"] for r in outcome.rows] == ["passed"] * 3 + ["lost"] * 3
+    assert "no device of target cuda:GB200 was left to run it" in outcome.rows[3]["reason"]
+    assert outcome.exit_code == 3
+
+
+def test_a_refused_device_is_named_by_what_it_leaves_lost(tmp_path: Path) -> None:
+    why = "the node's label says model MI355X, the device is AMD Instinct MI300X: correct the label or the node"
+    cluster = ScriptedCluster({"cuda:0": {"event": "device_down", "reason": why, "final": True}})
+    outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0")])
+    assert {r["status"] for r in outcome.rows} == {"lost"}
+    assert all(why in r["reason"] for r in outcome.rows)
+    assert cluster.reports == [("cuda:0", "quarantine", f"{why}; the run gave it up")]
+    assert events(journal, "device_down", "retired") == [("device_down", "cuda:0"), ("retired", "cuda:0")]
+
+
+def test_a_device_that_joins_is_started_and_works(tmp_path: Path) -> None:
+    cluster = ScriptedCluster(changes=[Changes(new=(slot("cuda:7", "late"), slot("rocm:0", "late")))])
+    outcome, journal, told = run(tmp_path, cluster, [], grace=30.0)
+    assert {r["status"] for r in outcome.rows} == {"passed"}
+    assert set(cluster.configs) == {"cuda:7"}  # nobody asked for rocm
+    assert events(journal, "device_added", "device_up") == [("device_added", "cuda:7"), ("device_up", "cuda:7")]
+    assert "cuda:7: joined" in told.told
+
+
+def test_nothing_comes_within_the_grace(tmp_path: Path) -> None:
+    outcome, _, _ = run(tmp_path, ScriptedCluster(), [], grace=0.1)
+    assert {r["status"] for r in outcome.rows} == {"lost"}
+    assert "no device of backend cuda was left to run it within 0.1 s" in outcome.rows[0]["reason"]
+
+
+def test_a_drained_device_is_handed_back_and_no_fault_is_reported(tmp_path: Path) -> None:
+    cluster = ScriptedCluster(changes=[Changes(drained=("cuda:0", "unknown"))])
+    outcome, journal, told = run(tmp_path, cluster, [slot("cuda:0"), slot("cuda:1")], cells=40)
+    assert {r["status"] for r in outcome.rows} == {"passed"}
+    assert len([d for d, _ in cluster.grants if d == "cuda:0"]) <= 1
+    assert events(journal, "drain", "retired") == [("drain", "cuda:0"), ("retired", "cuda:0")]
+    assert [e["drained"] for e in journal if e["event"] == "retired"] == [True]
+    assert cluster.reports == []
+    assert any(text.startswith("cuda:0: handed back") for text in told.told)
+
+
+def test_a_device_that_returns_under_its_name_is_started_where_it_is_now(tmp_path: Path) -> None:
+    there = Slot("cuda:0", "cuda", "another-id", "0", "h", {"model": "H200", "again": "yes"})
+    cluster = ScriptedCluster(
+        {"cuda:0": {"event": "device_down", "reason": "its node has left the cluster", "final": True}},
+        [Changes(new=(there,))],
+    )
+    real = cluster.start
+
+    def start(slot: Slot, config: dict[str, Any]) -> None:
+        if slot.node == "another-id":
+            cluster.up.clear()
+        real(slot, config)
+
+    cluster.start = start  # type: ignore[method-assign]
+    outcome, _, _ = run(tmp_path, cluster, [slot("cuda:0")], grace=30.0)
+    assert {r["status"] for r in outcome.rows} == {"passed"}
+    assert cluster.configs["cuda:0"]["labels"]["again"] == "yes"
+
+
+def two_dies(module: str = "board-0") -> ScriptedCluster:
+    return ScriptedCluster({f"cuda:{i}": {"identity": {"module": module}} for i in range(2)})
+
+
+def test_rows_say_how_many_neighbours_were_busy(tmp_path: Path) -> None:
+    outcome, _, _ = run(tmp_path, two_dies(), [slot("cuda:0"), slot("cuda:1")], cells=8)
+    assert {r["neighbours_busy"] for r in outcome.rows} >= {1}
+    assert {r["neighbours_busy"] for r in outcome.rows} <= {0, 1}
+
+
+@pytest.mark.parametrize("quiet", ["module", "host"])
+def test_quiet_cells_have_no_busy_neighbour(quiet: str, tmp_path: Path) -> None:
+    outcome, _, _ = run(tmp_path, two_dies(), [slot("cuda:0"), slot("cuda:1")], cells=8, quiet=quiet)
+    assert [r["neighbours_busy"] for r in outcome.rows] == [0] * 8
+
+
+def test_unknown_neighbours_are_not_counted_as_none(tmp_path: Path) -> None:
+    outcome, _, _ = run(tmp_path, two_dies(""), [slot("cuda:0"), slot("cuda:1")])
+    assert [r["neighbours_busy"] for r in outcome.rows] == [None] * 3
+
+
+def test_a_neighbour_counts_once_however_often_it_works_and_only_on_its_host() -> None:
+    n = Neighbours()
+    for device, host, module in [("a", "h", "m"), ("b", "h", "m"), ("c", "h", "x"), ("d", "far", "m"), ("e", "h", "m")]:
+        n.placed(device, host, module)
+    n.busy("a")
+    n.busy("b")
+    n.started("a", 1)
+    n.idle("b")
+    for device in ("b", "c", "d", "e"):
+        n.busy(device)
+    assert n.measured("a", 1) == 2
+    n.idle("e")
+    n.started("a", 2)
+    assert n.measured("a", 2) == 1
+    assert n.measured("a", 2) is None  # it did not begin again
+    n.started("b", 3)
+    n.idle("b")
+    assert n.measured("b", 3) is None

@@ -1,0 +1,144 @@
+"""How a child's command and variables are made: what is filled in, what leaks, what is handed on."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farm import environment, supervise
+from farm.environment import START, Environment, check_template, child_variables, filled, given_variables
+
+VALUES: dict[str, Any] = {
+    "python": "/sup/python", "path": "/b1:/b2", "spool": "/spool", "name": "farm-1", "device": "3", "uid": "7",
+    "gid": "8", "child": START, "env": ["--env", "A=1", "--env", "B=2 3"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "want"),
+    [
+        (["{python}", "{child}"], ["/sup/python", *START]),
+        (["run", "{env}", "x"], ["run", "--env", "A=1", "--env", "B=2 3", "x"]),
+        (["-v", "{spool}:{spool}:rw"], ["-v", "/spool:/spool:rw"]),
+        (["--user", "{uid}:{gid}", "/dev/davinci{device}"], ["--user", "7:8", "/dev/davinci3"]),
+        (["{{.ID}}", "{{{name}}}", "{{env}}"], ["{.ID}", "{farm-1}", "{env}"]),
+        (["{}", "{ name }", "a{b", "{NAME}"], ["{}", "{ name }", "a{b", "{NAME}"]),
+        (["PYTHONPATH={path}"], ["PYTHONPATH=/b1:/b2"]),
+    ],
+)
+def test_a_template_is_filled(words: list[str], want: list[str]) -> None:
+    assert filled(words, VALUES) == want
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("{nam}", 'holds "{nam}", which stands for nothing; did you mean "{name}"?'),
+        ("{zzzz}", 'holds "{zzzz}", which stands for nothing; there are python, path'),
+        ("x{child}", 'holds "{child}" inside "x{child}"; it stands for several words and must be alone'),
+    ],
+)
+def test_a_place_that_means_nothing_is_refused(word: str, said: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        check_template([word])
+    assert said in str(caught.value)
+    with pytest.raises(ValueError):
+        filled([word], VALUES)
+
+
+LEAKS = {
+    "RAY_AUTH_TOKEN": "secret", "RAY_ADDRESS": "x", "PYTHONPATH": "/sup", "PYTHONHOME": "/sup", "PYTHONSTARTUP": "x",
+    "VIRTUAL_ENV": "/sup/venv", "VIRTUAL_ENV_PROMPT": "v", "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1",
+}  # fmt: skip
+SHELLS = {"CONDA_PREFIX": "/conda", "CONDA_DEFAULT_ENV": "base", "PYENV_VERSION": "3.9.1", "UV_PYTHON": "3.9"}
+KEPT = {"LD_LIBRARY_PATH": "/driver", "HOME": "/home/me", "FARM_NODE": "/etc/n.yaml"}
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The supervisor's environment, inside a virtual environment."""
+    made = {**LEAKS, **SHELLS, **KEPT, "PATH": "/sup/venv/bin:/opt/vendor/bin:/usr/bin"}
+    monkeypatch.setattr(environment.os, "environ", made)
+    monkeypatch.setattr(environment.sys, "prefix", "/sup/venv")
+    monkeypatch.setattr(environment.sys, "base_prefix", "/usr")
+    return made
+
+
+OTHER = Environment("x", python="/opt/torch/bin/python", path=("/b1", "/b2"), variables={"A": "1"})
+COMMAND = Environment("x", command=("box", "{child}"), path=("/b1", "/b2"))
+
+
+@pytest.mark.parametrize("env", [OTHER, COMMAND], ids=["python", "command"])
+def test_nothing_of_the_supervisors_python_reaches_another(host: dict[str, str], env: Environment) -> None:
+    got = child_variables({"HIP_VISIBLE_DEVICES": "3"}, env)
+    assert not {*LEAKS, *SHELLS} & set(got) - {"PYTHONPATH"}
+    assert got["PYTHONPATH"] == "/b1:/b2"
+    assert got["HIP_VISIBLE_DEVICES"] == "3"
+    assert {k: got[k] for k in KEPT} == KEPT
+    assert "/sup/venv/bin" not in got["PATH"].split(":")
+    assert got["FARM_PARENT"] == str(os.getpid())
+
+
+def test_the_interpreters_own_programs_come_first(host: dict[str, str]) -> None:
+    assert child_variables({}, OTHER)["PATH"] == "/opt/torch/bin:/opt/vendor/bin:/usr/bin"
+    again = Environment("x", python="/opt/vendor/bin/python")
+    assert child_variables({}, again)["PATH"] == "/opt/vendor/bin:/usr/bin"
+    assert child_variables({}, COMMAND)["PATH"] == "/opt/vendor/bin:/usr/bin"
+
+
+def test_the_supervisors_own_python_keeps_its_shell(host: dict[str, str]) -> None:
+    own = Environment(path=("/sup/site",))
+    assert own.own
+    got = child_variables({}, own)
+    assert not set(LEAKS) & set(got) - {"PYTHONPATH"}
+    assert {k: got[k] for k in SHELLS} == SHELLS
+    assert got["PATH"] == host["PATH"]
+    assert got["PYTHONPATH"] == "/sup/site"
+
+
+def test_an_environments_own_variables_come_last(host: dict[str, str]) -> None:
+    got = child_variables({"A": "backend", "B": "backend"}, OTHER)
+    assert (got["A"], got["B"]) == ("1", "backend")
+
+
+def test_what_is_handed_to_a_container_is_what_the_farm_sets(host: dict[str, str]) -> None:
+    wrapped = Environment("x", command=("box", "{child}"), wrapped=True, variables={"A": "1"}, path=("/b",))
+    assert given_variables({"MASK": "0"}, wrapped) == {
+        "MASK": "0", "PYTHONPATH": "/b", "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1", "FARM_WRAPPED": "1", "A": "1"
+    }  # fmt: skip
+    assert "FARM_WRAPPED" not in given_variables({}, OTHER)
+
+
+def test_an_environment_travels_as_plain_data() -> None:
+    for one in (Environment.default(), OTHER, Environment.named("nightly"),
+                Environment("b", command=("a", "{child}"), wrapped=True, end=("c",))):  # fmt: skip
+        assert Environment.of(json.loads(json.dumps(one.plain()))) == one
+    assert Environment.named("nightly").plain()["command"] == ()
+    assert Environment.default().words() == ("{python}", "{child}")
+    assert OTHER.words() == ("/opt/torch/bin/python", "{child}")
+
+
+def test_an_interpreter_that_is_none_is_refused(tmp_path: Path) -> None:
+    assert OTHER.own is False
+    text = tmp_path / "python"
+    text.write_text("")
+    for place in (str(text), str(tmp_path), "/nowhere/python"):
+        with pytest.raises(ValueError, match="which is no program here"):
+            Environment("x", python=place).located()
+    assert Environment("x", python=sys.executable).located().python == sys.executable
+    assert COMMAND.located() == COMMAND
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "code", "want"),
+    [(True, 139, -11), (True, 137, -9), (True, 7, 7), (True, 128, 128), (True, -9, -9), (False, 139, 139)],
+)
+def test_what_a_client_says_of_its_containers_end(wrapped: bool, code: int, want: int) -> None:
+    child = supervise.Child.__new__(supervise.Child)
+    child._wrapped = wrapped
+    assert child._code(code) == want

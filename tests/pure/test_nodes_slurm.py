@@ -1,0 +1,128 @@
+"""The batch script for Slurm: its text, its limits, and that a shell takes it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from farm.errors import UsageError
+from farm.nodes.slurm import Job, Script, script, seconds
+
+CALL = Script(["/opt/farm bin/python", "-m", "farm"], ["--backend", "rocm", "--label", "rack=r 7"], "10.0.0.1:6379",
+              {"FARM_NODE": "/etc/farm/it's.yaml", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": None})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("90", 5400), ("90:30", 5430), ("4:00:00", 14400), ("2-0", 172800), ("1-12:30", 131400), ("1-1:1:1", 90061)],
+)
+def test_time_limits_as_slurm_writes_them(text: str, expected: int) -> None:
+    assert seconds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "soon", "1:2:3:4", "-5", "4h", "1.5", "UNLIMITED", "4:00:00\n"])
+def test_other_time_limits_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="time limit"):
+        seconds(text)
+
+
+def directives(text: str) -> list[str]:
+    lines = text.splitlines()
+    assert lines[0] == "#!/bin/bash"
+    found = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")]
+    first_command = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
+    assert all(lines.index(f"#SBATCH {d}") < first_command for d in found)  # Slurm reads no further
+    return found
+
+
+def test_what_is_asked_of_slurm() -> None:
+    job = Job("4:00:00", 600, "amd", "kernels", "gpu:8", 2, more=("--exclusive", "--qos=low"))
+    found = directives(script(job, CALL))
+    assert set(found) >= {"--time=4:00:00", "--signal=B:USR1@600", "--requeue", "--partition=amd", "--account=kernels",
+                          "--gres=gpu:8", "--nodes=2", "--ntasks-per-node=1", "--exclusive", "--qos=low"}  # fmt: skip
+    assert not any(d.startswith(("--partition", "--account", "--gres")) for d in directives(script(Job("60"), CALL)))
+
+
+def test_draining_leaves_time_to_end() -> None:
+    text = script(Job("4:00:00", 600), CALL)
+    assert "--once --wait 450 --address 10.0.0.1:6379" in text
+    for job in (Job("4:00:00", 19), Job("10", 301)):
+        with pytest.raises(UsageError, match="can be kept for draining"):
+            script(job, CALL)
+
+
+@pytest.mark.parametrize("option", ["exclusive", "-x", "--a b", "--x=1\n--y", "; rm -rf /"])
+def test_what_is_no_option_is_refused(option: str) -> None:
+    with pytest.raises(UsageError, match="no option of sbatch"):
+        script(Job("60", more=(option,)), CALL)
+
+
+def test_words_are_quoted_and_a_token_is_not_in_it() -> None:
+    text = script(Job("60"), CALL)
+    assert "'/opt/farm bin/python' -m farm nodes join --backend rocm --label 'rack=r 7' &" in text
+    assert """export FARM_NODE='/etc/farm/it'"'"'s.yaml'""" in text
+    assert "unset RAY_AUTH_TOKEN\n" in text
+
+
+@pytest.mark.parametrize("checker", [("bash", "-n"), ("shellcheck", "--shell=bash")], ids=lambda c: c[0])
+def test_a_shell_takes_it(checker: tuple[str, ...], tmp_path: Path) -> None:
+    if not shutil.which(checker[0]):
+        pytest.skip(f"needs {checker[0]}")
+    file = tmp_path / "node.sh"
+    file.write_text(script(Job("4:00:00", 300, "a", "b", "gpu:1", 4), CALL))
+    done = subprocess.run([*checker, str(file)], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def run_script(tmp_path: Path, join: str, kill: str = "") -> tuple[int, str]:
+    """(exit code, what the stubs were told): the script with a `farm` that does `join`, and a signal to the script."""
+    log = tmp_path / "log"
+    stubs = {
+        "farm": f'echo "farm $*" >> {log}\ncase "$2" in join) {join} ;; esac\n',
+        "srun": 'while [[ $1 == --* ]]; do shift; done\nexec "$@"\n',
+        "scontrol": f'echo "scontrol $*" >> {log}\n[[ $1 == show ]] && printf "n1\\nn2\\n"\nexit 0\n',
+    }
+    for name, body in stubs.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}")
+        (tmp_path / name).chmod(0o755)
+    file = tmp_path / "node.sh"
+    call = Script([str(tmp_path / "farm")], ["--backend", "rocm"], "h:1", {})
+    file.write_text(script(Job("60", 30, nodes=2), call))
+    after = f"{kill} $!; " if kill else ""
+    wait = "for i in $(seq 100); do grep -q 'farm nodes join' log 2>/dev/null && break; sleep 0.02; done; "
+    done = subprocess.run(
+        ["bash", "-c", f"touch log; bash node.sh & {wait}{after}wait $!"], cwd=tmp_path, capture_output=True, text=True,
+        timeout=30, check=False,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "n[1-2]",
+             "SLURM_NNODES": "2"},
+    )  # fmt: skip
+    return done.returncode, log.read_text()
+
+
+def test_before_the_walltime_every_node_is_drained_ended_and_the_job_requeued(tmp_path: Path) -> None:
+    code, log = run_script(
+        tmp_path, "trap 'echo ended >> log; exit 0' TERM; while :; do sleep 0.05; done", "kill -USR1"
+    )
+    assert code == 0
+    assert log.splitlines() == [
+        "farm nodes join --backend rocm",
+        "scontrol show hostnames n[1-2]",
+        "farm nodes drain n1 n2 --once --wait 22 --address h:1 --reason walltime of Slurm job 42",
+        "ended",
+        "scontrol requeue 42",
+    ]
+
+
+def test_a_node_that_cannot_join_is_not_requeued(tmp_path: Path) -> None:
+    code, log = run_script(tmp_path, "exit 2")
+    assert code == 2 and "requeue" not in log
+
+
+def test_a_cancelled_job_ends_its_node_and_is_not_requeued(tmp_path: Path) -> None:
+    code, log = run_script(
+        tmp_path, "trap 'echo ended >> log; exit 0' TERM; while :; do sleep 0.05; done", "kill -TERM"
+    )
+    assert code == 143 and "requeue" not in log and "ended" in log

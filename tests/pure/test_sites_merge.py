@@ -1,0 +1,259 @@
+"""Runs of one plan's parts as one ledger: who wins, who is lost, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farm import results
+from farm.cell import Cell, Status
+from farm.matrix import load_all, plan
+from farm.results import SCHEMA, finish_row, sample_row
+from farm.sites import merging, planfile
+from farm.sites.merging import Report
+from farm.sites.planfile import PlanFile
+
+MATRIX = """
+name: m
+op: rms_norm
+axes: {shape: [{rows: 2, hidden: [64, 128, 256]}], dtype: float32}
+providers: [farm]
+exclude: [{hidden: 256, reason: too wide}]
+targets: {ascend: [910B3, 910B4]}
+"""
+NOON = 1795262400.0
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> PlanFile:
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    whole = plan(load_all(tmp_path / "m.yaml"), ["cuda", "rocm", "ascend"])
+    return planfile.read(planfile.write(whole, {}), "PLAN")
+
+
+def row(cell: Cell, status: Status = Status.PASSED, at: float = 0.0, **more: Any) -> dict[str, Any]:
+    if cell.skip_reason:
+        return finish_row(cell, status=Status.SKIPPED, reason=cell.skip_reason, owner="", attempt=0, evidence="")
+    origin = {"target": f"{cell.backend}:x", "node": "n", "started": NOON + at, "seconds": 1.0, "evidence": "simulated"}
+    found = finish_row(cell, status=status, reason="", owner="", attempt=1, evidence="executed", origin=origin)
+    return {**found, **more}
+
+
+def report(file: PlanFile, part: str, name: str = "", at: float = 0.0, **head: Any) -> Report:
+    """A complete run of a part, every cell passed."""
+    cells = planfile.part(file.plan, part).cells if part else file.plan.cells
+    return of_rows(file, part, [row(c, at=at) for c in cells], name, at, **head)
+
+
+def of_rows(
+    file: PlanFile, part: str, rows: list[dict[str, Any]], name: str = "", at: float = 0.0, **head: Any
+) -> Report:
+    named = {
+        "schema": SCHEMA, "run_id": name or part, "plan": file.described(part), "counts": results.counts(rows),
+        "created": f"created at {at}", "finished": "2026-11-21T13:00:00+00:00", "seconds": 2.0,
+        "revision": {"name": "abc", "version": "0.1.0", "kernels": "k"}, **head,
+    }  # fmt: skip
+    cells = {c.cell_id: c for c in file.plan.cells}
+    timing = {"method": "host", "samples_us": [1.0]}
+    samples = [s for r in rows if (s := sample_row(cells[r["cell_id"]], 1, timing)) and r["evidence"]]
+    return Report(name or part, named, True, rows, samples, [dict(r) for r in rows])
+
+
+def with_row(report: Report, at: int, **more: Any) -> Report:
+    rows = [dict(r) for r in report.rows]
+    rows[at].update(more)
+    return replace(report, rows=rows, told=rows, head={**report.head, "counts": results.counts(rows)})
+
+
+def test_three_sites_are_one_ledger(file: PlanFile) -> None:
+    reports = [report(file, b) for b in ("rocm", "ascend", "cuda")]
+    assert [merging.wrong(r, file) for r in reports] == ["", "", ""]
+    merged = merging.merge(file, reports)
+    assert [(r["index"], r["cell_id"]) for r in merged.rows] == [(c.index, c.cell_id) for c in file.plan.cells]
+    assert results.counts(merged.rows) == {"passed": 8, "skipped": 4}
+    assert (merged.superseded, merged.silent, merged.warnings) == ([], {}, [])
+    assert sorted(s["cell_id"] for s in merged.samples) == sorted(r["cell_id"] for r in merged.rows if r["evidence"])
+    assert [reports[n].name for n in dict.fromkeys(merged.origin) if n is not None] == ["cuda", "rocm", "ascend"]
+    head = merging.head(file, reports, merged)
+    assert head["planned"] == 12 and head["plan_hash"] == file.plan.plan_hash and head["plan"]["part"] == ""
+    assert head["revision"] == {"name": "abc", "version": "0.1.0", "kernels": "k"}
+    assert [r["part"] for r in head["merged"]] == ["rocm", "ascend", "cuda"]
+    json.dumps(head, allow_nan=False)
+
+
+def test_what_no_site_reported_is_lost_with_its_target(file: PlanFile) -> None:
+    merged = merging.merge(file, [report(file, "cuda"), report(file, "ascend:910B4")])
+    lost = [r for r in merged.rows if r["status"] == "lost"]
+    assert Counter(r["reason"] for r in lost) == {"no site reported rocm": 3, "no site reported ascend:910B3": 3}
+    assert {r["fault_owner"] for r in lost} == {"infra"}
+    assert merged.silent == {"rocm": 3, "ascend:910B3": 3}
+    assert results.verdict(merged.rows) == ("farm_fault", 3)
+    assert len(merged.rows) == 12 and sum(results.counts(merged.rows).values()) == 12
+
+
+def test_the_first_finished_of_two_results_stays_and_the_other_is_named(file: PlanFile) -> None:
+    early, late = report(file, "cuda", "early", 0.0), report(file, "cuda", "late", 60.0)
+    for reports in ([early, late], [late, early]):
+        merged = merging.merge(file, reports)
+        kept = {reports[n].name for r, n in zip(merged.rows, merged.origin) if n is not None and r["evidence"]}
+        assert kept == {"early"}
+        assert [s["left"] for s in merged.superseded] == ["late"] * 2  # what was skipped by a rule ran nowhere
+        assert {s["kept_status"] for s in merged.superseded} == {"passed"}
+        assert len(merged.samples) == 2
+        assert not any("disagree" in w for w in merged.warnings)
+
+
+def test_sites_that_disagree_are_told_loudly(file: PlanFile) -> None:
+    bad = with_row(report(file, "cuda", "bad", 60.0), 0, status="crashed", fault_owner="kernel")
+    (warning,) = merging.merge(file, [report(file, "cuda", "good"), bad]).warnings
+    assert "sites disagree" in warning and "is passed in good and crashed in bad" in warning
+
+
+@pytest.mark.parametrize("fault", ["lost", "infra_error"])
+def test_a_fault_of_the_farm_gives_way_to_a_result(file: PlanFile, fault: str) -> None:
+    faulty = with_row(report(file, "cuda", "faulty", 0.0), 1, status=fault, reason="its node left")
+    merged = merging.merge(file, [faulty, report(file, "cuda", "second", 60.0)])
+    assert merged.rows[1]["status"] == "passed" and merged.origin[1] == 1
+    assert merged.origin[0] == 0  # the others stay where they were first
+    assert merged.rows[1]["cell_id"] not in {s["cell_id"] for s in merged.superseded}
+    alone = merging.merge(file, [faulty])
+    assert (alone.rows[1]["status"], alone.rows[1]["reason"]) == (fault, "its node left")
+    assert "cuda" not in alone.silent
+
+
+def test_an_infra_error_goes_before_lost(file: PlanFile) -> None:
+    lost = with_row(report(file, "cuda", "a"), 1, status="lost", started=None)
+    fault = with_row(report(file, "cuda", "b", 60.0), 1, status="infra_error")
+    assert merging.merge(file, [lost, fault]).rows[1]["status"] == "infra_error"
+
+
+def test_a_finding_is_a_result(file: PlanFile) -> None:
+    """A site cannot be outvoted: what crashed first stays crashed."""
+    bad = with_row(report(file, "cuda", "bad", 0.0), 0, status="crashed", fault_owner="kernel")
+    merged = merging.merge(file, [report(file, "cuda", "good", 60.0), bad])
+    assert merged.rows[0]["status"] == "crashed"
+    assert results.verdict(merging.merge(file, [bad, *(report(file, b) for b in ("rocm", "ascend"))]).rows)[1] == 1
+
+
+def test_an_interrupted_site_counts_with_what_it_has(file: PlanFile) -> None:
+    done = report(file, "cuda", "nv")
+    rows = [done.rows[0], *(results.planned_row(c) for c in planfile.part(file.plan, "cuda").cells[1:])]
+    cut = replace(done, complete=False, rows=rows, told=())
+    assert merging.wrong(cut, file) == ""
+    merged = merging.merge(file, [cut, report(file, "rocm"), report(file, "ascend")])
+    assert results.counts(merged.rows)["lost"] == 2
+    assert merged.rows[1]["reason"] == "planned, no result: run nv was interrupted"
+    assert merged.silent == {}
+    (warning,) = merged.warnings
+    assert "run nv is not complete: 2 of its 3 cells are lost; farm resume nv" in warning
+
+
+def test_a_late_site_joins_a_merged_run(file: PlanFile) -> None:
+    first = [report(file, "cuda"), report(file, "rocm")]
+    early = merging.merge(file, first)
+    head = {
+        **merging.head(file, first, early),
+        "schema": SCHEMA,
+        "run_id": "both",
+        "counts": results.counts(early.rows),
+    }
+    merged_run = Report("both", head, True, early.rows, early.samples, early.rows)
+    assert merging.wrong(merged_run, file) == ""
+    assert merging.merge(file, [merged_run]).silent == {"ascend:910B3": 3, "ascend:910B4": 3}
+    late = merging.merge(file, [merged_run, report(file, "ascend")])
+    assert results.counts(late.rows) == {"passed": 8, "skipped": 4}
+    assert late.silent == {} and late.superseded == []
+    assert [r["run_id"] for r in late.runs] == ["cuda", "rocm", "ascend"]
+    assert len(late.samples) == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"name": "def"}, "different revisions of the kernels: abc in cuda; def in rocm"),
+        ({"version": "0.2.0"}, "different versions of the farm: 0.1.0 in cuda; 0.2.0 in rocm"),
+        ({"kernels": "l"}, "different kernels (by content): k in cuda; l in rocm"),
+    ],
+)
+def test_sites_of_different_code_are_told_loudly(file: PlanFile, change: dict[str, str], told: str) -> None:
+    revision = {"name": "abc", "version": "0.1.0", "kernels": "k", **change}
+    reports = [report(file, "cuda"), report(file, "rocm", revision=revision)]
+    merged = merging.merge(file, reports)
+    assert [told in w for w in merged.warnings] == [True]
+    assert merging.head(file, reports, merged)["warnings"] == merged.warnings
+    assert (merging.head(file, reports, merged)["revision"]["name"] == "abc | def") == ("name" in change)
+
+
+# Refusals
+
+
+def _edit(**more: Any) -> Callable[[Report], Report]:
+    return lambda r: replace(r, head={**r.head, **more})
+
+
+def _told(at: int, **more: Any) -> Callable[[Report], Report]:
+    """Changed in the tables, not in the journal."""
+    return lambda r: replace(with_row(r, at, **more), told=r.told)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (_edit(schema=SCHEMA + 1), f"schema {SCHEMA + 1}, this farm merges {SCHEMA}"),
+        (_edit(schema=SCHEMA - 1), f"schema {SCHEMA - 1}"),
+        (_edit(kind="compile"), "was compiled"),
+        (_edit(plan=None), "is no part of a plan"),
+        (_edit(plan={"part": "cuda", "sha256": "x", "hash": "y"}), "another plan (other cells)"),
+        (_edit(counts={"passed": 3}), "run.json counts other statuses"),
+        (lambda r: with_row(r, 0, cell_key="x"), "its cell 0 is"),
+        (lambda r: with_row(r, 1, index=2), "its cell 1 is"),
+        (lambda r: with_row(r, 1, status="great"), "has the status 'great'"),
+        (_told(0, time_us_p50=1.0), "has another time_us_p50 in its tables than in its journal"),
+        (_told(0, status="inaccurate"), "has another status in its tables"),
+        (lambda r: replace(r, rows=r.rows[:-1], told=r.told[:-1]), "it has 2 cells where its part of the plan has 3"),
+        (lambda r: replace(r, told=r.told[:-1]), "its journal has other cells"),
+        (lambda r: replace(r, rows=[r.rows[1], r.rows[0], r.rows[2]]), "its cell 0 is"),
+    ],
+)
+def test_what_cannot_be_merged_is_refused(file: PlanFile, change: Callable[[Report], Report], told: str) -> None:
+    good = report(file, "cuda")
+    assert merging.wrong(good, file) == ""
+    assert told in merging.wrong(change(good), file)
+
+
+def test_a_run_of_a_part_that_the_plan_has_not_is_refused(file: PlanFile) -> None:
+    odd = replace(report(file, "cuda"), head={**report(file, "cuda").head, "plan": file.described("cuda:GB200")})
+    assert 'its plan has no part "cuda:GB200"' in merging.wrong(odd, file)
+
+
+def test_the_same_cells_under_other_gates_are_another_plan(file: PlanFile, tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text(MATRIX + "deadlines: {check: 9}\n")
+    other = planfile.read(
+        planfile.write(plan(load_all(tmp_path / "m.yaml"), ["cuda", "rocm", "ascend"]), {}), "OTHER"
+    )  # fmt: skip
+    assert other.plan.plan_hash == file.plan.plan_hash and other.sha256 != file.sha256
+    assert "the same cells but other deadlines" in merging.wrong(report(other, "cuda"), file)
+
+
+def test_a_nan_is_no_edit(file: PlanFile) -> None:
+    good = with_row(report(file, "cuda"), 0, worst_ratio=float("nan"))
+    assert merging.wrong(replace(good, told=[{**r} for r in good.rows]), file) == ""
+
+
+def test_a_merge_that_was_cut_short_is_refused(file: PlanFile) -> None:
+    assert "cut short" in merging.wrong(replace(_edit(kind="merged")(report(file, "")), complete=False), file)
+
+
+def test_a_page_tells_the_warnings_of_a_merged_run(file: PlanFile) -> None:
+    from synthetic_runs import fake_run
+
+    from dashboards import queries
+
+    told = queries.warnings(fake_run(warnings=["sites disagree, and what was finished first stays: x"]))
+    assert "Sites disagree, and what was finished first stays: x." in told
