@@ -18,10 +18,10 @@ BIN    := .venv/bin
 run: .venv/run.ok
 	$(BIN)/python -m farm run matrices/smoke.yaml
 
-# Real clusters, children and devices stand alone; the rest shares the cores, a file at a time.
+# A file at a time on each core; the second call mostly waits for processes to start and to end, hence one more.
 test: .venv/test.ok
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/pure tests/interpreted tests/compiled tests/mutants
-	$(BIN)/python -m pytest -q tests/cheats tests/fake tests/hardware
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile tests/cheats tests/fake tests/hardware
 
 nightly: .venv/test.ok
 	FARM_NIGHTLY=$(or $(SHARE),1) $(BIN)/python -m pytest -q -n auto tests/interpreted/test_gpu_cells.py

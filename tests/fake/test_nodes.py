@@ -1,6 +1,7 @@
-"""`farm nodes` on a real cluster: list, masks, bundles, drain and restore in mid-run, a node that dies and comes back.
+"""One cluster of three vendors and a CPU: one matrix over all of it, `farm nodes`, masks, bundles, two Pythons, drain
+and restore in mid-run, a node that dies and comes back.
 
-The nodes' devices are fakes that play NVIDIA's, AMD's and Ascend's; Ray, the actors, the children are real.
+The accelerators are fakes that play NVIDIA's, AMD's and Ascend's; Ray, the actors, the children are real.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,12 +20,32 @@ from typing import Any
 import pytest
 from farm_process import FarmRun, marked, wait_for
 from nodes_cluster import NodesCluster
+from other_python import another_python
 
 pytestmark = pytest.mark.ray
 Farm = Callable[..., FarmRun]
 GB200 = {"backend": "cuda", "labels": {"rack": "r1"}, "simulate": {"model": "NVIDIA GB200", "devices": 2}}
 MI300X = {"backend": "rocm", "simulate": {"model": "AMD Instinct MI300X", "devices": 2, "driver": "6.12.12"}}
-ATLAS = {"backend": "ascend", "simulate": {"model": "Ascend910B3", "devices": 2, "cann": "8.3.RC1"}}
+ATLAS: dict[str, Any] = {"backend": "ascend", "simulate": {"model": "Ascend910B3", "devices": 2, "cann": "8.3.RC1"}}
+
+
+NODES = {"cuda": ["gb200-a", "gb200-b"], "rocm": ["mi300x"], "ascend": ["atlas"], "cpu": ["host"]}
+MODELS = {"cuda": "NVIDIA-GB200", "rocm": "AMD-Instinct-MI300X", "ascend": "Ascend910B3"}
+
+
+def differing(sizes: int = 6, **more: Any) -> str:
+    """Each backend differs: NPUs in float32 alone, AMD forward alone, one shape in the interpreter."""
+    return json.dumps({
+        "name": "differing", "op": "rms_norm", "providers": ["torch"], "require": ["cuda", "rocm", "ascend", "cpu"],
+        "axes": {"shape": [{"rows": 2, "hidden": [64 + i for i in range(sizes)]}], "dtype": ["float32", "bfloat16"],
+                 "operation": ["forward", "backward"]},
+        "backends": {
+            "rocm": {"operation": ["forward"]},
+            "ascend": {"dtype": ["float32"]},
+            "cpu": {"shape": [{"rows": 2, "hidden": 64}], "dtype": ["float32"]},
+        },
+        "sim": {"default": {"time_us": 10, "noise": 0.01, "wall_s": 0.02}}, **more,
+    })  # fmt: skip
 
 
 def matrix(cells: int, wall_s: float = 0.05) -> str:
@@ -36,12 +59,15 @@ def matrix(cells: int, wall_s: float = 0.05) -> str:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodesCluster]:
     made = NodesCluster(tmp_path_factory.mktemp("nodes"))
+    python = another_python(made.folder)
+    other = {"environments": {"default": {"python": str(python)}}} if python else {}
     try:
         made.start_head()
         made.join("gb200-a", GB200, CUDA_VISIBLE_DEVICES="5,6")
         made.join("gb200-b", GB200)
         made.join("mi300x", MI300X, HIP_VISIBLE_DEVICES="4,6")
-        made.join("atlas", ATLAS, ASCEND_RT_VISIBLE_DEVICES="3,2")
+        made.join("atlas", {**ATLAS, **other}, ASCEND_RT_VISIBLE_DEVICES="3,2")
+        made.join("host", {"backend": "cpu", "devices": 1})
         yield made
     finally:
         made.end()
@@ -51,6 +77,37 @@ def devices(run: FarmRun, event: str) -> list[str]:
     return sorted(e["device"] for e in run.journal(event))
 
 
+def test_every_cell_runs_on_its_own_backend(farm: Farm, cluster: NodesCluster) -> None:
+    planned = {"cuda": 24, "rocm": 12, "ascend": 12, "cpu": 2}
+    run = farm(differing(), address=cluster.address, backend="cuda,rocm,ascend,cpu")
+    assert run.wait(150) == 0, run.said()
+    rows = run.rows()
+    assert Counter(r["backend"] for r in rows) == planned
+    assert {r["status"] for r in rows} == {"passed"}
+    for row in rows:
+        assert row["cell_id"].startswith(row["backend"] + "/")
+        assert row["evidence"] == ("interpreted" if row["backend"] == "cpu" else "simulated")
+        assert row["target"].startswith(f"{row['backend']}:{MODELS.get(row['backend'], 'cpu-')}")
+    ups = run.journal("device_up")
+    assert Counter(u["backend"] for u in ups) == {"cuda": 4, "rocm": 2, "ascend": 2, "cpu": 1}
+    assert len({u["device"] for u in ups}) == len({u["pid"] for u in ups}) == len(ups)  # an actor a device
+    assert all(u["device"].split("/")[0] in NODES[u["backend"]] for u in ups)
+    measured = {m["cell"]: m["device"].split("/")[0] for m in run.journal("measured")}
+    assert all(measured[r["index"]] in NODES[r["backend"]] for r in rows)
+    assert {b: sum(u["counts"].values()) for b, u in run.run.head["backends"].items()} == planned
+    pythons = {b: {json.loads(r["fingerprint"])["python"] for r in rows if r["backend"] == b} for b in NODES}
+    assert {len(found) for found in pythons.values()} == {1}
+    if another_python(cluster.folder):  # else this host has but one
+        assert pythons["ascend"] != pythons["cuda"] == pythons["rocm"]
+
+
+def test_a_backend_without_nodes_is_refused_before_the_start(farm: Farm, cluster: NodesCluster) -> None:
+    run = farm(differing(1, require=["cuda"]), address=cluster.address, backend="cuda,rocm,sim")
+    assert run.wait() == 2, run.said()
+    assert "backend sim: no such device here (there are: ascend, cpu, cuda, rocm)" in run.said()
+    assert not Path(run.store.path, "runs", run.run_id).exists()
+
+
 def test_the_list_has_every_node(cluster: NodesCluster) -> None:
     found = cluster.listed()
     (name,) = [n for n, row in found.items() if row["labels"].get("role") == "head"]  # Ray's own: an address
@@ -58,10 +115,11 @@ def test_the_list_has_every_node(cluster: NodesCluster) -> None:
     assert {n: (r["backends"], r["model"], r["state"]) for n, r in found.items()} == {
         "gb200-a": ({"cuda": 2}, "NVIDIA-GB200", "up"), "gb200-b": ({"cuda": 2}, "NVIDIA-GB200", "up"),
         "mi300x": ({"rocm": 2}, "AMD-Instinct-MI300X", "up"), "atlas": ({"ascend": 2}, "Ascend910B3", "up"),
+        "host": ({"cpu": 1}, f"cpu-{platform.machine()}", "up"),
     }  # fmt: skip
     assert found["gb200-a"]["labels"]["rack"] == "r1"
     text = cluster.farm().stdout.splitlines()
-    assert text[0].startswith("NODE") and len(text) == 6
+    assert text[0].startswith("NODE") and len(text) == 7
 
 
 def test_each_actor_has_its_own_device_and_children_import_the_bundles(farm: Farm, cluster: NodesCluster) -> None:
@@ -133,7 +191,7 @@ def test_a_run_does_not_start_on_drained_nodes(farm: Farm, cluster: NodesCluster
 
 
 def test_a_node_that_is_lost_in_mid_run_and_joins_again(farm: Farm, cluster: NodesCluster) -> None:
-    run = farm(matrix(320, 0.3), address=cluster.address, backend="cuda")
+    run = farm(matrix(220, 0.3), address=cluster.address, backend="cuda")
     run.wait_for("result", 8)
     cluster.lose("gb200-b")
     wait_for("its devices are given up", lambda: len(run.journal("retired")) == 2, 40)
@@ -143,7 +201,7 @@ def test_a_node_that_is_lost_in_mid_run_and_joins_again(farm: Farm, cluster: Nod
     assert devices(run, "device_added") == ["gb200-b/cuda:0", "gb200-b/cuda:1"]
     wait_for("it works again", lambda: devices(run, "device_up").count("gb200-b/cuda:0") == 2, 40)
     assert run.wait(150) == 0, run.said()
-    assert [r["status"] for r in run.rows()] == ["passed"] * 320
+    assert [r["status"] for r in run.rows()] == ["passed"] * 220
     row = cluster.listed()["gb200-b"]
     assert row["state"] == "up"
     assert row["last_fault"] is not None and "left the cluster" in row["last_fault"]["reason"]
@@ -151,7 +209,7 @@ def test_a_node_that_is_lost_in_mid_run_and_joins_again(farm: Farm, cluster: Nod
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("gb200", 'did you mean "gb200-'), ("nonsense", ", atlas, gb200-a, gb200-b, mi300x")],
+    [("gb200", 'did you mean "gb200-'), ("nonsense", ", atlas, gb200-a, gb200-b, host, mi300x")],
 )
 def test_an_unknown_node_is_refused_with_the_near_miss(cluster: NodesCluster, name: str, said: str) -> None:
     done = cluster.farm("drain", name)

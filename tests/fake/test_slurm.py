@@ -80,7 +80,7 @@ def test_a_run_goes_on_through_allocations(farm: Farm, cluster: NodesCluster, tm
     submitted = events(spool)[0]["options"]
     assert {submitted["--partition"], submitted["--gres"]} == {"amd", "gpu:2"}
     ups = run.journal("device_up")
-    assert len(ups) == 4 and {e["device"] for e in ups} == {"slurm1/rocm:0", "slurm1/rocm:1"}
+    assert len(ups) >= 4 and {e["device"] for e in ups} == {"slurm1/rocm:0", "slurm1/rocm:1"}
 
 
 def _count(spool: Path, event: str) -> int:

@@ -15,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fake"))
 from farm_process import FarmRun, wait_for
-from mixed_cluster import MixedCluster
+from nodes_cluster import NodesCluster
 
 pytestmark = [pytest.mark.cuda, pytest.mark.ray]
 if nvidia_gpus.count() < 2:
@@ -23,22 +23,22 @@ if nvidia_gpus.count() < 2:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodesCluster]:
     """A head, and two nodes: one whose children are on this Python, one whose children are on another environment of it
     (torch is the vendor's and there once; what differs is the interpreter's prefix and its import path)."""
-    made = MixedCluster(tmp_path_factory.mktemp("two"))
+    made = NodesCluster(tmp_path_factory.mktemp("two"))
     other = made.folder / "other"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", str(other)], check=True)
     paths = [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))]
     site = next(other.glob("lib/python*/site-packages"))
     (site / "_behind.pth").write_text("\n".join(paths) + "\n", encoding="utf-8")
     try:
-        made.start("head", "cpu", 1, head=True)
+        made.start_head()
         for index, own in enumerate(({}, {"environments": {"default": {"python": str(other / "bin" / "python")}}})):
-            made.start(f"gpu{index}", "cuda", 1, real={"CUDA_VISIBLE_DEVICES": str(index)}, **own)
+            made.join(f"gpu{index}", {"backend": "cuda", **own}, cpus=8, CUDA_VISIBLE_DEVICES=str(index))
         yield made
     finally:
-        made.close()
+        made.end()
 
 
 def matrix(sizes: int) -> str:
@@ -49,7 +49,7 @@ def matrix(sizes: int) -> str:
     })  # fmt: skip
 
 
-def run_of(cluster: MixedCluster, folder: Path, sizes: int) -> FarmRun:
+def run_of(cluster: NodesCluster, folder: Path, sizes: int) -> FarmRun:
     return FarmRun(folder, matrix(sizes), (), address=cluster.address, backend="cuda").start()
 
 
@@ -60,7 +60,7 @@ def by_node(run: FarmRun, event: str) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def test_one_matrix_over_both(cluster: MixedCluster, tmp_path: Path) -> None:
+def test_one_matrix_over_both(cluster: NodesCluster, tmp_path: Path) -> None:
     run = run_of(cluster, tmp_path / "run", 6)
     try:
         assert run.wait(240) == 0, run.said()
@@ -75,11 +75,11 @@ def test_one_matrix_over_both(cluster: MixedCluster, tmp_path: Path) -> None:
         run.end()
 
 
-def test_a_node_killed_in_the_middle_loses_nothing(cluster: MixedCluster, tmp_path: Path) -> None:
+def test_a_node_killed_in_the_middle_loses_nothing(cluster: NodesCluster, tmp_path: Path) -> None:
     run = run_of(cluster, tmp_path / "run", 24)
     try:
         wait_for("cells measured on the node that is about to be lost", lambda: by_node(run, "measured")["gpu1"], 180)
-        cluster.kill(next(n for n in cluster.nodes if n.name == "gpu1"))
+        cluster.lose("gpu1")
         assert run.wait(400) == 0, run.said()
         assert {r["status"] for r in run.rows()} == {"passed"}
         assert by_node(run, "device_down")["gpu1"]
