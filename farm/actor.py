@@ -29,6 +29,7 @@ from farm.placed import Placed
 from farm.timing import methods
 
 if TYPE_CHECKING:
+    from farm.backends import Fault
     from farm.judge import Judges
 
 PREPARE_SECONDS = 300.0
@@ -308,7 +309,9 @@ class DeviceActor:
                 self._end(attempt, "timed_out", "kernel", f"phase {phase} took more than {limit:g} s", log=log)
         except supervise.ChildDied as error:
             if self._captures.suspected(cell, call, phase) and error.code != -signal.SIGKILL:
-                return captures.blamed(ids, f"ended the process ({error})", self._log(""))
+                words = self._last_words(error)
+                said = f"{error}; {words.what}" if words and words.what else str(error)
+                return captures.blamed(ids, f"ended the process ({said})", self._log(""))
             self._died(attempt, error, phase)
         except supervise.ChildLied as error:
             log = self._log("")
@@ -353,13 +356,17 @@ class DeviceActor:
             self._end(attempt, "infra_error", "infra", text, log=self._log(""))
             return
         text = f"its process ended with {error} in phase {phase}"
-        fault = self._placed.fault(self._child.log_tail(since_order=True) if self._child else "", error.code)
+        fault = self._last_words(error)
         if fault:
             what = f"{fault.what}: {text}" if fault.what else text
             self._end(attempt, fault.status, fault.owner, what, log=self._log(""))
             return
         first_kill = error.code == -9 and not attempt["last"]
         self._end(attempt, "crashed", "infra" if first_kill else "kernel", text, log=self._log(""))
+
+    def _last_words(self, error: supervise.ChildDied) -> Fault | None:
+        """What the process that has died printed last means in the vendor's words."""
+        return self._placed.fault(self._child.log_tail(since_order=True) if self._child else "", error.code)
 
     def _spends(self, attempt: dict[str, Any]) -> bool:
         """Whether the attempt's timing leaves a child that may time by no other method."""
@@ -369,7 +376,7 @@ class DeviceActor:
         if self._child:
             self._child.kill(grace=1.0)
             self._child.close()
-        self._child, self._ready = None, None
+        self._child = None  # `_ready` stays: it is what the results of the device are of until the next child speaks
 
     def _log(self, trace: str) -> str:
         tail = self._child.log_tail() if self._child else ""

@@ -31,6 +31,9 @@ START = (
 #: What a template may hold.  The last two stand for several words, and alone.
 PLACES = ("python", "path", "spool", "name", "device", "uid", "gid", "child", "env")
 _MANY = ("child", "env")
+#: What shows a child its one device: the farm's to set, since another value would show it a device that nobody locked.
+MASKS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
+         "GPU_DEVICE_ORDINAL", "ASCEND_RT_VISIBLE_DEVICES")  # fmt: skip
 _PLACE = re.compile(r"\{\{|\}\}|\{([a-z_]+)\}")
 
 
@@ -126,10 +129,12 @@ def filled(words: Sequence[str], values: Mapping[str, str | Sequence[str]]) -> l
 
 
 def given_variables(backend_env: Mapping[str, str], environment: Environment) -> dict[str, str]:
-    """What the farm sets for a child: the device's mask, where to import from, then the environment's own."""
+    """What the farm sets for a child: the device's mask, where to import from, then the environment's own, which the
+    mask alone outlives."""
     ours = {"PYTHONPATH": os.pathsep.join(environment.path), "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
     wrapped = {"FARM_WRAPPED": "1"} if environment.wrapped else {}
-    return {**backend_env, **ours, **wrapped, **environment.variables}
+    mask = {k: v for k, v in backend_env.items() if k in MASKS}
+    return {**backend_env, **ours, **wrapped, **environment.variables, **mask}
 
 
 def child_variables(backend_env: Mapping[str, str], environment: Environment) -> dict[str, str]:

@@ -47,8 +47,8 @@ _ERRORS = (
     _Error(718, ("CUDA_ERROR_INVALID_PC", "cudaErrorInvalidPc"), ("invalid program counter",), "crashed", _KERNEL),
     _Error(719, ("CUDA_ERROR_LAUNCH_FAILED", "cudaErrorLaunchFailure"), ("unspecified launch failure",),
            "crashed", _KERNEL),
-    _Error(721, ("CUDA_ERROR_TENSOR_MEMORY_LEAK", "cudaErrorTensorMemoryLeak"), ("tensor memory",),
-           "crashed", _KERNEL),
+    _Error(721, ("CUDA_ERROR_TENSOR_MEMORY_LEAK", "cudaErrorTensorMemoryLeak"), ("tensor memory leak",
+           "tensor memory was not completely deallocated"), "crashed", _KERNEL),
     _Error(702, ("CUDA_ERROR_LAUNCH_TIMEOUT", "cudaErrorLaunchTimeout"), ("the launch timed out and was terminated",),
            "timed_out", _KERNEL),
     _Error(701, ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "cudaErrorLaunchOutOfResources"),
@@ -90,10 +90,12 @@ _XIDS_OF_THE_DEVICE = {
     119: "GSP did not answer", 120: "GSP error", 140: "unrecovered ECC error", 143: "GPU initialisation error",
     154: "GPU recovery action changed",
 }  # fmt: skip
-_NUMBER = re.compile(r"\b(?:CUDA|cuda)[\w ]*?\b(?:error|err|code|status|result)\b[ :=(]*(\d{1,3})\b")
+_NUMBER = re.compile(r"\b(?:CUDA|cuda)[\w ]*?\b(?:error|err|code|status)\b[ :=(]*(\d{1,3})\b(?!\.\d|e[-+]?\d|%)")
 _LOST = ("gpu is lost", "fallen off the bus")
 _PTXAS = re.compile(r"ptxas (?:fatal|error|info.*\berror)|`ptxas` (?:failed|raised|error)|PTXASError|PTX codegen error")
 _RESOURCES = re.compile(r"OutOfResources|out of resource: ")
+#: What a part has too little of, in Triton's words: "tensor memory" there is no error of CUDA's.
+_TRITONS = re.compile(r"out of resource: [^,\n]*")
 
 
 def fault(text: str, code: int | None = None) -> Fault | None:
@@ -106,7 +108,7 @@ def fault(text: str, code: int | None = None) -> Fault | None:
     xid = _xid(text) if code is None else None
     if xid is not None and xid.owner == _DEVICE:
         return xid
-    found = _named(text, lower)
+    found = _named(text, _TRITONS.sub("", lower))
     if found:
         return Fault(found.status, found.owner, f"CUDA error {found.number}: {found.words[0]}", found.lost)
     if _PTXAS.search(text):

@@ -103,7 +103,8 @@ def _record(one: Calibrated, rev: dict[str, Any]) -> dict[str, Any]:
         one.found,
         up=one.up,
         policy=one.policy,
-        evidence=str(getattr(backends.get(one.slot.backend), "EVIDENCE", "")),
+        # the child's own word first: a fake may play a device of this backend
+        evidence=str(one.up.get("evidence") or getattr(backends.get(one.slot.backend), "EVIDENCE", "")),
         revision=rev,
         made=datetime.now(timezone.utc),
         telemetry=one.telemetry,

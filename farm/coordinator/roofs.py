@@ -31,7 +31,8 @@ class Roofs:
         if not policies:
             return None, ""
         target, fingerprint = said["target"], said.get("fingerprint") or {}
-        choice = roof.choose(self._all, target, fingerprint, policies, now)
+        evidence = str(said.get("evidence") or "")
+        choice = roof.choose(self._all, target, fingerprint, policies, now, evidence)
         if choice:
             self._chosen[device] = choice
         else:

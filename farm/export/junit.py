@@ -34,6 +34,8 @@ def junit(run: RunLike) -> str:
 
 def _case(suite: Tree.Element, run: RunLike, row: Row) -> None:
     place = ".".join(str(row.get(n) or "") for n in ("backend", "op", "provider", "mode"))
+    if row.get("evidence") == "simulated" and row.get("backend") != "sim":
+        place = f"simulated-{place}"  # played by a fake: no test case of that vendor's device
     seconds = f"{number(row.get('seconds')) or 0:.3f}"
     case = Tree.SubElement(suite, "testcase", classname=clean(place), name=clean(str(row["cell_id"])), time=seconds)
     status, reason = str(row.get("status") or ""), clean(str(row.get("reason") or ""))

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from farm import supervise
+from farm.environment import MASKS
 from farm.errors import MatrixError, UsageError
 
 if TYPE_CHECKING:
@@ -49,8 +50,11 @@ MAX_WATTS = 100_000
 _NUMBERS = ("power_limit_w", "per_module", "devices", "start_s")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")  # of an environment, a label, and its value
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: Variables that the farm sets itself, with what to use instead.
-_OURS = {"PYTHONPATH": "path"}
+#: Variables that the farm sets itself, with what to do instead.
+_OURS = {
+    "PYTHONPATH": "use path",
+    **dict.fromkeys(MASKS, "remove it: it would show a child another device than the one that is locked for it"),
+}
 
 
 @dataclass(frozen=True)
@@ -235,7 +239,7 @@ def _variables(node: Node) -> dict[str, str]:
         if not _VARIABLE.fullmatch(key):
             raise inner.key_error("is no variable's name")
         if key in _OURS:
-            raise inner.key_error(f"is the farm's to set; use {_OURS[key]}")
+            raise inner.key_error(f"is the farm's to set; {_OURS[key]}")
         out[key] = _word(inner, empty=True)
     return out
 

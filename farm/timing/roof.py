@@ -65,6 +65,11 @@ class Calibration:
         return str(self.fingerprint.get("uuid") or "")
 
     @property
+    def simulated(self) -> bool:
+        """Whether a fake was measured."""
+        return self.record.get("evidence") == "simulated"
+
+    @property
     def sound(self) -> bool:
         """Whether a cell that beats it is impossible: not where the device was throttled, disturbed or unsteady while
         it was measured, which makes a roof too low."""
@@ -227,14 +232,17 @@ def choose(
     fingerprint: Mapping[str, Any],
     policies: Iterable[tuple[str, int]],
     now: datetime,
+    evidence: str = "executed",
 ) -> Choice | None:
     """The newest calibration of this device by one of the `policies` (method, version); else the newest of another
-    device of this kind; None where there is neither."""
+    device of this kind; None where there is neither.  `evidence`: the device's; a fake that plays a part lends its
+    scripted roof to fakes alone, and is lent none."""
     wanted, uuid = set(policies), str(fingerprint.get("uuid") or "")
     fit = [
         c
         for c in calibrations
         if kind_of(c.target, c.fingerprint) == kind_of(target, fingerprint)
+        and c.simulated == (evidence == "simulated")
         and (c.policy.get("method"), c.policy.get("version")) in wanted
     ]
     own = [c for c in fit if uuid and c.uuid == uuid]

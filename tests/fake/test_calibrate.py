@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -174,7 +175,8 @@ def test_a_device_that_another_farm_holds_is_not_measured(
 class FakeCluster:
     """Devices that answer as scripted: name -> events after `device_up`."""
 
-    def __init__(self, answers: dict[str, list[dict[str, Any]]]):
+    def __init__(self, answers: dict[str, list[dict[str, Any]]], **up: Any):
+        self.up = up  # more that they say of themselves
         self.answers, self.queue, self.closed = answers, [], False  # type: ignore[var-annotated]
 
     def slots(self, wanted: list[str]) -> list[Slot]:
@@ -182,7 +184,7 @@ class FakeCluster:
 
     def start(self, slot: Slot, config: dict[str, Any]) -> None:
         up = {"target": {"backend": "sim", "model": "sim-1"}, "name": slot.device, "node": "here", "fingerprint": {}}
-        self.queue.append({"event": "device_up", "device": slot.device, "backend": "sim", **up})
+        self.queue.append({"event": "device_up", "device": slot.device, "backend": "sim", **up, **self.up})
 
     def grant(self, device: str, lease: dict[str, Any]) -> None:
         assert lease["calibrate"]["policy"]["method"] == "host" and lease["calibrate"]["seconds"] == 5.0
@@ -210,6 +212,28 @@ def test_what_was_measured_is_kept_though_another_device_failed(
     assert "sim:0 was not calibrated: its process ended with signal 11 (SIGSEGV)" in told and "Fatal: x" in told
     assert "sim:2 was not calibrated: gone" in told and "1 of 3 devices calibrated" in told
     assert cluster.closed and len(Store(tmp_path).calibrations()[0]) == 1
+
+
+def test_a_fake_that_plays_a_vendors_part_is_no_device_that_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from farm.calibration import procedure
+    from farm.coordinator.roofs import Roofs
+
+    good = {"event": "calibrated", "found": procedure.calibrate(ScriptedDevice(), 5), "telemetry": None}
+    cluster = FakeCluster({"sim:0": [good]}, evidence="simulated")
+    monkeypatch.setattr(command, "InlineCluster", lambda *a: cluster)
+    monkeypatch.setattr(command.backends.get("sim"), "EVIDENCE", "executed")  # as of the backend that is played
+    assert calibrate(tmp_path, "--seconds", "5") == 0
+    ((found,), _) = Store(tmp_path).calibrations()
+    assert found.record["evidence"] == "simulated" and found.simulated
+    cell = SimpleNamespace(backend="sim", skip_reason="", timing=SimpleNamespace(
+        method=found.policy["method"], version=found.policy["version"]))  # fmt: skip
+    said = {"target": found.target, "fingerprint": found.fingerprint}
+    for evidence, lent in (("simulated", True), ("executed", False)):
+        roofs: Any = Roofs([found], [cell])  # type: ignore[list-item]
+        choice, _ = roofs.device_up("sim:0", "sim", {**said, "evidence": evidence}, datetime.now(timezone.utc))
+        assert (choice is not None) is lent, evidence
 
 
 class FakeChild:

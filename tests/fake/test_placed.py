@@ -161,6 +161,27 @@ def test_the_vendors_words_on_a_dying_process_win(device: Start, rocm_faults: No
     assert judged["status"] == "passed"  # a fresh child
 
 
+def test_what_a_fake_leaves_when_its_child_is_thrown_away_is_a_fakes_too(device: Start) -> None:
+    one = device(rocm_node())
+    one.up()
+    _, ended = one.run({"lie": True})
+    assert (ended["event"], ended["status"]) == ("ended", "crashed"), ended
+    assert ended["origin"]["evidence"] == "simulated", "the row would take the evidence of the backend that is played"
+    assert ended["origin"]["target"]["model"] == "AMD Instinct MI300X"
+    assert ended["origin"]["device"].startswith("simulated")
+
+
+def test_what_the_runtime_said_as_a_capture_ended_the_process_is_told(
+    device: Start, rocm_faults: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rocm, "fault", lambda text, code=None: Fault("crashed", "kernel", f"words of {code}", True))
+    one = device(rocm_node())
+    one.up()
+    measured, _ = one.run({"fault": "capture"}, method="rotating_graph")
+    flag = "timed by events: capture ended the process (signal 11 (SIGSEGV); words of -11)"
+    assert flag in measured["facts"]["flags"]
+
+
 def test_an_earlier_cells_words_are_not_the_next_ones(device: Start, rocm_faults: None) -> None:
     one = device(rocm_node())
     one.up()

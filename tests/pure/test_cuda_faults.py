@@ -30,6 +30,10 @@ HINT = "\nCUDA kernel errors might be asynchronously reported at some other API 
          "kernel", False, "ptxas"),
         ("OutOfResources: out of resource: shared memory, Required: 262144, Hardware limit: 232448.", "compile_error",
          "kernel", False, "shared memory"),
+        ("OutOfResources: out of resource: tensor memory, Required: 1024, Hardware limit: 512. Reducing block sizes",
+         "compile_error", "kernel", False, "more shared memory"),  # Triton's words for sm_100, no error 721
+        ("out of resource: shared memory, Required: 9, Hardware limit: 8\nCUDA error: misaligned address", "crashed",
+         "kernel", True, "716"),
         ("Error 803: system has unsupported display driver / cuda driver combination", "infra_error", "infra", True,
          "803"),
         ("Error 804: forward compatibility was attempted on non supported HW", "infra_error", "infra", True, "804"),
@@ -61,6 +65,8 @@ def test_what_is_understood(text: str, status: str, owner: str, lost: bool, word
         "", "RuntimeError: shapes do not match", "MemoryError: out of memory on the host", "700 rows were wrong",
         "ValueError: expected CUDA tensor", "Xid", "Xid 7777", "NPU function error: error code is 507035",
         "Memory access fault by GPU node-2", "step 700 of the CUDA test was slow",
+        "AssertionError: CUDA result 100 != 3", "AssertionError: max CUDA error: 2.5", "cuda error 2e-3", "cuda err 35%",
+        "error: tensor memory allocation does not dominate its use",
     ],
 )  # fmt: skip
 def test_what_is_none_of_its_words(text: str) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from farm import environment, supervise
-from farm.environment import START, Environment, check_template, child_variables, filled, given_variables
+from farm import backends, environment, supervise
+from farm.environment import MASKS, START, Environment, check_template, child_variables, filled, given_variables
 
 VALUES: dict[str, Any] = {
     "python": "/sup/python", "path": "/b1:/b2", "spool": "/spool", "name": "farm-1", "device": "3", "uid": "7",
@@ -104,6 +104,15 @@ def test_the_supervisors_own_python_keeps_its_shell(host: dict[str, str]) -> Non
 def test_an_environments_own_variables_come_last(host: dict[str, str]) -> None:
     got = child_variables({"A": "backend", "B": "backend"}, OTHER)
     assert (got["A"], got["B"]) == ("1", "backend")
+
+
+@pytest.mark.parametrize("backend", ["ascend", "cuda", "rocm"])
+def test_no_environment_shows_a_child_another_device_than_the_locked_one(host: dict[str, str], backend: str) -> None:
+    mask = {k: v for k, v in backends.get(backend).child_env("3").items() if k in MASKS}
+    assert "3" in mask.values()
+    other = Environment("x", python="/p/python", variables=dict.fromkeys(MASKS, "0,1,2,3,4"))
+    assert mask.items() <= given_variables(mask, other).items()
+    assert mask.items() <= child_variables(mask, other).items()
 
 
 def test_what_is_handed_to_a_container_is_what_the_farm_sets(host: dict[str, str]) -> None:

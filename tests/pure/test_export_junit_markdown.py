@@ -47,6 +47,13 @@ def test_junit_of_an_interrupted_run_is_not_green():
     assert len(root.findall(".//error[@type='lost']")) == 50
 
 
+def test_junit_keeps_a_fakes_cells_from_a_devices():
+    rows = [row(0, backend="rocm", evidence="simulated"), row(1, backend="rocm", evidence="executed")]
+    root = ElementTree.fromstring(junit(fake_run(rows)).encode())
+    names = [case.get("classname") for case in root.iter("testcase")]
+    assert sorted(n.split(".")[0] for n in names) == ["rocm", "simulated-rocm"]
+
+
 def test_junit_survives_what_xml_forbids():
     bad = "nul \0 escape \x1b[31m \ud800 \uffff"
     text = junit(fake_run([row(0, status="crashed", reason=bad), row(1, status="from the future")]))

@@ -102,6 +102,8 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
         ("environments: {x: {python: /p, end: [kill]}}", "environments.x.end ends what a client left behind"),
         ("environments: {x: {python: /p, wrapped: 1}}", "environments.x.wrapped is 1; it must be true or false"),
         ("environments: {x: {python: /p, variables: {PYTHONPATH: /a}}}", "is the farm's to set; use path"),
+        ("environments: {x: {python: /p, variables: {HIP_VISIBLE_DEVICES: '0'}}}",
+         "environments.x.variables.HIP_VISIBLE_DEVICES is the farm's to set; remove it: it would show a child another"),
         ("environments: {x: {python: /p, variables: {1a: b}}}", "environments.x.variables.1a is no variable's name"),
         ("environments: {x: {python: /p, path: [a]}}", "environments.x.path[0] is no absolute path"),
         ("simulate: {model: x}", "simulate needs backend, which says whose devices the fakes play"),

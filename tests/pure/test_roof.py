@@ -157,6 +157,16 @@ def test_another_setup_is_another_device(target: dict[str, Any], driver: str) ->
     assert fingerprint_id(target, {"uuid": "GPU-1", "driver": driver}) != a
 
 
+def test_a_fakes_roof_is_lent_to_fakes_alone() -> None:
+    """A fake that plays an H200 has an H200's target and driver; its clock is a script's."""
+    fake, real = made(1, "simulated-cuda-0", evidence="simulated"), made(2, "GPU-2", evidence="executed")
+    said = (TARGET, {"uuid": "GPU-7", "driver": "580.1"}, POLICIES, MADE)
+    assert choose([fake], *said) is None
+    assert choose([fake, real], *said).calibration is real
+    assert choose([fake, real], *said, "simulated").calibration is fake
+    assert choose([real], *said, "simulated") is None
+
+
 def test_a_calibration_by_another_policy_serves_nobody() -> None:
     assert choice([made(1, policy={"method": "rotating_graph", "version": 1})]) is None
     assert choice([made(1, policy={"method": "events", "version": 2})]) is None
