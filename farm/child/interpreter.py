@@ -293,14 +293,22 @@ def extent(tensor: Any) -> tuple[int, int]:
     return begin, begin + span * tensor.element_size()
 
 
+def _unwrapped(arg: Any) -> Any:
+    """The tensor behind one that was reinterpreted as another dtype; Triton's own function for it is not in 3.2."""
+    from triton.runtime import jit
+
+    wrapper: Any = jit.TensorWrapper
+    return arg.base if isinstance(arg, wrapper) else arg
+
+
 def _register(name: str, arg: Any) -> None:
     if isinstance(arg, tuple):
         for i, item in enumerate(arg):
             _register(f"{name}[{i}]", item)
-    elif isinstance(arg, interp.TensorDescriptor):
+    elif isinstance(arg, getattr(interp, "TensorDescriptor", ())):  # which Triton 3.2 has not
         _register(name, arg.base)
     elif hasattr(arg, "data_ptr"):
-        tensor = interp._unwrap_tensor(arg)
+        tensor = _unwrapped(arg)
         dtype = str(tensor.dtype).removeprefix("torch.")
         _regions.append((*extent(tensor), f"{name} ({dtype} {list(tensor.shape)})"))
 

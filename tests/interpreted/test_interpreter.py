@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -173,3 +174,15 @@ def _without_switch() -> dict[str, str]:
 
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     return {**env, "PYTHONPATH": str(Path(farm.__file__).parent.parent)}
+
+
+def test_tensors_are_noted_by_a_triton_without_descriptors(monkeypatch):
+    """3.2, which belongs to torch 2.6, has neither descriptors nor a function that unwraps a tensor."""
+    older = types.SimpleNamespace()
+    monkeypatch.setattr(interpreter, "interp", older)
+    monkeypatch.setattr(interpreter, "_regions", [])
+    interpreter._register("x", torch.zeros(4))
+    interpreter._register("bits", triton.reinterpret(torch.zeros(2, 3, dtype=torch.int8), tl.float8e5))
+    assert [(end - begin, name) for begin, end, name in interpreter._regions] == [
+        (16, "x (float32 [4])"), (6, "bits (int8 [2, 3])")
+    ]  # fmt: skip
