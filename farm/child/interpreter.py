@@ -297,8 +297,7 @@ def _unwrapped(arg: Any) -> Any:
     """The tensor behind one that was reinterpreted as another dtype; Triton's own function for it is not in 3.2."""
     from triton.runtime import jit
 
-    wrapper: Any = jit.TensorWrapper
-    return arg.base if isinstance(arg, wrapper) else arg
+    return arg.base if type(arg) is jit.TensorWrapper else arg
 
 
 def _register(name: str, arg: Any) -> None:
