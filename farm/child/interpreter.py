@@ -297,7 +297,8 @@ def _unwrapped(arg: Any) -> Any:
     """The tensor behind one that was reinterpreted as another dtype; Triton's own function for it is not in 3.2."""
     from triton.runtime import jit
 
-    return arg.base if type(arg) is jit.TensorWrapper else arg
+    wrapped: bool = isinstance(arg, jit.TensorWrapper)
+    return arg.base if wrapped else arg
 
 
 def _register(name: str, arg: Any) -> None:
