@@ -13,7 +13,9 @@ from urllib.parse import quote
 
 from dashboards import evidence
 from dashboards.pages import Links, evidence_page, run_page, runs_page
-from dashboards.queries import RunLike, RunLine, log_path, run_line
+from dashboards.queries import RunLike
+from dashboards.runlines import RunLine, run_line
+from dashboards.whereabouts import log_path
 from farm.errors import FarmError, StoreError
 
 #: What a damaged run directory may raise; pyarrow's errors are ValueError or OSError.

@@ -14,7 +14,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from dashboards.queries import Row, RunLike, counts, devices, flat, number, parse
+from dashboards.queries import Row, RunLike, counts, parse
+from dashboards.whereabouts import devices, flat
+from dashboards.words import number
 from farm.results import place
 
 #: Kind -> what it proves, strongest first.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,23 +95,62 @@ def repeat(run: RunLike, rows: Sequence[Row]) -> str:
         words += ["--target", ",".join(targets)]
     elif len({r["backend"] for r in rows}) == 1:
         words += ["--backend", str(first["backend"])]
-    words += _carried(run.head.get("argv") or [], {str(r.get("provider")) for r in rows})
+    words += _carried(run, rows, built=built)
     if picked:
         words += ["--select", picked]
     return " ".join(shlex.quote(w) for w in words)
 
 
-def _carried(argv: Sequence[str], providers: set[str]) -> list[str]:
-    """The options of the run without which its cells are others: what was set, and those own providers that failed."""
+def _carried(run: RunLike, rows: Sequence[Row], *, built: bool) -> list[str]:
+    """The options of the run without which its cells are others: what was set, those own providers that failed, and,
+    where something ran, the environment and the cluster that it ran in."""
+    options = _options(run.head.get("argv") or [])
+    out = []
+    if not built:
+        asked = {str(parse(r.get("fingerprint")).get("environment") or "") for r in rows} - {""}
+        asked = asked or {v for n, v, _ in options if n == "--environment"}
+        out += ["--environment", *asked] if len(asked) == 1 and asked != {"default"} else []
+        for name, value, words in options:
+            out += words if name == "--address" and value not in ("local", "inline") else []
+    failed = {str(r.get("provider")) for r in rows}
+    given = {v.partition("=")[0]: words for n, v, words in options if n == "--provider"}
+    for name, told in (run.head.get("providers") or {}).items():  # those of a plan stand on no command line
+        given.setdefault(name, ["--provider", f"{name}={told.get('path')}"])
+    for name, words in given.items():  # `[op:]name`
+        out += words if name.rpartition(":")[2] in failed else []
+    return [*out, *(w for name, _, words in options if name == "--set" for w in words)]
+
+
+def _options(argv: Sequence[str]) -> list[tuple[str, str, list[str]]]:
+    """(option, its value, the words that say so) of a command line, of those that are looked for here."""
     out = []
     for word, following in zip(argv, [*argv[1:], ""]):
         option, equals, value = word.partition("=")
-        if option not in ("--provider", "--set"):
-            continue
-        name = (value if equals else following).partition("=")[0].rpartition(":")[2]  # of `[op:]name=module:function`
-        if option == "--set" or name in providers:
-            out += [word] if equals else [word, following]
+        if option in ("--provider", "--set", "--environment", "--address", "--run-id", "--plan"):
+            out.append((option, value if equals else following, [word] if equals else [word, following]))
     return out
+
+
+def whole(head: Mapping[str, Any]) -> str:
+    """The command that makes the run again; without `--run-id`, since no two runs of a store have one name."""
+    argv = list(head.get("argv") or ())
+    if not any(name == "--run-id" for name, _, _ in _options(argv)):
+        return str(head.get("command") or "")
+    at = next(i for i, w in enumerate(argv) if w.partition("=")[0] == "--run-id")
+    del argv[at : at + (1 if "=" in argv[at] else 2)]
+    return "farm " + shlex.join(argv)
+
+
+def _part(run: RunLike, rows: Sequence[Row]) -> str:
+    """What makes up for cells of a plan that the farm lost: their part, run at its site, which can then be merged."""
+    plan = run.head.get("plan") or {}
+    parts = list(plan.get("of") or ())
+    silent = [p for p in parts if any(r.get("reason") == f"no site reported {p}" for r in rows)]
+    backend = str(rows[0].get("backend"))
+    own = [plan["part"]] if plan.get("part") else [p for p in parts if p.partition(":")[0] == backend]
+    named = [v for n, v, _ in _options(run.head.get("argv") or []) if n == "--plan"]
+    file = named[0] if named else str(run.dir / "plan.json")
+    return "; ".join(shlex.join(["farm", "run", "--plan", file, "--target", p]) for p in silent or own)
 
 
 def _either(values: Iterable[Any]) -> str:
@@ -152,7 +191,7 @@ def _groups(run: RunLike, chosen: Iterable[Row], prefix: str, kinds: Sequence[st
                 where=where(rows, alike[key[1:]]),
                 worst="" if worst in [clip(r) for r, _ in reasons] else worst,
                 reasons=tuple(reasons),
-                command=repeat(run, rows),
+                command=(key[0] in FARM_FAULTS and _part(run, rows)) or repeat(run, rows),
             )
         )
     return out

@@ -11,9 +11,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from dashboards import builds, charts, evidence, findings, heat, queries, roofs, words
+from dashboards import builds, charts, evidence, findings, heat, queries, roofs, whereabouts, words
 from dashboards.findings import Group
-from dashboards.queries import RunLike, RunLine
+from dashboards.queries import RunLike
+from dashboards.runlines import RunLine, commit
 from farm.results import place
 
 HERE = Path(__file__).resolve().parent
@@ -81,7 +82,8 @@ def run_page(run: RunLike, links: Links) -> str:
         links=links,
         run=run,
         head=run.head,
-        commit=queries.commit(run.head),
+        again=findings.whole(run.head),
+        commit=commit(run.head),
         matrices={str(m.get("path") or m.get("name")): m.get("sha256") or "" for m in run.head.get("matrices") or []},
         verdict=queries.verdict(run),
         warnings=queries.warnings(run),
@@ -109,9 +111,9 @@ def run_page(run: RunLike, links: Links) -> str:
         paces=_paces(run),
         strips=_strips(run),
         roofs=roofs.roofs(run),
-        environment=queries.environment(run),
-        environments=queries.flat(run.head.get("environments") or {}),
-        files=queries.files(run),
+        environment=whereabouts.environment(run),
+        environments=whereabouts.flat(run.head.get("environments") or {}),
+        files=whereabouts.files(run),
     )
 
 
@@ -150,7 +152,7 @@ def _card(run: RunLike, card: queries.Card) -> dict[str, Any]:
 def _told(run: RunLike, group: Group, links: Links) -> dict[str, Any]:
     """A group with its first log's tail and the addresses of its logs."""
     logs = [(name, links.log(name)) for name in group.logs[:3]]
-    tail = next((t for t in (queries.log_tail(run, name) for name in group.logs[:3]) if t), "")
+    tail = next((t for t in (whereabouts.log_tail(run, name) for name in group.logs[:3]) if t), "")
     return {"group": group, "logs": logs, "tail": tail, "examples": [r["cell_id"] for r in group.rows[:3]]}
 
 

@@ -1,4 +1,4 @@
-"""From the rows of a run to what a page says.  Pure, except `log_tail` and `files`, which read the run's folder.
+"""From the rows of a run to what a page says.  Pure.
 
 A *row* is one planned cell with the columns of `cells.parquet`; nothing here knows HTML.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
@@ -179,6 +179,11 @@ def verdict(run: RunLike) -> Verdict:
     how = "built, and run nowhere" if all(r.get("evidence") == "compiled" for r in done) else "passed"
     if all(r.get("evidence") == "simulated" and r.get("backend") != "sim" for r in done):
         how = "passed, played by fakes alone"
+    kinds = Counter(str(r.get("evidence")) for r in ours or done)
+    if len(kinds) > 1:  # counts are never summed over different evidence
+        told = ", ".join(f"{count(n)} {kind}" for kind, n in kinds.items())
+        whose = "subjects" if ours else "peers"
+        return Verdict("passed", f"No findings. Cells of {whose} that passed: {told}{but}.")
     return Verdict(
         "passed", f"No findings: {cells(len(ours or done))} of {'subjects' if ours else 'peers'} {how}{but}."
     )
@@ -348,140 +353,3 @@ def strips(run: RunLike) -> dict[tuple[str, str], dict[str, list[Strip]]]:
         strip = Strip(f"{provider}/{mode}", tuple(float(r["worst_ratio"]) for r in rows), told)
         out[where, op][dtype].append(strip)
     return out
-
-
-# ---- a run among runs ----
-
-
-@dataclass(frozen=True)
-class RunLine:
-    """One line of the list of runs."""
-
-    id: str
-    created: str
-    matrices: str
-    commit: str
-    backends: dict[str, dict[str, int]]
-    planned: int
-    findings: int
-    seconds: float | None
-    verdict: str
-    complete: bool
-    command: str
-    extra: dict[str, Any] = field(default_factory=dict)
-
-
-def run_line(head: Mapping[str, Any], run_id: str, load: Callable[[], RunLike]) -> RunLine:
-    """From run.json alone where it is there; an unfinished run is folded from its journal by `load`."""
-    complete = bool(head.get("complete", "verdict" in head)) and "backends" in head
-    if complete:
-        backends = {b: in_order(d.get("counts") or {}) for b, d in head["backends"].items()}
-        kind = str(head.get("verdict"))
-    else:
-        run = load()
-        backends = {b: counts(rows) for (b,), rows in by(run.rows, "backend").items()}
-        kind = "interrupted"
-    return RunLine(
-        run_id, str(head.get("created") or ""), ", ".join(str(m.get("name")) for m in head.get("matrices") or []),
-        commit(head), backends, int(head.get("planned") or sum(sum(c.values()) for c in backends.values())),
-        sum(c.get(s, 0) for c in backends.values() for s in HARM), number(head.get("seconds")), kind, complete,
-        str(head.get("command") or ""), _extra(head),
-    )  # fmt: skip
-
-
-def _extra(head: Mapping[str, Any]) -> dict[str, Any]:
-    """Kind of run, backends of which a device was a fake, and sites that did not report, as run.json has them."""
-    used = head.get("backends") or {}
-    fakes = [b for b, d in used.items() if any(x.get("evidence") == "simulated" for x in d.get("devices") or ())]
-    return {"kind": str(head.get("kind") or "run"), "simulated": fakes, "silent": list(head.get("silent") or ())}
-
-
-def commit(head: Mapping[str, Any]) -> str:
-    revision = head.get("revision") or {}
-    known = str(revision.get("commit") or "")[:10] or str(revision.get("version") or "")
-    return f"{known} + changes" if revision.get("dirty") else known
-
-
-# ---- where it ran ----
-
-
-def devices(run: RunLike) -> list[tuple[str, dict[str, Any]]]:
-    """(backend, device) from run.json, else from the cells."""
-    if told := [(b, d) for b, x in (run.head.get("backends") or {}).items() for d in x.get("devices") or []]:
-        return told
-    found = {}
-    for r in run.rows:
-        if r.get("evidence"):
-            device = {n: r.get(n) or "" for n in ("node", "target")} | {"name": r.get("device") or ""}
-            key = (r["backend"], *device.values())
-            device["name"] = device["name"] or "compiled"  # for a target, on a host without it
-            found[key] = (r["backend"], device | {"fingerprint": parse(r["fingerprint"])})
-    return list(found.values())
-
-
-def environment(run: RunLike) -> list[tuple[str, list[str], list[tuple[str, str]]]]:
-    """(backend, devices, fingerprint as sorted pairs); devices with one fingerprint are told together."""
-    found: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = defaultdict(list)
-    for backend, d in devices(run):
-        pairs = tuple(sorted(flat(d.get("fingerprint") or {}).items()))
-        here = f"{d.get('name')} on {d.get('node')} ({d.get('target')})"
-        mine = [r for r in run.rows if (r.get("device"), r.get("node")) == (d.get("name"), d.get("node"))]
-        found[backend, pairs].append(here + vitals(mine))
-    return [(backend, names, list(pairs)) for (backend, pairs), names in found.items()]
-
-
-def vitals(rows: Sequence[Row]) -> str:
-    """What a device said of itself over its timed cells (of each the median clock and power, the highest temperature):
-    `; while timed 1200-1980 MHz, 35-61 degrees, 120-640 W, 2 cells throttled`; "" where nothing was read."""
-    parts = []
-    for name, unit in (("sm_clock_mhz", "MHz"), ("temperature_c", "°C"), ("power_w", "W")):
-        if values := [float(v) for r in rows if (v := r.get(name)) is not None]:
-            least, most = f"{min(values):.0f}", f"{max(values):.0f}"
-            parts.append(f"{least} {unit}" if least == most else f"{least}–{most} {unit}")
-    slow = sum(r.get("timing_quality") == "throttled" for r in rows)
-    parts += [f"{slow} cell{'s' if slow > 1 else ''} throttled"] if slow else []
-    return f"; while timed {', '.join(parts)}" if parts else ""
-
-
-def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested mappings as dotted names."""
-    out: dict[str, str] = {}
-    for name, v in value.items():
-        if isinstance(v, Mapping):
-            out |= flat(v, f"{prefix}{name}.")
-        else:
-            out[prefix + str(name)] = v if isinstance(v, str) else json.dumps(v)
-    return out
-
-
-# ---- what lies in the run's folder ----
-
-
-def log_path(run: RunLike, name: str) -> Path | None:
-    """The file of a log, if it is one and lies inside the run's folder of logs; anything else is None."""
-    folder = (run.dir / "logs").resolve()
-    try:
-        path = (folder / name.removeprefix("logs/")).resolve()
-        return path if path.is_relative_to(folder) and path.is_file() else None
-    except (OSError, ValueError):  # a name with a NUL, or one that is too long
-        return None
-
-
-def log_tail(run: RunLike, name: str, lines: int = 12, limit: int = 1500) -> str:
-    """The last lines of a log, so that a page taken away from its store still tells why; "" if it is gone."""
-    path = log_path(run, name)
-    if path is None:
-        return ""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - limit))
-        text = file.read(limit).decode("utf-8", "replace")
-    return "\n".join(text.splitlines()[-lines:])
-
-
-def files(run: RunLike) -> list[tuple[str, int]]:
-    """(name, bytes) of the run's own files, logs summed."""
-    if not run.dir.is_dir():
-        return []
-    out = [(p.name, p.stat().st_size) for p in sorted(run.dir.iterdir()) if p.is_file()]
-    logs = [p.stat().st_size for p in (run.dir / "logs").glob("*") if p.is_file()]
-    return [*out, (f"logs/ ({len(logs)})", sum(logs))] if logs else out

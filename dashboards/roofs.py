@@ -9,7 +9,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from dashboards.queries import RunLike, devices, flop_bound, is_subject, speed_counts
+from dashboards.queries import RunLike, flop_bound, is_subject, speed_counts
+from dashboards.whereabouts import devices
 from dashboards.words import count, number
 from farm.calibration import report
 from farm.timing import roof

@@ -11,7 +11,8 @@ from urllib.parse import quote
 
 from dashboards.build import StoreLike, need_store, proofs, run_lines
 from dashboards.pages import Links, evidence_page, run_page, runs_page
-from dashboards.queries import RunLike, log_path
+from dashboards.queries import RunLike
+from dashboards.whereabouts import log_path
 from farm.errors import FarmError, UsageError
 
 RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")

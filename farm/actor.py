@@ -47,6 +47,7 @@ class DeviceActor:
         self._leases: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._child: supervise.Child | None = None
         self._ready: protocol.Ready | None = None
+        self._stuck = False  # a child was not to be ended: beside it nothing can be measured
         self._stopping = False
         self._placed = Placed(config)
         self._captures = Captures(self._placed.fallback_timing, self._placed.capture_may_kill)
@@ -161,9 +162,9 @@ class DeviceActor:
             self._replace_child()
         if self._child and self._child.alive and self._ready:
             return self._ready
-        if self._child:
-            self._child.close()
-            self._child = None
+        self._let_go()
+        if self._stuck:
+            raise supervise.NoChild("the child before could not be ended, and may have the device still", final=True)
         try:
             self._guard.before_child()
         except Unfit as reason:
@@ -310,8 +311,8 @@ class DeviceActor:
         except supervise.ChildDied as error:
             if self._captures.suspected(cell, call, phase) and error.code != -signal.SIGKILL:
                 words = self._last_words(error)
-                said = f"{error}; {words.what}" if words and words.what else str(error)
-                return captures.blamed(ids, f"ended the process ({said})", self._log(""))
+                ended = f"{error}; {words.what}" if words and words.what else str(error)
+                return captures.blamed(ids, f"ended the process ({ended})", self._log(""))
             self._died(attempt, error, phase)
         except supervise.ChildLied as error:
             log = self._log("")
@@ -375,8 +376,14 @@ class DeviceActor:
     def _replace_child(self) -> None:
         if self._child:
             self._child.kill(grace=1.0)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Part with the child.  `_ready` stays: it is whose the device's results are until the next child speaks."""
+        if self._child:
             self._child.close()
-        self._child = None  # `_ready` stays: it is what the results of the device are of until the next child speaks
+            self._stuck = self._stuck or not self._child.gone
+        self._child = None
 
     def _log(self, trace: str) -> str:
         tail = self._child.log_tail() if self._child else ""

@@ -30,7 +30,8 @@ def check(address: str) -> None:
     reason = silent(*parse(address, told))
     if reason:
         raise InfraError(
-            f"{told}: {reason}; start a cluster there (ray start --head), or leave --address out to run on this host"
+            f"{told}: {reason}; start the head there (farm nodes head), or name the cluster's address; "
+            "farm run without --address needs no cluster"
         )
 
 

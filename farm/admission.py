@@ -90,7 +90,8 @@ def _found(identity: Identity | None, target: Mapping[str, Any], fingerprint: Ma
         "backend": str(target.get("backend", "")),
         "model": host.model or childs,
         "driver": host.driver or told.get("driver", ""),
-        "stack": told.get("stack", "") or host.stack or told.get("rocm", "") or told.get("cann", ""),
+        # the child's first: in a container it computes with another ROCm or CANN than its host has
+        "stack": told.get("stack", "") or told.get("rocm", "") or told.get("cann", "") or host.stack,
         **{k: told.get(k, "") for k in ("torch", "triton", "python")},
     }
     known = {k: v for k, v in found.items() if v}

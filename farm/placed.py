@@ -69,7 +69,9 @@ class Placed:
         self.identity = self._identified()
 
     def _import_path(self, environment: supervise.Environment) -> tuple[str, ...]:
-        """Bundles first; then the supervisor's own path, or what the environment adds; then a user's providers."""
+        """Bundles first; then a user's providers, which travel by content like them; then the supervisor's own path,
+        or what the environment adds.  Where nothing travels but providers (a run on its own host), they are last: the
+        path on which they were looked for goes on to mean what it meant."""
         spool = str(self.config["spool"])
         bundles = list(self.config.get("bundles") or [])
         if not bundles and not environment.own:  # what runs here is what the other Python is to run
@@ -77,7 +79,7 @@ class Placed:
         folders = [str(bundle.install(b["sha"], b["blob"], Path(spool, "bundles"))) for b in bundles]
         shipped = self.config.get("shipped")
         users = [shipping.unpack(shipped, spool)] if shipped else []
-        return (*folders, *environment.path, *users)
+        return (*folders, *users, *environment.path) if folders else (*environment.path, *users)
 
     def _identified(self) -> backends.Identity | None:
         ask = getattr(self.host, "identity", None)

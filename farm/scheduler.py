@@ -94,6 +94,7 @@ class Scheduler:
         self._queues = {pool: WorkQueue(cells) for pool, cells in waiting.items()}
         self._hush = any(pool.quiet != "none" for pool in self._queues)
         self._grace = grace
+        self._server: dict[Pool, Device] = {}  # the last that was found to be left for a pool
         self._alone: dict[Pool, float] = {}  # pools with work and no device for it: since when
         self._lease_id = 0
         self._open = len(self._work)
@@ -314,13 +315,22 @@ class Scheduler:
         """End what waits in pools that have had no device for longer than the grace."""
         out: list[Action] = []
         for pool, queue in self._queues.items():
-            if not queue or any(d.state != "gone" and d.serves(pool) for d in self._devices.values()):
+            if not queue or self._has_server(pool):
                 self._alone.pop(pool, None)
             elif at - self._alone.setdefault(pool, at) >= self._grace:
                 reason = self._why_lost(pool)
                 while (cell := queue.pop("")) is not None:
                     out += self._conclude(cell, self._work[cell].attempts, Status.LOST, Owner.INFRA, reason)
         return out
+
+    def _has_server(self, pool: Pool) -> bool:
+        """Whether a device is left that serves the pool; asked after each event, so the last answer is tried first."""
+        known = self._server.get(pool)
+        if known is None or known.state == "gone" or not known.serves(pool):
+            known = next((d for d in self._devices.values() if d.state != "gone" and d.serves(pool)), None)
+            if known is not None:
+                self._server[pool] = known
+        return known is not None
 
     def _why_lost(self, pool: Pool) -> str:
         """The pool, what became of the devices that were given up, and which others there are."""

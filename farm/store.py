@@ -197,7 +197,7 @@ class RunWriter:
     def _lost(self, what: str, error: OSError) -> InfraError:
         return InfraError(
             f"{self.dir}: {what} cannot be written ({error.strerror or error}); the run stops here, "
-            "what finished before is in its journal"
+            f"what finished before is in its journal: mend that, then farm resume {self.id}"
         )
 
     def log(self, name: str, text: str) -> str:
@@ -354,7 +354,17 @@ def fold(journal: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def mend(journal: Path) -> None:
-    """Make a journal that a kill cut short end with a whole line, so that lines can follow.
+    """Make a journal that a kill cut short end with a whole line, so that lines can follow.  StoreError as `torn`."""
+    good, bad, whole = torn(journal)
+    if bad:
+        os.truncate(journal, good)
+    if not whole:
+        with journal.open("ab") as end:
+            end.write(b"\n")
+
+
+def torn(journal: Path) -> tuple[int, int, bool]:
+    """(bytes of good lines, number of the first bad one or 0, whether the last good one has its end).
 
     A kill, or a power cut, spoils the end and only that.  StoreError where good lines follow a bad one.
     """
@@ -370,8 +380,4 @@ def mend(journal: Path) -> None:
             if bad:
                 raise StoreError(f"{journal}: line {bad} is damaged, and lines follow it; run it again")
             good, whole = good + len(line), line.endswith(b"\n")
-    if bad:
-        os.truncate(journal, good)
-    if not whole:
-        with journal.open("ab") as end:
-            end.write(b"\n")
+    return good, bad, whole

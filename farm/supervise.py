@@ -161,6 +161,11 @@ class Child:
     def alive(self) -> bool:
         return self.process.poll() is None
 
+    @property
+    def gone(self) -> bool:
+        """Whether nothing of it is left: the process that was started has ended, and what stood behind it."""
+        return not self.alive and self._ended
+
     def send(self, message: protocol.Message) -> None:
         """Write one message.  ChildDied or ChildLied if nobody is there to read it.
 

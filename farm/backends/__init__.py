@@ -28,6 +28,7 @@ The **child side** runs in the vendor's environment: `open_session(index, option
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Mapping
@@ -73,7 +74,12 @@ class Fault:
 
 def known() -> list[str]:
     """Every backend this farm has a file for, sorted."""
-    return sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+    return list(_files())
+
+
+@functools.cache  # a coordinator asks twice a cell
+def _files() -> tuple[str, ...]:
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
 
 
 def get(name: str) -> ModuleType:

@@ -52,7 +52,7 @@ _ERRORS = (
     _Error(702, ("CUDA_ERROR_LAUNCH_TIMEOUT", "cudaErrorLaunchTimeout"), ("the launch timed out and was terminated",),
            "timed_out", _KERNEL),
     _Error(701, ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "cudaErrorLaunchOutOfResources"),
-           ("too many resources requested for launch",), "crashed", _KERNEL, lost=False),
+           ("too many resources requested for launch",), "compile_error", _KERNEL, lost=False),  # as Triton calls it
     _Error(2, ("CUDA_ERROR_OUT_OF_MEMORY", "cudaErrorMemoryAllocation"), ("cuda out of memory",
            "cuda error: out of memory"), "out_of_memory", _KERNEL, lost=False),
     _Error(209, ("CUDA_ERROR_NO_BINARY_FOR_GPU", "cudaErrorNoKernelImageForDevice"),

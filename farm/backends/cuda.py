@@ -190,11 +190,13 @@ def open_session(device_id: str, options: dict[str, Any]) -> Any:
     if device_id.startswith("MIG-"):
         uuid = device_id
     power, driver = _power_and_driver(uuid)
-    model = props.name.split(" MIG ")[0]  # the profile is the target's partition, which the supervising side reads
+    model = props.name.split(" MIG ")[0]
+    # Said here too: where the supervising side can read nothing, a slice must not pass for the whole device.
+    profile = _cuda_identity.partition(props.name)
     session = TorchSession(
         backend=NAME,
         device=torch.device("cuda", 0),
-        target={"backend": NAME, "model": model, "power_limit_w": power},
+        target={"backend": NAME, "model": model, "power_limit_w": power, **({"partition": profile} if profile else {})},
         device_name=f"{props.name} {uuid}".strip(),
         timing_methods=("rotating_graph", "events", "profiler", "host"),
     )

@@ -297,15 +297,15 @@ def _unwrapped(arg: Any) -> Any:
     """The tensor behind one that was reinterpreted as another dtype; Triton's own function for it is not in 3.2."""
     from triton.runtime import jit
 
-    wrapped: bool = isinstance(arg, jit.TensorWrapper)
-    return arg.base if wrapped else arg
+    return arg.base if isinstance(arg, jit.TensorWrapper) else arg
 
 
 def _register(name: str, arg: Any) -> None:
+    descriptor: Any = getattr(interp, "TensorDescriptor", None)  # which Triton 3.2 has not
     if isinstance(arg, tuple):
         for i, item in enumerate(arg):
             _register(f"{name}[{i}]", item)
-    elif isinstance(arg, getattr(interp, "TensorDescriptor", ())):  # which Triton 3.2 has not
+    elif descriptor is not None and type(arg) is descriptor:
         _register(name, arg.base)
     elif hasattr(arg, "data_ptr"):
         tensor = _unwrapped(arg)

@@ -23,6 +23,7 @@ from farm.coordinator.clusters import InlineCluster, Slot, describe, local_devic
 from farm.coordinator.ray_cluster import RayCluster
 from farm.errors import BackendError, InfraError, UsageError
 from farm.matrix import Plan
+from farm.nodes import config
 from farm.store import RunWriter, Store
 from farm.supervise import Environment
 
@@ -135,6 +136,8 @@ def connect(
     joins = args.address not in ("local", "inline")
     wanted: list[str] = []
     if not joins:
+        if args.environment:
+            config.environment(config.load(), args.environment)  # else every cell would end as lost
         wanted = choose(host_has, False)
         planned(wanted)
     ready()

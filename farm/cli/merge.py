@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from farm.results import COLUMNS
 from farm.sites import merging
 from farm.sites.merging import Merged, Report
 from farm.sites.planfile import PlanFile
-from farm.store import PLAN, Run, RunWriter, Store, fold
+from farm.store import PLAN, Run, RunWriter, Store, fold, torn
 
 MAX_TOLD = 10
 
@@ -127,20 +128,33 @@ def _reports(found: Sequence[Run]) -> list[Report]:
     begun: dict[tuple[Any, ...], Run] = {}
     for run in found:
         with common.readable(run):
+            if not run.complete:  # nothing else would tell that what follows a bad line is not read
+                torn(run.dir / "journal.jsonl")
             head, rows = run.head, run.rows
             told = fold(run.journal()) if run.complete else []
-            samples = run.samples() if run.complete else list(before.read(run.journal()).samples)
+            journaled = None if head.get("kind") else list(before.read(run.journal()).samples)
+            samples = run.samples() if run.complete else journaled or []
             key = (head.get("run_id"), head.get("created"), head.get("command"), str(head.get("plan")))
             rows = [{name: row.get(name) for name in COLUMNS} for row in rows]
         if key in begun:
             raise UsageError(f"{run.dir}: this is the same run as {begun[key].dir}; name one of them")
         begun[key] = run
-        name = str(head.get("run_id") or run.id)
-        twins = sum(r.name.partition(" ")[0] == name for r in reports)
-        reports.append(
-            Report(f"{name} ({twins + 1})" if twins else name, head, run.complete, rows, samples, told)
-        )  # fmt: skip
-    return reports
+        reports.append(Report(str(head.get("run_id") or run.id), head, run.complete, rows, samples, told, journaled))
+    return _named(reports)
+
+
+def _named(reports: Sequence[Report]) -> list[Report]:
+    """Each run under a name that no other has, also none of those that a merged run was made of: sites name their runs
+    alike.  A run that is in a merged one too has the name that it has there."""
+    taken = {str(r["run_id"]): merging.birth(r) for report in reports for r in report.head.get("merged") or ()}
+    out = []
+    for report in reports:
+        name, number = report.name, 1
+        while taken.setdefault(name, merging.birth(report.head)) != merging.birth(report.head):
+            number += 1
+            name = f"{report.name} ({number})"
+        out.append(replace(report, name=name))
+    return out
 
 
 def _write(

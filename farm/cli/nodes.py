@@ -150,7 +150,7 @@ def _drain(args: argparse.Namespace) -> int:
     if not 0 <= args.wait <= MAX_WAIT_SECONDS:
         raise UsageError(f"--wait {args.wait:g}: between 0 and {MAX_WAIT_SECONDS:g} seconds can be waited")
     with closing(_connect(args)) as cluster:
-        found = _named(cluster, _names(cluster, args))
+        found = _named(cluster, _names(cluster, args), left=args.once)
         for node in found:
             cluster.drain(node, args.reason, _who(), args.once)
         idle = cluster.idle(found, max(args.wait, 0.0)) if args.wait else []
@@ -184,10 +184,11 @@ def _names(cluster: Nodes, args: argparse.Namespace) -> list[str]:
     return [*args.nodes, *([cluster.here()] if args.here else [])]
 
 
-def _named(cluster: Nodes, names: Sequence[str], *, gone: bool = False) -> list[Node]:
+def _named(cluster: Nodes, names: Sequence[str], *, gone: bool = False, left: bool = False) -> list[Node]:
     """The nodes that the command line names, each once.  UsageError with the near miss for one that is not there.
 
-    `gone`: also those that have left the cluster; they may have been drained before that.
+    `gone`: also those that have left the cluster; they may have been drained before that.  `left`: what is not there
+    has left, which is told; the others must not suffer for it.
     """
     table = cluster.table()
     out: dict[str, Node] = {}
@@ -199,11 +200,17 @@ def _named(cluster: Nodes, names: Sequence[str], *, gone: bool = False) -> list[
             known = sorted({n.name for n in table if n.alive})
             near = difflib.get_close_matches(name, known, 1)
             hint = f'did you mean "{near[0]}"?' if near else f"it has {', '.join(known)}"
+            if left and len(names) > 1:
+                print(f'farm nodes: the cluster has no node "{printable(name)}", so it is not drained; {hint}',
+                      file=sys.stderr)  # fmt: skip
+                continue
             raise UsageError(f'the cluster has no node "{name}"; {hint}')
         if len(found) > 1:
             told = ", ".join(f"{n.name} ({n.id[:12]})" for n in found)
             raise UsageError(f'"{name}" may mean {told}; name one by its id')
         out[found[0].id] = found[0]
+    if not out:
+        raise UsageError(f"the cluster has none of the nodes {', '.join(names)}; farm nodes lists those that it has")
     return list(out.values())
 
 
@@ -218,8 +225,7 @@ def _who() -> str:
 
 
 def _join(args: argparse.Namespace) -> int:
-    known = config.load()
-    backend = args.backend or known.backend
+    backend = args.backend or config.load().backend
     if not backend:
         raise UsageError("--backend: say which devices this host has, or write it into the node's configuration")
     backends.usable(backend)
@@ -234,7 +240,7 @@ def _join(args: argparse.Namespace) -> int:
         return _slurm(args, backend, head)
     from farm.nodes.host import gather, ray_words
 
-    host = gather(known, backend, args.name or "", labels, args.devices)
+    host = gather(config.load(), backend, args.name or "", labels, args.devices)
     start = command.join(host, head, [*ray_words()], os.environ, token)
     _check(args, backend, head, start)
     return _become(args, start)
@@ -312,6 +318,8 @@ def _slurm(args: argparse.Namespace, backend: str, head: str) -> int:
     """Write the batch script.  Nothing of this host is looked at: the job runs on others."""
     if not args.time:
         raise UsageError("--slurm needs the job's time limit: --time 4:00:00")
+    if args.name is not None:
+        raise UsageError(f"--name {args.name}: with --slurm each node has the name that Slurm gives it; leave it out")
     if not 1 <= args.nodes <= 1000:
         raise UsageError(f"--nodes {args.nodes}: between 1 and 1000 nodes can be asked for")
     joined = ["--backend", backend, "--head", head]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from farm.cli import common, launching
@@ -35,10 +37,15 @@ def run(args: argparse.Namespace) -> int:
         providers, _ = launching.packed(common.own_providers(args))
         text = planfile.write(found, providers)
     if args.out:
+        beside = args.out.with_name(f".{args.out.name}.{os.getpid()}")  # an older plan is not lost to a full disk
         try:
-            args.out.write_text(text, encoding="utf-8")
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(args.out)
         except OSError as error:
-            raise StoreError(f"--out {args.out}: cannot be written ({error.strerror})") from None
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
+            what = f"--out {args.out}: cannot be written ({error.strerror}); name a file in a folder with space"
+            raise StoreError(what) from None
     if args.json:
         sys.stdout.write(text)
         return 0

@@ -99,6 +99,8 @@ def _known(store: Store, run_id: str) -> Before:
     with common.readable(run):
         known = before.read(run.journal())
     head = known.head
+    if not head:
+        raise StoreError(f"{run.dir}: its plan was not written whole, so nothing had begun; run it again")
     if head.get("schema") != SCHEMA:
         raise StoreError(
             f"{run.dir}: the run was written with schema {head.get('schema')}, this farm goes on with {SCHEMA}; "
@@ -122,7 +124,7 @@ def _as_begun(args: argparse.Namespace, argv: list[str]) -> None:
     with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
         first = parser().parse_args([str(word) for word in argv])  # of another farm's options: as if none were given
     for name, default in _FIRST.items():
-        if getattr(args, name) in (None, False):
+        if getattr(args, name) is None or getattr(args, name) is False:  # 0 seconds are said
             setattr(args, name, getattr(first, name, default))
 
 

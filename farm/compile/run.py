@@ -88,7 +88,7 @@ def chains_exist(targets: Sequence[CompileTarget]) -> None:
             if find_spec(module) is None:
                 raise BackendError(
                     f"--target {target.name}: there is no {module} in this Python ({sys.executable}); "
-                    'pip install "kernel-farm[cpu]", or use the Python that has it'
+                    f"pip install {module}, or use the Python that has it"
                 )
 
 

@@ -83,7 +83,7 @@ class Nodes:
 
     def drain(self, node: Node, reason: str, who: str, once: bool) -> None:
         """No more work for it."""
-        self._call("drain", node.name, node.id, reason, who, once)
+        self._call("drain", node.name, node.id, reason, who, once, [n.id for n in self.table() if n.alive])
 
     def restore(self, node: Node) -> bool:
         """Work for it again; whether it was out."""
@@ -169,17 +169,23 @@ class Watch:
     def __init__(self, ray: Any):
         self._ray = ray
         self._actor: Any = None
+        self._asked: Any = None  # a question that is not answered yet
         self._out: Mapping[str, Mapping[str, Any]] = {}
 
     def look(self, seconds: float) -> None:
-        """Ask who is out; after `seconds` without an answer what was known stands."""
+        """Ask who is out; after `seconds` without an answer what was known stands, and the answer is taken when the
+        next look finds it: a registry that hangs costs a run nothing."""
         try:
             if self._actor is None:
                 self._actor = find(self._ray, create=False)
-            if self._actor is not None:
-                self._out = self._ray.get(self._actor.out.remote(), timeout=seconds)
+            if self._asked is None and self._actor is not None:
+                self._asked = self._actor.out.remote()
+            if self._asked is None or not self._ray.wait([self._asked], timeout=seconds)[0]:
+                return
+            asked, self._asked = self._asked, None
+            self._out = self._ray.get(asked, timeout=ANSWER_SECONDS)
         except Exception:
-            self._actor = None
+            self._actor = self._asked = None
 
     def away(self, node: Node) -> str:
         """Why a node is out, in words; "" where it is up."""

@@ -27,12 +27,14 @@ from farm.nodes import config as node_config
 from farm.nodes.command import label_of
 
 POLL_SECONDS = 2.0
-STOP_SECONDS = 2.0  # then it is killed; its child dies with it
+STOP_SECONDS = 2.0  # then it is killed; its child dies with it.  Of all that do not answer in one round together,
+LAST_STOP_SECONDS = 0.1  # but for this: the devices of a node that froze are many, and other leases run out meanwhile
 SILENCE_SECONDS = 45.0  # a poll that is not answered by then: its actor or its node hangs
 LOOK_SECONDS = 2.0  # how often nodes that have left are looked for
 FETCH_SECONDS = 60.0  # a bundle is some hundred KiB
 GONE = "its node has left the cluster"
-ANSWER_SECONDS = 1.0  # what the registry of nodes may take while a run goes on
+ANSWER_SECONDS = 0.1  # what the registry of nodes is waited for at each look while a run goes on
+FIRST_ANSWER_SECONDS = 5.0  # and before it: what is out then is not offered
 
 
 class RayCluster:
@@ -50,6 +52,7 @@ class RayCluster:
         self._roster = Roster(devices, self._local)
         self._packed: list[dict[str, Any]] | None = None
         self._next_look = Deadline(LOOK_SECONDS)
+        self._in_vain = 0.0  # seconds of this round that were waited for actors which did not stop
         settings()
         if self._local:
             self._host = {b: host_devices(b, devices) for b in wanted or []}
@@ -69,7 +72,7 @@ class RayCluster:
         self._raylet = _raylet_of(ray.get_runtime_context().get_node_id())
         self._watch = None if self._local else Watch(ray)
         if self._watch:
-            self._watch.look(ANSWER_SECONDS * 5)
+            self._watch.look(FIRST_ANSWER_SECONDS)
 
     def _init_arguments(self, address: str) -> dict[str, Any]:
         common: dict[str, Any] = {"namespace": "farm", "log_to_driver": False, "logging_level": "ERROR"}
@@ -216,12 +219,16 @@ class RayCluster:
         self._slots.pop(device, None)
         self._polls = {r: v for r, v in self._polls.items() if v[0] != device}
         if actor is not None:
-            with contextlib.suppress(Exception):
-                self._ray.get(actor.stop.remote(), timeout=STOP_SECONDS)
+            begun = time.monotonic()
+            try:
+                self._ray.get(actor.stop.remote(), timeout=max(LAST_STOP_SECONDS, STOP_SECONDS - self._in_vain))
+            except Exception:
+                self._in_vain += time.monotonic() - begun
             with contextlib.suppress(Exception):
                 self._ray.kill(actor)
 
     def events(self, wait_s: float) -> list[dict[str, Any]]:
+        self._in_vain = 0.0
         if self._raylet and not _alive(self._raylet):
             self.lost = True
             raise InfraError(
@@ -233,6 +240,8 @@ class RayCluster:
             time.sleep(0 if gone else min(wait_s, 0.05))
             return gone
         ready, _ = self._ray.wait(list(self._polls), num_returns=1, timeout=wait_s)
+        if ready:  # all that is there: what one device says must not wait for as many rounds as there are devices
+            ready, _ = self._ray.wait(list(self._polls), num_returns=len(self._polls), timeout=0)
         now = time.monotonic()
         out: list[dict[str, Any]] = []
         for ref in ready:

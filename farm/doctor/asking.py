@@ -20,16 +20,13 @@ from typing import Any
 from farm import bundle, supervise
 from farm.deadline import Deadline
 from farm.doctor.facts import Environment, Trial
+from farm.environment import START
 
 STEP_SECONDS = 60.0
 TOTAL_SECONDS = 150.0
 _MODULE = "farm.doctor.attempts"
-#: As `farm.environment.START` starts a child: wherever it stands, nothing of the working directory is imported.
-_START = (
-    "-c",
-    "import sys;sys.path[:]=[p for p in sys.path if p];import runpy;"
-    f"runpy.run_module('{_MODULE}',None,'__main__',True)",
-)
+#: As a child is started: from its PYTHONPATH first, wherever it stands and whatever a `.pth` file of that Python names.
+_START = tuple(word.replace("farm.child", _MODULE) for word in START)
 
 
 def trials(

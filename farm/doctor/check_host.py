@@ -109,7 +109,8 @@ def name(f: Facts) -> Findings:
         yield Finding("hostname-unknown", section, level, what, f"put {s.hostname} with its address into /etc/hosts")
     elif s.addresses and all(a.startswith("127.") or a == "::1" for a in s.addresses):
         what = f"the host's own name {s.hostname} means {', '.join(s.addresses)}: nodes elsewhere cannot go there"
-        cure = f"give {s.hostname} its address in the network (/etc/hosts), or ray start --node-ip-address"
+        cure = f"give {s.hostname} its address in the network (/etc/hosts), or say it: farm nodes head --ip ADDRESS, "
+        cure += "farm nodes join --ray=--node-ip-address=ADDRESS"
         yield Finding("hostname-loopback", section, level, what, cure)
 
 

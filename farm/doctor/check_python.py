@@ -5,7 +5,7 @@ from __future__ import annotations
 from farm.doctor.facts import Environment, Facts, Trial
 from farm.doctor.finding import Finding, Findings, Level, fail, note, ok, warn
 
-CPU_EXTRA = "pip install 'kernel-farm[cpu]'"
+CPU_EXTRA = "pip install torch triton"
 OLDEST = (3, 10)
 #: Distributions that install the package `triton`, each over the other.
 TRITONS = ("triton", "triton-ascend", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu")

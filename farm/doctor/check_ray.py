@@ -123,10 +123,12 @@ def _unreachable(h: Head) -> Finding:
         return fail("head-name", "head", h.reason, f"use the head's address, or put {host} into /etc/hosts")
     if h.kind == "refused":
         what = f"{h.address}: its host answers, and nothing listens at port {port}"
-        return fail("head-refused", "head", what, f"start the head (ray start --head --port={port}), or name its port")
+        return fail(
+            "head-refused", "head", what, f"start the head there (farm nodes head --port {port}), or name its port"
+        )
     if h.kind == "stranger":
         what = f"{h.address}: what answers there is not Ray"
-        return fail("head-stranger", "head", what, "name the port of the head's ray start --head (6379 by default)")
+        return fail("head-stranger", "head", what, "name the port that farm nodes head was given (6379 by default)")
     what = f"{h.address}: {h.reason}"
     cure = f"open port {port} (and Ray's other ports) between this host and the head; is that its address?"
     return fail("head-silent", "head", what, cure)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 
-from dashboards.findings import Group, farm_faults, findings, peer_failures, set_aside
-from dashboards.queries import RunLike, cards, commit, counts, planned, verdict, warnings
+from dashboards.findings import Group, farm_faults, findings, peer_failures, set_aside, whole
+from dashboards.queries import RunLike, cards, counts, planned, verdict, warnings
+from dashboards.runlines import commit
 from dashboards.words import cells, clip, count, duration, label, percent, ratio, sig, when
 
 SHOWN = 12
@@ -91,7 +92,7 @@ def _foot(run: RunLike) -> list[str]:
         )
         more = [f"and {len(aside) - 6} more reasons"] if len(aside) > 6 else []
         out += ["", "Set aside: " + "; ".join([*said, *more]) + "."]
-    if command := str(run.head.get("command") or ""):
+    if command := whole(run.head):
         out += ["", "Repeat:", *code(command)]
     return out
 

@@ -148,6 +148,8 @@ class _Reader:
         for key, inner in _mapping(node).items():
             if not _NAME.fullmatch(key):
                 raise inner.key_error("is no label's name; it has letters, digits, '.', '-', '_', at most 63 of them")
+            if key in ("backend", "node"):
+                raise inner.key_error("is set by the farm: the backend is a key of its own, the name is --name of join")
             out[key] = _word(inner)
             if not _NAME.fullmatch(out[key]):
                 raise inner.error("is no label's value; it has letters, digits, '.', '-', '_', at most 63 of them")

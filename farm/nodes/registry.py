@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,13 @@ class Registry:
                 kept = json.loads(self._file.read_text(encoding="utf-8"))
                 self._out, self._devices = dict(kept["out"]), dict(kept["devices"])
 
-    def drain(self, name: str, node: str, reason: str, who: str, once: bool = False) -> None:
-        """Give the node (`name`, Ray's id `node`) no more work; with `once` only until it leaves the cluster."""
+    def drain(
+        self, name: str, node: str, reason: str, who: str, once: bool = False, alive: Collection[str] = ()
+    ) -> None:
+        """Give the node (`name`, Ray's id `node`) no more work; with `once` only until it leaves the cluster.  `alive`:
+        ids of the cluster's nodes now; what was said of others for once is over, and is forgotten."""
+        if alive:
+            self._out = {k: v for k, v in self._out.items() if not k.startswith("id:") or k[3:] in alive}
         said = {"state": DRAINING, "reason": reason, "who": who, "since": time.time(), "name": name}
         self._out[f"id:{node}" if once else name] = said
         self._keep()

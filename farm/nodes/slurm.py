@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from farm.errors import UsageError
 
 EARLIEST_SECONDS = 20  # to drain, to end Ray, to requeue
-#: Of the notice before the walltime, how much draining may take; the rest ends Ray and requeues.
+ENDING_SECONDS = 8  # of them to end Ray (it is given 5) and to requeue, whatever draining does
+#: Of the notice before the walltime, how long devices are waited for; reaching the cluster takes some seconds more.
 SHARE_FOR_DRAINING = 0.75
+STARTING_SECONDS = 5
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _OPTION = re.compile(r"--[a-z][a-z-]*(=\S.*)?")
 
@@ -74,7 +76,8 @@ def script(job: Job, call: Script) -> str:
     join = " ".join(map(shlex.quote, call.join))
     head = shlex.quote(call.head)
     exports = [f"unset {k}" if v is None else f"export {k}={shlex.quote(v)}" for k, v in call.variables.items()]
-    patience = int(job.notice_s * SHARE_FOR_DRAINING)
+    longest = job.notice_s - ENDING_SECONDS
+    patience = min(int(job.notice_s * SHARE_FOR_DRAINING), longest - STARTING_SECONDS)
     return "\n".join(
         [
             "#!/bin/bash",
@@ -87,15 +90,18 @@ def script(job: Job, call: Script) -> str:
             "leave() {",
             "    trap '' USR1",
             '    mapfile -t names < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
-            f'    {farm} nodes drain "${{names[@]}}" --once --wait {patience} --address {head} \\',
+            "    # A head that does not answer must not cost the requeue.",
+            f"    timeout --kill-after=1 {longest} \\",
+            f'        {farm} nodes drain "${{names[@]}}" --once --wait {patience} --address {head} \\',
             '        --reason "walltime of Slurm job $SLURM_JOB_ID" || echo "farm: draining failed; going on" >&2',
             '    kill -TERM "$joined"',
             "    for _ in 1 2 3 4 5 6 7 8 9 10; do",
             '        kill -0 "$joined" 2>/dev/null || break',
             "        sleep 0.5",
             "    done",
-            '    scontrol requeue "$SLURM_JOB_ID"',
-            "    exit 0",
+            '    scontrol requeue "$SLURM_JOB_ID" && exit 0',
+            '    echo "farm: the job could not be requeued; submit it again" >&2',
+            "    exit 1",
             "}",
             "# A signal ends `wait`, then its handler runs.",
             "trap leave USR1",
@@ -125,7 +131,16 @@ def _directives(job: Job) -> list[str]:
         "--output=farm-node-%j.txt",
     ]
     options += [f"--{k}={v}" for k in ("partition", "account", "gres") if (v := getattr(job, k))]
+    for option in options:
+        if len(option.split()) != 1:  # Slurm would read its end as something else
+            raise UsageError(f"{option!r}: Slurm takes no spaces there; write it without")
+    ours = {option.partition("=")[0] for option in options}
     for option in job.more:
+        if option.partition("=")[0] in ours:
+            raise UsageError(
+                f"--sbatch={option}: the script says {option.partition('=')[0]} itself; farm nodes join has an "
+                "option for what may be another"
+            )
         if not _OPTION.fullmatch(option) or "\n" in option:
             raise UsageError(f'--sbatch "{option}" is no option of sbatch; write it whole, like --sbatch=--exclusive')
     return [f"#SBATCH {option}" for option in [*options, *job.more]]

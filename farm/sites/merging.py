@@ -1,7 +1,8 @@
 """Runs of the parts of one plan to one ledger: the whole plan, each cell with one result.  Pure.
 
-A real result goes before a fault of the farm (`infra_error`, then `lost`); of several real ones the first that was
-finished stays, and the others are named.  What no site reported is `lost`, with the target that nobody reported.
+A real result goes before a fault of the farm (`infra_error`, then `lost`), and one of a device before one of a fake;
+of several real ones the first that was finished stays, and the others are named.  What no site reported is `lost`, with
+the target that nobody reported.  A merged run that is merged again brings along what it said of its runs.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from farm.sites.planfile import PlanFile, unit
 
 Row = dict[str, Any]
 _RANK = {Status.INFRA_ERROR.value: 1, Status.LOST.value: 2}
+_SIMULATED = "simulated"
 _STATUSES = {s.value for s in Status}
 _NO_RESULT = "planned, no result"
 MAX_TOLD = 3
@@ -37,6 +39,7 @@ class Report:
     rows: Sequence[Row]
     samples: Sequence[Row]
     told: Sequence[Row] = ()
+    told_samples: Sequence[Row] | None = None  # so too; None where its journal has none (a merged run's)
 
     @property
     def part(self) -> str:
@@ -47,6 +50,11 @@ class Report:
     def silent(self) -> Mapping[str, int]:
         """Of a merged run: the targets that nobody had reported by then."""
         return self.head.get("silent") or {}
+
+    @property
+    def superseded(self) -> Sequence[Mapping[str, str]]:
+        """Of a merged run: the results that it left aside."""
+        return self.head.get("superseded") or ()
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,10 @@ def wrong(report: Report, file: PlanFile) -> str:
     head, plan = report.head, report.head.get("plan")
     if head.get("kind") == "compile":
         return "was compiled, not run: there is nothing to merge in it"
+    if head.get("kind") == "judged":
+        return "was judged again, maybe by other gates than the plan's; merge what it came from, then judge the merge"
+    if head.get("schema") is None and not report.complete:
+        return "has no plan in its journal, so nothing had begun; leave it out"
     if head.get("schema") != SCHEMA:
         return f"was written with schema {head.get('schema')}, this farm merges {SCHEMA}; use the farm that wrote it"
     if head.get("kind") == "merged" and not report.complete:
@@ -105,6 +117,18 @@ def _damaged(report: Report, file: PlanFile) -> str:
             differs = [n for n in COLUMNS if not _equal(row.get(n), told.get(n))]
             if differs:
                 return f"{row['cell_id']} has another {differs[0]} in its tables than in its journal"
+    return _damaged_samples(report.samples, report.told_samples) if report.told_samples is not None else ""
+
+
+def _damaged_samples(samples: Sequence[Row], told: Sequence[Row]) -> str:
+    journal = {row["cell_id"]: row for row in told}
+    if len(samples) != len(journal):
+        return f"samples.parquet has {len(samples)} cells, its journal samples of {len(journal)}"
+    for row in samples:
+        of = journal.get(row["cell_id"], {})
+        differs = [n for n in row if not _equal(row[n], of.get(n))]
+        if differs:
+            return f"{row['cell_id']} has another {differs[0]} in samples.parquet than in its journal"
     return ""
 
 
@@ -122,7 +146,7 @@ def merge(file: PlanFile, reports: Sequence[Report]) -> Merged:
                 found.setdefault(row["cell_id"], []).append((number, row))
     rows: list[Row] = []
     origin: list[int | None] = []
-    superseded: list[dict[str, str]] = []
+    superseded = [dict(one) for report in reports for one in report.superseded]
     silent: Counter[str] = Counter()
     for cell in file.plan.cells:
         tries = found.get(cell.cell_id, [])
@@ -131,17 +155,19 @@ def merge(file: PlanFile, reports: Sequence[Report]) -> Merged:
             origin.append(None)
             silent[unit(cell)] += 1
             continue
-        tries = sorted(tries, key=lambda t: (_RANK.get(t[1]["status"], 0), _ended(reports[t[0]], t[1])))
+        tries = sorted(tries, key=lambda t: _order(reports[t[0]], t[1]))
         number, row = tries[0]
         rows.append({**row, "index": cell.index, "reason": _reason(reports[number], row)})
         origin.append(number)
         superseded += _left(reports, tries)
     kept = {(row["cell_id"], n) for row, n in zip(rows, origin)}
     samples = [s for n, r in enumerate(reports) for s in r.samples if (s["cell_id"], n) in kept]
-    runs = [told for report in reports for told in _sources(report)]
+    superseded = list({(one["cell_id"], one["left"], one["left_status"]): one for one in reversed(superseded)}.values())
+    superseded.reverse()
+    runs = _each_once(told for report in reports for told in _sources(report))
     return Merged(
         rows, origin, samples, superseded, dict(silent), runs,
-        [*_unlike(runs), *_unfinished(reports), *_contradictions(superseded)],
+        [*_unlike(runs), *_unfinished(runs), *_contradictions(superseded)],
     )  # fmt: skip
 
 
@@ -149,6 +175,11 @@ def _unheard(cell: Cell) -> Row:
     row = planned_row(cell)
     row.update(reason=f"no site reported {unit(cell)}", fault_owner=Owner.INFRA.value)
     return row
+
+
+def _order(report: Report, row: Row) -> tuple[int, bool, float]:
+    """What stays of several results of a cell: the one with the least of these."""
+    return _RANK.get(row["status"], 0), row["evidence"] == _SIMULATED, _ended(report, row)
 
 
 def _ended(report: Report, row: Row) -> float:
@@ -168,7 +199,8 @@ def _reason(report: Report, row: Row) -> str:
 
 
 def _left(reports: Sequence[Report], tries: list[tuple[int, Row]]) -> list[dict[str, str]]:
-    """The real results beside the one that stays; what never ran (skipped, unsupported everywhere) is none."""
+    """The real results beside the one that stays; what never ran (skipped, unsupported everywhere) is none, nor is the
+    same result once more (a merged run, and a run that it was made of)."""
     number, kept = tries[0]
     return [
         {
@@ -179,8 +211,12 @@ def _left(reports: Sequence[Report], tries: list[tuple[int, Row]]) -> list[dict[
             "left_status": row["status"],
         }
         for other, row in tries[1:]
-        if row["status"] not in _RANK and (kept["evidence"] or row["evidence"])
+        if row["status"] not in _RANK and (kept["evidence"] or row["evidence"]) and not _same_result(kept, row)
     ]
+
+
+def _same_result(a: Row, b: Row) -> bool:
+    return all(_equal(a.get(n), b.get(n)) for n in COLUMNS if n not in ("index", "log"))  # which each run has anew
 
 
 def _sources(report: Report) -> list[dict[str, Any]]:
@@ -204,6 +240,21 @@ def _sources(report: Report) -> list[dict[str, Any]]:
     ]
 
 
+def birth(run: Mapping[str, Any]) -> tuple[str, str]:
+    """When a run began and by which command: with its name, which run it is, wherever it was copied to."""
+    return str(run.get("created", "")), str(run.get("command", ""))
+
+
+def _each_once(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A run that is there twice (in a merged run, and by itself) once, as it was when it was most complete."""
+    out: dict[tuple[str, ...], dict[str, Any]] = {}
+    for run in runs:
+        key = (str(run["run_id"]), *birth(run))
+        if key not in out or (run["complete"] and not out[key]["complete"]):
+            out[key] = run
+    return list(out.values())
+
+
 def _unlike(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the sites should have in common and have not."""
     facts = {"version": "versions of the farm", "name": "revisions of the kernels", "kernels": "kernels (by content)"}
@@ -218,16 +269,13 @@ def _unlike(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(out.values())
 
 
-def _unfinished(reports: Iterable[Report]) -> list[str]:
-    out = []
-    for report in reports:
-        if not report.complete:
-            lost = sum(r["status"] == Status.LOST.value for r in report.rows)
-            out.append(
-                f"run {report.name} is not complete: {lost} of its {len(report.rows)} cells are lost; "
-                f"farm resume {report.name} at its site runs them"
-            )
-    return out
+def _unfinished(runs: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [
+        f"run {run['run_id']} is not complete: {run['counts'].get(Status.LOST.value, 0)} of its "
+        f"{sum(run['counts'].values())} cells are lost; farm resume {run['run_id']} at its site runs them"
+        for run in runs
+        if not run["complete"]
+    ]
 
 
 def _contradictions(superseded: Sequence[Mapping[str, str]]) -> list[str]:
@@ -248,8 +296,8 @@ def head(file: PlanFile, reports: Sequence[Report], merged: Merged) -> dict[str,
     providers: dict[str, Any] = {}
     for report in reports:
         for backend, told in (report.head.get("backends") or {}).items():
-            devices = [{"run": report.name, **d} for d in told.get("devices", ())]
-            used.setdefault(backend, {"devices": []})["devices"] += devices
+            mine = used.setdefault(backend, {"devices": []})["devices"]
+            mine += [d for of in told.get("devices", ()) if (d := {"run": report.name, **of}) not in mine]
         for name, environment in (report.head.get("environments") or {}).items():
             same = environments.get(name, environment) == environment
             environments[name if same else f"{name} ({report.name})"] = environment

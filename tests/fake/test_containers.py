@@ -213,6 +213,24 @@ def test_a_container_that_cannot_be_ended_takes_its_device_out(device: Start, co
     (containers / "cannot-kill").unlink()
 
 
+def test_beside_a_container_that_goes_on_nothing_is_measured(device: Start, containers: Path) -> None:
+    for name in ("keep-stdin", "cannot-kill"):
+        (containers / name).touch()
+    one = device(DOCKER)
+    one.up()
+    (pid,) = containers_alive(containers)
+    child = one.actor._child
+    assert child is not None
+    os.kill(child.pid, signal.SIGKILL)  # the client, by whomever: what it stood for still has the device
+    wait_for("the client's end", lambda: not child.alive, 10)
+    _, ended = one.run()
+    assert not is_dead(pid)
+    assert (ended["event"], ended.get("status"), ended.get("owner")) == ("ended", "infra_error", "infra"), ended
+    assert "could not be ended" in ended["reason"]
+    assert one.wait("device_down")["final"]
+    (containers / "cannot-kill").unlink()
+
+
 @pytest.mark.parametrize("tool", ["docker", "apptainer"])
 def test_how_a_process_in_a_container_ended_is_known(device: Start, tool: str) -> None:
     one = device(DOCUMENTED["rocm", tool])

@@ -4,6 +4,8 @@ what its end is taken for.  Real children; the devices are fakes."""
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,11 @@ from typing import Any
 import pytest
 from one_device import OneDevice
 
-from farm import backends
+from farm import backends, bundle, shipping, supervise
 from farm.backends import Fault, Identity, rocm, sim
 from farm.cell import Target
+from farm.environment import START, Environment
+from farm.placed import Placed
 
 MI300X = {"model": "AMD Instinct MI300X", "partition": "cpx-nps4", "driver": "6.12.12", "stack": "7.0.0"}
 Start = Callable[..., OneDevice]
@@ -248,3 +252,29 @@ def test_the_backends_that_exist_answer_what_the_actor_asks() -> None:
         fault = getattr(module, "fault", None)
         assert fault is None or fault("its process ended", 1) is None, name
         assert isinstance(getattr(module, "CAPTURE_MAY_KILL", False), bool)
+
+
+def test_the_shipped_provider_is_the_one_that_runs_whatever_the_node_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It travels by content, so that a run means one revision of it: an older one that is importable on the node, or
+    lies in a folder that its environment adds, is not what was asked for."""
+    monkeypatch.setenv("FARM_NODE", "")
+    for folder, value in (("user", "new"), ("node", "old")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine_shipped.py").write_text(f"def f():\n    return {value!r}\n")
+    with monkeypatch.context() as there:
+        there.syspath_prepend(str(tmp_path / "user"))
+        shipped = shipping.pack(["mine_shipped:f"])
+    monkeypatch.syspath_prepend(str(tmp_path / "node"))
+    config = {"backend": "sim", "device_id": "0", "spool": str(tmp_path / "spool"), "shipped": shipped,
+              "bundles": [b.plain() for b in bundle.pack_all()],
+              "environment": Environment.named("default").plain()}  # fmt: skip
+    placed = Placed(config)
+    placed.prepare()
+    assert str(tmp_path / "node") in placed.environment.path
+    variables = supervise.child_variables({}, placed.environment)
+    code = f"{START[1].partition('import runpy')[0]}import mine_shipped, farm; print(mine_shipped.f(), farm.__file__)"
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[0] == "new"
+    assert str(tmp_path / "spool" / "bundles") in done.stdout.split()[1]

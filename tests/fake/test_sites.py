@@ -144,6 +144,14 @@ def test_runs_that_are_damaged_edited_or_named_twice_are_refused(
         column = table.schema.get_field_index("reason")
         pq.write_table(table.set_column(column, table.schema.field(column), [["fine"] * 8]), run / "cells.parquet")
 
+    def faster(run: Path) -> None:
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(run / "samples.parquet")
+        column = table.schema.get_field_index("samples_us")
+        quick = [["[1.0]"] * len(table)]
+        pq.write_table(table.set_column(column, table.schema.field(column), quick), run / "samples.parquet")
+
     def cut(run: Path) -> None:
         data = (run / "cells.parquet").read_bytes()
         (run / "cells.parquet").write_bytes(data[: len(data) // 2])
@@ -153,6 +161,7 @@ def test_runs_that_are_damaged_edited_or_named_twice_are_refused(
         (run / "plan.json").write_text(text.replace('"reason": "odd"', '"reason": "even"').replace('"odd', '"even'))
 
     assert "has another reason in its tables than in its journal" in broken("edited", edit)
+    assert "has another samples_us in samples.parquet than in its journal" in broken("faster", faster)
     assert "cannot be read" in broken("cut", cut)
     assert "does not fit its hash" in broken("replanned", replan)
     assert "cannot be read" in broken("headless", lambda run: (run / "run.json").write_text("{"))

@@ -68,6 +68,14 @@ def test_a_device_that_is_not(expect: dict[str, str], labels: dict[str, str], wo
     assert "correct the" in said
 
 
+def test_a_container_brings_a_stack_of_its_own() -> None:
+    inside = {"rocm": "6.4.3"}
+    said = refusal({"stack": "7.1"}, {}, MI300X, ROCM_CHILD, inside)
+    assert "expects stack 7.1, the device has stack 6.4.3" in said
+    assert refusal({"stack": "6.4"}, {}, MI300X, ROCM_CHILD, inside) == ""
+    assert refusal({"stack": "7.1"}, {}, MI300X, ROCM_CHILD, {"rocm": ""}) == ""  # who does not tell has the host's
+
+
 def test_a_partition_that_should_be_none() -> None:
     said = refusal({"partition": ""}, {}, MI300X, ROCM_CHILD, {})
     assert "expects no partition, the device has partition cpx-nps4" in said

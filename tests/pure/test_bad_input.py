@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -280,6 +281,29 @@ def test_results_that_cannot_be_written(refuse: Refuse) -> None:
     assert "--port 0" in refuse("dashboard", "serve", "--port", "0")
 
 
+def test_a_plan_that_does_not_fit_leaves_the_older_one(
+    refuse: Refuse, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "p.json").write_text("an older plan")
+
+    def full(self: Path, *_: object, **__: object) -> int:
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert "cannot be written (No space left on device)" in refuse("plan", "m.yaml", "--out", "p.json")
+    monkeypatch.undo()
+    assert (here / "p.json").read_text() == "an older plan"
+    assert not list(here.glob(".p.json*"))
+
+
+def test_an_environment_that_this_host_does_not_name(refuse: Refuse, here: Path) -> None:
+    words = ("run", "m.yaml", "--backend", "cpu", "--address", "inline", "--environment")
+    assert 'there is no environment "nope"; it has default' in refuse(*words, "nope")
+    assert 'did you mean "default"' in refuse(*words, "defalt")
+    assert not (here / "farm-results").exists()
+
+
 # Addresses
 
 
@@ -311,6 +335,8 @@ def test_nobody_at_the_address(refuse: Refuse, monkeypatch: pytest.MonkeyPatch, 
     """Ray itself would try for minutes.  It is the cluster that fails, not the command line: exit code 3."""
     told = refuse("run", "m.yaml", "--address", "127.0.0.1:1", code=3)
     assert "--address 127.0.0.1:1: nothing answers there (Connection refused)" in told
+    assert "farm nodes head" in told
+    assert "to run on this host" not in refuse("nodes", "--address", "127.0.0.1:1", code=3), "farm nodes runs nothing"
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     assert "(RAY_ADDRESS says 127.0.0.1:1): nothing" in refuse("run", "m.yaml", "--address", "auto", code=3)
     monkeypatch.delenv("RAY_ADDRESS")

@@ -10,6 +10,8 @@ import pytest
 
 from farm.before import read
 from farm.cell import Cell, Status
+from farm.cli import merge, resume
+from farm.cli.main import parser
 from farm.errors import StoreError
 from farm.results import finish_row, planned_row
 from farm.store import Store, mend
@@ -173,3 +175,30 @@ def test_a_complete_run_is_not_opened_again(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="the run is complete"):
         Store(tmp_path).reopen("r")
     assert {p.name: p.read_bytes() for p in writer.dir.iterdir() if p.is_file()} == before
+
+
+def test_a_run_that_was_killed_before_its_first_line_says_so(tmp_path: Path) -> None:
+    Store(tmp_path).create("r").close()
+    with pytest.raises(StoreError, match="its plan was not written whole"):
+        resume._known(Store(tmp_path), "r")
+
+
+def test_what_is_said_now_goes_before_what_the_run_began_with() -> None:
+    begun = ["run", "m.yaml", "--wait-for-devices", "600", "--devices", "4", "--strict-peers"]
+    args = parser().parse_args(["resume", "r", "--wait-for-devices", "0", "--devices", "2"])
+    resume._as_begun(args, begun)
+    assert (args.wait_for_devices, args.devices, args.strict_peers, args.address) == (0.0, 2, True, "local")
+    silent = parser().parse_args(["resume", "r"])
+    resume._as_begun(silent, begun)
+    assert (silent.wait_for_devices, silent.devices) == (600.0, 4)
+
+
+def test_an_interrupted_run_that_is_damaged_is_not_merged(tmp_path: Path) -> None:
+    """What follows a bad line is not read: without a word results would be lost."""
+    path = written(tmp_path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:-1], b"\0\0\n", lines[-1]]))
+    with pytest.raises(StoreError, match=f"line {len(lines)} is damaged, and lines follow it"):
+        merge._reports([Store(tmp_path).run("r")])
+    path.write_bytes(b"".join([*lines, b'{"event":"res']))  # a kill's doing, and no damage
+    assert [r["status"] for r in merge._reports([Store(tmp_path).run("r")])[0].rows] == ["passed"] + 3 * ["lost"]

@@ -20,7 +20,7 @@ HINT = "\nCUDA kernel errors might be asynchronously reported at some other API 
         ("CUDA error: uncorrectable ECC error encountered", "infra_error", "device", True, "214"),
         ("AcceleratorError: CUDA error: unspecified launch failure", "crashed", "kernel", True, "719"),
         ("cudaErrorIllegalAddress", "crashed", "kernel", True, "700"),
-        ("cuLaunchKernel: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "crashed", "kernel", False, "701"),
+        ("cuLaunchKernel: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "compile_error", "kernel", False, "701"),
         ("failed with CUDA error code 700", "crashed", "kernel", True, "700"),
         ("CUDA driver error: 214", "infra_error", "device", True, "214"),
         ("OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.", "out_of_memory", "kernel", False, "2"),
@@ -65,8 +65,8 @@ def test_what_is_understood(text: str, status: str, owner: str, lost: bool, word
         "", "RuntimeError: shapes do not match", "MemoryError: out of memory on the host", "700 rows were wrong",
         "ValueError: expected CUDA tensor", "Xid", "Xid 7777", "NPU function error: error code is 507035",
         "Memory access fault by GPU node-2", "step 700 of the CUDA test was slow",
-        "AssertionError: CUDA result 100 != 3", "AssertionError: max CUDA error: 2.5", "cuda error 2e-3", "cuda err 35%",
-        "error: tensor memory allocation does not dominate its use",
+        "AssertionError: CUDA result 100 != 3", "AssertionError: max CUDA error: 2.5", "cuda error 2e-3",
+        "cuda err 35%", "error: tensor memory allocation does not dominate its use",
     ],
 )  # fmt: skip
 def test_what_is_none_of_its_words(text: str) -> None:

@@ -206,7 +206,8 @@ def test_a_listing_of_an_older_driver_is_still_read(on: Any, monkeypatch: pytest
 def test_what_the_child_says_of_a_device(
     on: Any, monkeypatch: pytest.MonkeyPatch, device: str, uuid: str, power: int | None
 ) -> None:
-    """Of a MIG device torch names the profile too, and nvidia-smi tells no power limit: both are the host's to say."""
+    """Of a MIG device torch names the profile too: a slice that the host cannot read is no whole device for that.
+    nvidia-smi tells no power limit of it: that is the host's to say."""
     import torch
 
     on(Nvml(hosts.h200()))
@@ -221,5 +222,9 @@ def test_what_the_child_says_of_a_device(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Properties)
     monkeypatch.setattr(torch.version, "hip", None)
     session = cuda.open_session(device, {})
-    assert session.target == {"backend": "cuda", "model": "NVIDIA H200", "power_limit_w": power}
+    part = {"partition": "mig-1g.18gb"} if device.startswith("MIG") else {}
+    assert session.target == {"backend": "cuda", "model": "NVIDIA H200", "power_limit_w": power, **part}
+    assert str(Target(**admission.complete(session.target, None))).startswith(
+        "cuda:NVIDIA-H200:mig-1g.18gb" if part else "cuda:NVIDIA-H200:700W"
+    )
     assert (session.fingerprint["uuid"], session.fingerprint["driver"]) == (uuid, "580.95.05")

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from synthetic_runs import HOSTILE, counts_of, fake_run, interrupted_run, row, rows_of_run
 
 from dashboards.pages import Links, run_page, runs_page
-from dashboards.queries import run_line
+from dashboards.runlines import run_line
 
 VOID = {"meta", "input", "col", "br", "wbr", "path", "circle"}
 LINKS = Links("index.html", lambda run_id: f"run-{run_id}.html", lambda name: name)

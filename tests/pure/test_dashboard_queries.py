@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from synthetic_runs import fake_run, row, rows_of_run
 
-from dashboards import charts, heat, queries, words
+from dashboards import charts, heat, queries, whereabouts, words
 from dashboards import findings as found
 from farm.cell import FARM_FAULTS, FINDINGS, Status
 
@@ -221,3 +221,56 @@ def test_viridis_is_bright_at_the_top_and_text_stays_readable():
         white = f".v{i}{{background:#{rgb[0]:02x}{rgb[1]:02x}{rgb[2]:02x};color:#fff}}" in css
         contrast = 1.05 / (luminance(rgb) + 0.05) if white else (luminance(rgb) + 0.05) / 0.05
         assert contrast >= 4.5, i
+
+
+def test_what_ran_in_an_environment_and_a_cluster_is_repeated_there():
+    run = some(row(0, status="crashed", fingerprint='{"environment": "nightly"}'), row(1, status="lost"))
+    run.head["argv"] = ["run", "a.yaml", "--address", "10.0.0.1:6379", "--environment=nightly", "--run-id", "r1"]
+    for group in [*found.findings(run), *found.farm_faults(run)]:
+        said = shlex.split(group.command)
+        assert said[said.index("--environment") + 1] == "nightly"
+        assert said[said.index("--address") + 1] == "10.0.0.1:6379"
+    plain = some(row(0, status="crashed", fingerprint='{"environment": "default"}'))
+    plain.head["argv"] = ["run", "a.yaml", "--address", "inline"]
+    assert not {"--environment", "--address"} & set(shlex.split(found.findings(plain)[0].command))
+
+
+def test_a_provider_that_a_plan_named_is_named_when_its_cell_is_repeated():
+    run = some(row(0, status="crashed", provider="mine"))
+    run.head |= {"argv": ["merge", "a", "b"], "providers": {"rms_norm:mine": {"path": "m:f", "sha256": ""}}}
+    assert "--provider rms_norm:mine=m:f" in found.findings(run)[0].command
+
+
+def test_a_run_is_repeated_under_another_name():
+    head = {"argv": ["run", "a b.yaml", "--run-id", "r1", "--devices", "2"], "command": "farm run ..."}
+    assert found.whole(head) == "farm run 'a b.yaml' --devices 2"
+    assert found.whole({**head, "argv": ["run", "a.yaml", "--run-id=r1"]}) == "farm run a.yaml"
+    assert found.whole({"command": "farm run x.yaml"}) == "farm run x.yaml"
+
+
+def test_what_no_site_reported_is_run_by_its_part_of_the_plan():
+    lost = {"status": "lost", "evidence": ""}
+    run = some(row(0), row(1, **lost, backend="ascend", reason="no site reported ascend"))
+    run.head |= {"plan": {"part": "", "of": ["cpu", "ascend"]}, "argv": ["merge", "a", "--plan", "my PLAN"]}
+    assert found.farm_faults(run)[0].command == "farm run --plan 'my PLAN' --target ascend"
+    run.head |= {"plan": {"part": "ascend", "of": ["cpu", "ascend"]}, "argv": ["run"]}
+    assert found.farm_faults(run)[0].command == f"farm run --plan {run.dir / 'plan.json'} --target ascend"
+
+
+def test_devices_that_only_their_uuid_tells_apart_are_told_together():
+    given = [
+        {"name": "H200", "node": "n", "target": "cuda:H200", "fingerprint": {"driver": d, "uuid": f"GPU-{i}"}}
+        for i, d in enumerate(["580", "580", "570"])
+    ]
+    run = some(row(0))
+    run.head["backends"] = {"cuda": {"devices": given}}
+    first, other = whereabouts.environment(run)
+    assert [n.partition(" on ")[0] for n in first[1]] == ["H200 GPU-0", "H200 GPU-1"] and len(other[1]) == 1
+    assert first[2] == [("driver", "580")], "the UUID stands with its device"
+
+
+def test_a_verdict_never_adds_what_a_fake_played_to_what_a_device_ran():
+    rows = [row(0, backend="cuda", evidence="executed"), row(1, backend="cuda", evidence="executed")]
+    said = queries.verdict(some(*rows, row(2, backend="rocm", evidence="simulated")))
+    assert (said.kind, said.text) == ("passed", "No findings. Cells of subjects that passed: 2 executed, 1 simulated.")
+    assert queries.verdict(some(*rows)).text == "No findings: 2 cells of subjects passed."

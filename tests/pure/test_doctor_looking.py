@@ -423,6 +423,19 @@ def test_another_python_is_asked_with_bundles_and_its_own_path(tmp_path: Path) -
     assert found.trial("kernels") == Trial("ok", str(ROOT / "kernels"))
 
 
+def test_a_farm_that_a_pth_file_names_is_not_what_a_child_gets(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "v")], check=True, timeout=60)
+    (site,) = (tmp_path / "v").glob("lib/python3*/site-packages")
+    (site / "editable.pth").write_text(f"import sys; sys.path.insert(0, {str(tmp_path / 'other')!r})\n")
+    for module in ("farm/__init__.py", "kernels/__init__.py", "kernels/contract.py"):
+        (tmp_path / "other" / module).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "other" / module).touch()
+    path = (str(Path(numpy.__file__).parents[1]),)
+    there = supervise.Environment("v", python=str(tmp_path / "v/bin/python"), path=path)
+    assert asking.environment(there, ["kernels"]).trial("kernels") == Trial("ok", str(ROOT / "kernels"))
+
+
 def pythons() -> list[str]:
     """Other interpreters on this host that answer."""
     found = [p for n in range(10, 15) if n != sys.version_info[1] and (p := shutil.which(f"python3.{n}"))]

@@ -97,3 +97,10 @@ def test_markdown_is_bounded_by_rows_then_bytes(limit):
     assert text.count("| crashed |") <= 12
     if limit == 60_000:
         assert text.count("| crashed |") == 12 and "and 288 more groups with 288 cells" in text
+
+
+def test_the_run_is_repeated_under_another_name():
+    run = fake_run([row(0)])
+    run.head |= {"argv": ["run", "m.yaml", "--run-id", "r1"], "command": "farm run m.yaml --run-id r1"}
+    said = markdown(run)
+    assert "farm run m.yaml" in said and "--run-id" not in said

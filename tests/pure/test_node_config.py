@@ -88,6 +88,7 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
         ("expect: {driver: 6.10}", "expect.driver reads as a number, which would lose its last zeros; put it"),
         ("expect: {model: ''}", 'expect.model is ""; it must be text'),
         ("labels: {'a b': c}", "labels.a b is no label's name"),
+        ("labels: {backend: cuda}", "labels.backend is set by the farm"),
         ("labels: {a: 'b c'}", "labels.a is no label's value"),
         ("labels: {a: [b]}", "labels.a is a list; it must be text"),
         ("environments: {x: {}}", "environments.x needs either python (the path of an interpreter) or command"),

@@ -14,6 +14,7 @@ import pytest
 from test_walls import NO_IO, ROOT, tops
 
 from farm.cli import nodes as cli
+from farm.coordinator.roster import Node, nodes
 from farm.errors import FarmError, UsageError
 from farm.nodes import command
 from farm.nodes.command import Host, Start
@@ -320,3 +321,55 @@ def test_a_token_that_others_can_read_is_refused(playing: Farm, tmp_path: Path) 
 )
 def test_the_heads_port_may_be_left_out(text: str, address: str) -> None:
     assert cli.head_address(text) == address
+
+
+class TwoNodes:
+    """A cluster that has n1 and n2, and hears who is drained."""
+
+    def __init__(self, address: str):
+        self.address = address
+
+    drained: list[str]
+
+    def table(self) -> list[Node]:
+        labels = {"farm/backend": "sim"}
+        row = {"Alive": True, "NodeManagerHostname": "h", "NodeManagerAddress": "a", "Resources": {}}
+        return nodes({**row, "NodeID": f"id-{n}", "Labels": {**labels, "farm/node": n}} for n in ("n1", "n2"))
+
+    def drain(self, node: Node, reason: str, who: str, once: bool) -> None:
+        self.drained.append(node.name)
+
+    def idle(self, found: list[Node], wait_s: float) -> list[Node]:
+        return found
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "drained", "said"),
+    [
+        (["n1", "n2", "--once", "--wait", "9"], 0, ["n1", "n2"], ""),
+        (["n1", "n3", "n2", "--once", "--wait", "9"], 0, ["n1", "n2"], 'no node "n3", so it is not drained'),
+        (["n3", "n4", "--once"], 2, [], "none of the nodes n3, n4"),
+        (["n3", "--once"], 2, [], 'no node "n3"'),
+        (["n1", "n3"], 2, [], 'no node "n3"'),  # for good is for whom the operator meant, all of them or none
+    ],
+)
+def test_a_node_of_an_allocation_that_is_gone_does_not_keep_the_others_from_being_drained(
+    words: list[str], code: int, drained: list[str], said: str, farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    TwoNodes.drained = []
+    monkeypatch.setattr("farm.coordinator.nodes.Nodes", TwoNodes)
+    ended, _, err = farm("drain", *words, "--address", "h:1")
+    assert (ended, TwoNodes.drained) == (code, drained) and said in err, err
+
+
+def test_a_batch_script_needs_nothing_of_the_host_that_writes_it(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FARM_NODE", str(tmp_path / "only-on-compute-nodes.yaml"))
+    words = ("join", "--backend", "rocm", "--head", "h", "--slurm", "--time", "60")
+    code, out, err = farm(*words)
+    assert code == 0 and "only-on-compute-nodes.yaml" in out, err
+    code, _, err = farm(*words, "--name", "x")
+    assert code == 2 and "the name that Slurm gives it" in err

@@ -123,3 +123,14 @@ def test_a_node_is_meant_by_name_id_host_or_address(name: str, found: list[str])
 )
 def test_distances_in_time(seconds: float, text: str) -> None:
     assert listing.ago(seconds) == text
+
+
+def test_what_was_drained_once_is_forgotten_when_it_has_left(tmp_path: Path) -> None:
+    """Each Slurm allocation drains a node of a new id; every run asks for all of them every other second."""
+    file = tmp_path / "nodes.json"
+    registry = Registry(str(file))
+    registry.drain("kept", "id-kept", "repair", "me")
+    for i in range(50):
+        registry.drain("slurm1", f"id-{i}", "walltime", "me", True, [f"id-{i}", "other"])
+    assert set(registry.out()) == {"kept", "id:id-49"}
+    assert set(Registry(str(file)).out()) == {"kept", "id:id-49"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from farm.errors import UsageError
+from farm.nodes import slurm
 from farm.nodes.slurm import Job, Script, script, seconds
 
 CALL = Script(["/opt/farm bin/python", "-m", "farm"], ["--backend", "rocm", "--label", "rack=r 7"], "10.0.0.1:6379",
@@ -49,6 +51,11 @@ def test_what_is_asked_of_slurm() -> None:
 def test_draining_leaves_time_to_end() -> None:
     text = script(Job("4:00:00", 600), CALL)
     assert "--once --wait 450 --address 10.0.0.1:6379" in text
+    for notice in (20, 30, 60, 600):
+        told = script(Job("4:00:00", notice), CALL)
+        longest = int(re.findall(r"timeout --kill-after=1 (\d+) ", told)[0])
+        patience = int(re.findall(r"--wait (\d+) ", told)[0])
+        assert 0 < patience <= longest - 5 and longest + 1 + 5 < notice  # then Ray has 5 s, and the requeue the rest
     for job in (Job("4:00:00", 19), Job("10", 301)):
         with pytest.raises(UsageError, match="can be kept for draining"):
             script(job, CALL)
@@ -58,6 +65,18 @@ def test_draining_leaves_time_to_end() -> None:
 def test_what_is_no_option_is_refused(option: str) -> None:
     with pytest.raises(UsageError, match="no option of sbatch"):
         script(Job("60", more=(option,)), CALL)
+
+
+@pytest.mark.parametrize("option", ["--signal=B:TERM@5", "--time=99:00:00", "--requeue", "--partition=other"])
+def test_what_the_script_counts_on_cannot_be_changed_behind_it(option: str) -> None:
+    with pytest.raises(UsageError, match="the script says --"):
+        script(Job("60", partition="amd", more=(option,)), CALL)
+
+
+@pytest.mark.parametrize("word", ["amd gpu", "gpu:8\nrm -rf x"])
+def test_a_value_with_spaces_is_refused(word: str) -> None:
+    with pytest.raises(UsageError, match="takes no spaces"):
+        script(Job("60", gres=word), CALL)
 
 
 def test_words_are_quoted_and_a_token_is_not_in_it() -> None:
@@ -77,20 +96,24 @@ def test_a_shell_takes_it(checker: tuple[str, ...], tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def run_script(tmp_path: Path, join: str, kill: str = "") -> tuple[int, str]:
-    """(exit code, what the stubs were told): the script with a `farm` that does `join`, and a signal to the script."""
+def run_script(
+    tmp_path: Path, join: str, kill: str = "", *, drain: str = "", requeue: int = 0, notice: int = 30
+) -> tuple[int, str]:
+    """(exit code, what the stubs were told): the script with a `farm` that does `join` and `drain`, a signal to the
+    script, and the exit code of `scontrol requeue`."""
     log = tmp_path / "log"
     stubs = {
-        "farm": f'echo "farm $*" >> {log}\ncase "$2" in join) {join} ;; esac\n',
+        "farm": f'echo "farm $*" >> {log}\ncase "$2" in join) {join} ;; drain) {drain} ;; esac\n',
         "srun": 'while [[ $1 == --* ]]; do shift; done\nexec "$@"\n',
-        "scontrol": f'echo "scontrol $*" >> {log}\n[[ $1 == show ]] && printf "n1\\nn2\\n"\nexit 0\n',
+        "scontrol": f'echo "scontrol $*" >> {log}\n[[ $1 == show ]] && printf "n1\\nn2\\n"\n'
+        f"[[ $1 == requeue ]] && exit {requeue}\nexit 0\n",
     }
     for name, body in stubs.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{body}")
         (tmp_path / name).chmod(0o755)
     file = tmp_path / "node.sh"
     call = Script([str(tmp_path / "farm")], ["--backend", "rocm"], "h:1", {})
-    file.write_text(script(Job("60", 30, nodes=2), call))
+    file.write_text(script(Job("60", notice, nodes=2), call))
     after = f"{kill} $!; " if kill else ""
     wait = "for i in $(seq 100); do grep -q 'farm nodes join' log 2>/dev/null && break; sleep 0.02; done; "
     done = subprocess.run(
@@ -110,7 +133,7 @@ def test_before_the_walltime_every_node_is_drained_ended_and_the_job_requeued(tm
     assert log.splitlines() == [
         "farm nodes join --backend rocm",
         "scontrol show hostnames n[1-2]",
-        "farm nodes drain n1 n2 --once --wait 22 --address h:1 --reason walltime of Slurm job 42",
+        "farm nodes drain n1 n2 --once --wait 17 --address h:1 --reason walltime of Slurm job 42",
         "ended",
         "scontrol requeue 42",
     ]
@@ -126,3 +149,20 @@ def test_a_cancelled_job_ends_its_node_and_is_not_requeued(tmp_path: Path) -> No
         tmp_path, "trap 'echo ended >> log; exit 0' TERM; while :; do sleep 0.05; done", "kill -TERM"
     )
     assert code == 143 and "requeue" not in log and "ended" in log
+
+
+STAYS = "trap 'echo ended >> log; exit 0' TERM; while :; do sleep 0.05; done"
+
+
+def test_a_cluster_that_does_not_answer_does_not_cost_the_requeue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "ENDING_SECONDS", 19)  # what is left of the shortest notice is a second
+    monkeypatch.setattr(slurm, "STARTING_SECONDS", 0)
+    code, log = run_script(tmp_path, STAYS, "kill -USR1", drain="sleep 60", notice=20)
+    assert (code, log.splitlines()[-2:]) == (0, ["ended", "scontrol requeue 42"])
+
+
+def test_a_job_that_cannot_be_requeued_does_not_end_well(tmp_path: Path) -> None:
+    code, log = run_script(tmp_path, STAYS, "kill -USR1", requeue=1)
+    assert code == 1 and "scontrol requeue 42" in log

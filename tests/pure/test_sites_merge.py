@@ -13,6 +13,7 @@ import pytest
 
 from farm import results
 from farm.cell import Cell, Status
+from farm.cli.merge import _named as named
 from farm.matrix import load_all, plan
 from farm.results import SCHEMA, finish_row, sample_row
 from farm.sites import merging, planfile
@@ -173,6 +174,71 @@ def test_a_late_site_joins_a_merged_run(file: PlanFile) -> None:
     assert len(late.samples) == 8
 
 
+def merged_run(file: PlanFile, reports: list[Report], name: str = "both") -> Report:
+    found = merging.merge(file, reports)
+    head = {
+        **merging.head(file, reports, found), "schema": SCHEMA, "run_id": name, "counts": results.counts(found.rows),
+        "created": name, "command": "farm merge", "finished": "2026-11-21T14:00:00+00:00",
+    }  # fmt: skip
+    return Report(name, json.loads(json.dumps(head)), True, found.rows, found.samples, found.rows)
+
+
+def test_a_merge_of_a_merged_run_forgets_nothing_that_the_first_told(file: PlanFile) -> None:
+    bad = with_row(report(file, "cuda", "bad", 60.0), 0, status="crashed", fault_owner="kernel")
+    done = report(file, "rocm", "amd")
+    rows = [done.rows[0], *(results.planned_row(c) for c in planfile.part(file.plan, "rocm").cells[1:])]
+    cut = replace(done, complete=False, rows=rows, told=())
+    sources = [report(file, "cuda", "good"), bad, cut]
+    at_once = merging.merge(file, [*sources, report(file, "ascend")])
+    later = merging.merge(file, [merged_run(file, sources), report(file, "ascend")])
+    assert len(at_once.warnings) == 2
+    assert (later.superseded, later.warnings) == (at_once.superseded, at_once.warnings)
+
+
+def test_one_result_that_comes_twice_is_no_other_result(file: PlanFile) -> None:
+    """A site that goes on after a merge: its run, now whole, is merged with what it was part of."""
+    done = report(file, "cuda", "nv")
+    rows = [done.rows[0], *(results.planned_row(c) for c in planfile.part(file.plan, "cuda").cells[1:])]
+    cut = replace(done, complete=False, rows=rows, told=())
+    both = merged_run(file, [cut, report(file, "rocm")])
+    merged = merging.merge(file, [both, done])
+    assert merged.superseded == []
+    assert [(r["run_id"], r["complete"]) for r in merged.runs] == [("nv", True), ("rocm", True)]
+    assert not any("not complete" in w for w in merged.warnings)
+    assert len(merged.samples) == len({s["cell_id"] for s in merged.samples})
+
+
+def test_a_device_s_result_goes_before_a_fake_s(file: PlanFile) -> None:
+    fake, real = report(file, "cuda", "fake", 0.0), report(file, "cuda", "real", 60.0)
+    real = with_row(real, 0, evidence="executed")
+    merged = merging.merge(file, [fake, real])
+    assert [merged.origin[0], merged.origin[1]] == [1, 0]  # cell 1 was simulated by both
+    crashed = with_row(real, 0, evidence="executed", status="infra_error")
+    assert merging.merge(file, [fake, crashed]).origin[0] == 0
+
+
+def test_runs_named_alike_have_names_of_their_own_also_in_a_second_merge(file: PlanFile) -> None:
+    """Sites call their runs `nightly`; what a merged run says of one must not be taken for another's."""
+    sites = [report(file, part, "nightly", at, command="farm run") for at, part in enumerate(("cuda", "rocm", "cuda"))]
+    first = named(sites)
+    assert [r.name for r in first] == ["nightly", "nightly (2)", "nightly (3)"]
+    both = merged_run(file, first[:2])
+    again = named([sites[2], both, sites[1]])
+    assert [r.name for r in again] == ["nightly (3)", "both", "nightly (2)"]
+    merged = merging.merge(file, again)
+    assert {(r["run_id"], r["part"]) for r in merged.runs} == {
+        ("nightly", "cuda"), ("nightly (2)", "rocm"), ("nightly (3)", "cuda"),
+    }  # fmt: skip
+
+
+def test_devices_of_a_run_that_comes_twice_are_listed_once(file: PlanFile) -> None:
+    told = {"cuda": {"devices": [{"device": "cuda:0"}]}}
+    cuda = report(file, "cuda", backends=told)
+    reports = [merged_run(file, [cuda]), cuda]
+    head = merging.head(file, reports, merging.merge(file, reports))
+    assert head["backends"]["cuda"]["devices"] == [{"run": "cuda", "device": "cuda:0"}]
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -208,6 +274,11 @@ def _told(at: int, **more: Any) -> Callable[[Report], Report]:
         (_edit(schema=SCHEMA + 1), f"schema {SCHEMA + 1}, this farm merges {SCHEMA}"),
         (_edit(schema=SCHEMA - 1), f"schema {SCHEMA - 1}"),
         (_edit(kind="compile"), "was compiled"),
+        (_edit(kind="judged"), "was judged again, maybe by other gates"),
+        (
+            lambda r: replace(r, head={"complete": False}, complete=False, rows=[], told=()),
+            "has no plan in its journal",
+        ),
         (_edit(plan=None), "is no part of a plan"),
         (_edit(plan={"part": "cuda", "sha256": "x", "hash": "y"}), "another plan (other cells)"),
         (_edit(counts={"passed": 3}), "run.json counts other statuses"),
@@ -217,6 +288,8 @@ def _told(at: int, **more: Any) -> Callable[[Report], Report]:
         (_told(0, time_us_p50=1.0), "has another time_us_p50 in its tables than in its journal"),
         (_told(0, status="inaccurate"), "has another status in its tables"),
         (lambda r: replace(r, rows=r.rows[:-1], told=r.told[:-1]), "it has 2 cells where its part of the plan has 3"),
+        (lambda r: replace(r, told_samples=[{**s, "floor_us": 9.0} for s in r.samples]), "has another floor_us in sam"),
+        (lambda r: replace(r, told_samples=r.samples[:1]), "samples.parquet has 2 cells, its journal samples of 1"),
         (lambda r: replace(r, told=r.told[:-1]), "its journal has other cells"),
         (lambda r: replace(r, rows=[r.rows[1], r.rows[0], r.rows[2]]), "its cell 0 is"),
     ],

@@ -1,0 +1,59 @@
+"""A run among runs: one line of the list, from its `run.json` alone where that is there.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dashboards.queries import RunLike, by, counts, in_order
+from dashboards.words import HARM, number
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """One line of the list of runs."""
+
+    id: str
+    created: str
+    matrices: str
+    commit: str
+    backends: dict[str, dict[str, int]]
+    planned: int
+    findings: int
+    seconds: float | None
+    verdict: str
+    complete: bool
+    command: str
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def run_line(head: Mapping[str, Any], run_id: str, load: Callable[[], RunLike]) -> RunLine:
+    """From run.json alone where it is there; an unfinished run is folded from its journal by `load`."""
+    complete = bool(head.get("complete", "verdict" in head)) and "backends" in head
+    if complete:
+        backends = {b: in_order(d.get("counts") or {}) for b, d in head["backends"].items()}
+        kind = str(head.get("verdict"))
+    else:
+        run = load()
+        backends = {b: counts(rows) for (b,), rows in by(run.rows, "backend").items()}
+        kind = "interrupted"
+    return RunLine(
+        run_id, str(head.get("created") or ""), ", ".join(str(m.get("name")) for m in head.get("matrices") or []),
+        commit(head), backends, int(head.get("planned") or sum(sum(c.values()) for c in backends.values())),
+        sum(c.get(s, 0) for c in backends.values() for s in HARM), number(head.get("seconds")), kind, complete,
+        str(head.get("command") or ""), _extra(head),
+    )  # fmt: skip
+
+
+def _extra(head: Mapping[str, Any]) -> dict[str, Any]:
+    """Kind of run, backends of which a device was a fake, and sites that did not report, as run.json has them."""
+    used = head.get("backends") or {}
+    fakes = [b for b, d in used.items() if any(x.get("evidence") == "simulated" for x in d.get("devices") or ())]
+    return {"kind": str(head.get("kind") or "run"), "simulated": fakes, "silent": list(head.get("silent") or ())}
+
+
+def commit(head: Mapping[str, Any]) -> str:
+    revision = head.get("revision") or {}
+    known = str(revision.get("commit") or "")[:10] or str(revision.get("version") or "")
+    return f"{known} + changes" if revision.get("dirty") else known

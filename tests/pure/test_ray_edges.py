@@ -1,0 +1,151 @@
+"""What a run does with a Ray that answers late, or not at all: nothing of it may make other devices wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from farm.coordinator import nodes, ray_cluster
+from farm.coordinator.nodes import Watch
+from farm.coordinator.ray_cluster import RayCluster
+from farm.coordinator.roster import Node
+from farm.deadline import Deadline
+
+
+class Clock:
+    """Time that passes only by waiting."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class FakeRay:
+    """References are texts; those in `there` have answers.  Waiting for others costs the whole timeout."""
+
+    def __init__(self, clock: Clock):
+        self.clock, self.there, self.killed = clock, dict[str, Any](), list[Any]()
+
+    def wait(self, refs: list[str], num_returns: int = 1, timeout: float = 0.0) -> tuple[list[str], list[str]]:
+        ready = [r for r in refs if r in self.there][:num_returns]
+        if len(ready) < num_returns:
+            self.clock.now += timeout
+        return ready, [r for r in refs if r not in ready]
+
+    def get(self, ref: str, timeout: float) -> Any:
+        if ref not in self.there:
+            self.clock.now += timeout
+            raise TimeoutError(ref)
+        return self.there[ref]
+
+    def kill(self, actor: Any) -> None:
+        self.killed.append(actor)
+
+
+class Actor:
+    """Each call gives a reference `name.method-N`."""
+
+    def __init__(self, name: str):
+        self.name, self.asked = name, list[str]()
+
+    def __getattr__(self, method: str) -> Any:
+        return self
+
+    def remote(self, *arguments: Any) -> str:
+        self.asked.append(f"{self.name}-{len(self.asked)}")
+        return self.asked[-1]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(ray_cluster, "time", made)
+    return made
+
+
+@pytest.fixture
+def ray(clock: Clock) -> FakeRay:
+    return FakeRay(clock)
+
+
+@pytest.fixture
+def cluster(ray: FakeRay) -> RayCluster:
+    made: Any = object.__new__(RayCluster)
+    made._ray, made._raylet, made._local, made._watch, made._in_vain = ray, None, False, None, 0.0
+    made._actors, made._slots, made._polls, made._next_look = {}, {}, {}, Deadline(1e9)
+    for i in range(64):
+        made._actors[f"d{i}"] = Actor(f"d{i}")
+        made._poll(f"d{i}")
+    found: RayCluster = made
+    return found
+
+
+def test_what_all_devices_have_said_is_heard_in_one_round(cluster: RayCluster, ray: FakeRay) -> None:
+    """With one answer a round a busy cluster's leases would seem to run out while their ends wait to be heard."""
+    ray.there = {f"d{i}-0": [{"event": "lease_done", "lease": i}] for i in range(63)}
+    assert sorted(e["lease"] for e in cluster.events(0.2)) == list(range(63))
+    assert cluster.events(0.2) == []
+    ray.there["d63-0"] = [{"event": "lease_done", "lease": 63}]
+    assert [e["device"] for e in cluster.events(0.2)] == ["d63"]
+
+
+def test_a_node_that_froze_does_not_stop_the_run(cluster: RayCluster, ray: FakeRay, clock: Clock) -> None:
+    for i in range(64):
+        cluster.stop(f"d{i}")
+    assert len(ray.killed) == 64
+    assert clock.now < 10  # leases have 30 s to spare
+    clock.now, cluster._actors["late"] = 0.0, Actor("late")
+    cluster.events(0.0)
+    cluster.stop("late")
+    assert clock.now >= ray_cluster.STOP_SECONDS  # in the next round one is waited for again
+
+
+def test_actors_that_stop_are_waited_for_however_many(cluster: RayCluster, ray: FakeRay, clock: Clock) -> None:
+    ray.there = {f"d{i}-1": None for i in range(63)}
+    for i in range(64):
+        cluster.stop(f"d{i}")
+    assert clock.now == ray_cluster.STOP_SECONDS  # for the one that does not
+
+
+def a_node(name: str) -> Node:
+    return Node(f"id-{name}", name, "h", "a", True, ("sim",), {})
+
+
+def test_a_registry_that_hangs_is_asked_once_and_heard_when_it_answers(
+    ray: FakeRay, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Actor("nodes")
+    monkeypatch.setattr(nodes, "find", lambda ray, create: registry)
+    watch = Watch(ray)
+    for _ in range(10):
+        watch.look(0.1)
+    assert registry.asked == ["nodes-0"] and clock.now < 1.01
+    assert watch.away(a_node("n1")) == ""
+    ray.there["nodes-0"] = {"n1": {"who": "me", "reason": "repair"}}
+    watch.look(0.1)
+    assert watch.away(a_node("n1")) == "drained by me: repair"
+    ray.there["nodes-1"] = {}
+    watch.look(0.1)
+    assert watch.away(a_node("n1")) == ""
+
+
+def test_a_registry_that_died_is_looked_for_again(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [Actor("old"), Actor("new")]
+    monkeypatch.setattr(nodes, "find", lambda ray, create: found.pop(0))
+    watch, get = Watch(ray), ray.get
+
+    def died(ref: str, timeout: float) -> Any:
+        raise RuntimeError("the actor died")
+
+    ray.there = {"old-0": {}, "new-0": {"n1": {"who": "me"}}}
+    monkeypatch.setattr(ray, "get", died)
+    watch.look(0.1)
+    monkeypatch.setattr(ray, "get", get)
+    watch.look(0.1)
+    assert watch.away(a_node("n1")).startswith("drained by me")
