@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from farm.backends import HostDevice, Identity, _cuda_faults, _cuda_identity
+from farm.backends import HostDevice, Identity, _cuda_faults, _cuda_identity, _graphs
 from farm.backends._cuda_identity import Gpu
 
 NAME = "cuda"
@@ -216,33 +216,9 @@ def open_session(device_id: str, options: dict[str, Any]) -> Any:
     return session
 
 
-#: Kinds of graph node that are work on the device, by the driver's number.
-_WORK_NODES = {0: "kernel", 1: "memcpy", 2: "memset"}
-
-
 def graph_nodes(graph: Any) -> dict[str, int] | None:
-    """How many kernels, copies and fills a captured torch.cuda.CUDAGraph launches in one replay; None where this torch
-    keeps no graph that could be asked, or the driver does not answer."""
-    import ctypes
-
-    try:
-        raw, driver = int(graph.raw_cuda_graph()), ctypes.CDLL("libcuda.so.1")
-        count = ctypes.c_size_t()
-        if driver.cuGraphGetNodes(ctypes.c_void_p(raw), None, ctypes.byref(count)):
-            return None
-        nodes = (ctypes.c_void_p * count.value)()
-        if count.value and driver.cuGraphGetNodes(ctypes.c_void_p(raw), nodes, ctypes.byref(count)):
-            return None
-        found: dict[str, int] = {}
-        kind = ctypes.c_int()
-        for node in nodes:
-            if driver.cuGraphNodeGetType(ctypes.c_void_p(node), ctypes.byref(kind)):
-                return None
-            if kind.value in _WORK_NODES:
-                found[_WORK_NODES[kind.value]] = found.get(_WORK_NODES[kind.value], 0) + 1
-        return found
-    except (AttributeError, RuntimeError, OSError):
-        return None
+    """What one replay of a captured graph launches (farm.backends._graphs)."""
+    return _graphs.work(graph, lambda: "libcuda.so.1", "cuGraph")
 
 
 def _power_and_driver(uuid: str) -> tuple[int | None, str]:

@@ -10,7 +10,6 @@ partitions (DPX, QPX, CPX) one by one.  Masks: `_amd.masked`.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 import os
 import time
@@ -19,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from farm.backends import Fault, HostDevice, Identity, _amd, _amd_tool, _amdsmi, _kfd, _rocm_faults
+from farm.backends import Fault, HostDevice, Identity, _amd, _amd_tool, _amdsmi, _graphs, _kfd, _rocm_faults
 from farm.backends._amd import Found, granted
 
 __all__ = ["granted"]
@@ -60,8 +59,6 @@ SYS, DEV = Path("/sys"), Path("/dev")
 #: What amd-smi listed is good for so many seconds: it takes some to start, and a device's start asks several times.
 LISTED_SECONDS = 30.0
 _LISTED: dict[str, tuple[float, list[Found]]] = {}
-#: Kinds of graph node that are work on the device, by HIP's number (hipGraphNodeType).
-_WORK_NODES = {0: "kernel", 1: "memcpy", 2: "memset"}
 
 
 def peaks(model: str) -> tuple[float, float] | None:
@@ -294,26 +291,8 @@ def _model(opened: str, host: str) -> str:
 
 
 def graph_nodes(graph: Any) -> dict[str, int] | None:
-    """How many kernels, copies and fills a captured torch.cuda.CUDAGraph launches in one replay; None where this torch
-    keeps no graph that could be asked, or HIP does not answer."""
-    try:
-        raw, hip = int(graph.raw_cuda_graph()), ctypes.CDLL(_hip_library(Path("/proc/self/maps").read_text()))
-        count = ctypes.c_size_t()
-        if hip.hipGraphGetNodes(ctypes.c_void_p(raw), None, ctypes.byref(count)):
-            return None
-        nodes = (ctypes.c_void_p * count.value)()
-        if count.value and hip.hipGraphGetNodes(ctypes.c_void_p(raw), nodes, ctypes.byref(count)):
-            return None
-        found: dict[str, int] = {}
-        kind = ctypes.c_int()
-        for node in nodes:
-            if hip.hipGraphNodeGetType(ctypes.c_void_p(node), ctypes.byref(kind)):
-                return None
-            if kind.value in _WORK_NODES:
-                found[_WORK_NODES[kind.value]] = found.get(_WORK_NODES[kind.value], 0) + 1
-        return found
-    except (AttributeError, RuntimeError, OSError):
-        return None
+    """What one replay of a captured graph launches (farm.backends._graphs)."""
+    return _graphs.work(graph, lambda: _hip_library(Path("/proc/self/maps").read_text()), "hipGraph")
 
 
 def _hip_library(maps: str) -> str:

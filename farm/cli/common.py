@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from farm import backends, shipping
+from farm import backends
 from farm.errors import StoreError, UsageError
 from farm.matrix import Matrix
 from farm.matrix.load import load_files
+from farm.shipping import providers as shipping
 from farm.store import Run, Store
 
 

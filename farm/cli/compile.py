@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
-from farm import revision, shipping
+from farm import revision
 from farm.cell import Cell
 from farm.cli import common, progress
 from farm.cli.progress import Live, Plain
@@ -23,6 +23,7 @@ from farm.compile.planning import plan_for, target_of
 from farm.compile.run import CompileRequest, Outcome, chains_exist, execute
 from farm.compile.targets import TARGETS, parse
 from farm.errors import UsageError
+from farm.shipping import providers as shipping
 from farm.store import Store
 
 MAX_FINDINGS = 10

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from farm import address, backends, ops, shipping
+from farm import address, backends, ops
+from farm.actor.supervise import Environment
 from farm.cell import Cell
 from farm.cli import common, progress
 from farm.cli.progress import Live, Plain
@@ -24,8 +25,8 @@ from farm.coordinator.ray_cluster import RayCluster
 from farm.errors import BackendError, InfraError, UsageError
 from farm.matrix import Plan
 from farm.nodes import config
+from farm.shipping import providers as shipping
 from farm.store import RunWriter, Store
-from farm.supervise import Environment
 
 MAX_FINDINGS = 10
 MAX_DEVICES = 256

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from farm import before, results, revision
+from farm import results, revision
 from farm.cli import common, launching, progress
 from farm.cli.run import read_plan
 from farm.cli.text import printable
@@ -24,7 +24,8 @@ from farm.results import COLUMNS
 from farm.sites import merging
 from farm.sites.merging import Merged, Report
 from farm.sites.planfile import PlanFile
-from farm.store import PLAN, Run, RunWriter, Store, fold, torn
+from farm.store import PLAN, Run, RunWriter, Store, before, fold
+from farm.store.runs import torn
 
 MAX_TOLD = 10
 

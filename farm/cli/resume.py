@@ -11,8 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from farm import backends, before, revision, shipping
-from farm.before import Before
+from farm import backends, revision
 from farm.cli import common, launching
 from farm.cli.text import printable
 from farm.coordinator import RunRequest
@@ -21,8 +20,10 @@ from farm.errors import StoreError, UsageError
 from farm.matrix import MatrixInfo, Plan
 from farm.matrix.plan import plan_hash
 from farm.results import SCHEMA
+from farm.shipping import providers as shipping
 from farm.sites import planfile
-from farm.store import Store
+from farm.store import Store, before
+from farm.store.before import Before
 
 #: What the run was started with, unless the command line says otherwise: option -> its default in `farm run`.
 _FIRST = {"address": "local", "devices": None, "environment": None, "wait_for_devices": None, "strict_peers": False}

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from farm import results, shipping
+from farm import results
 from farm.cell import Cell, Owner, Status
 from farm.compile import ascend_environment, cache, gate
 from farm.compile.jobs import split
@@ -27,6 +27,7 @@ from farm.compile.workers import Chain, Pool
 from farm.errors import BackendError
 from farm.matrix import Plan
 from farm.ops import ROOT, contract
+from farm.shipping import providers as shipping
 from farm.store import RunWriter
 
 #: What a cell of the row keeps of a kernel's hash: enough to tell kernels apart.

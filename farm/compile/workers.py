@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from farm.actor.supervise import Environment, child_variables, describe_exit
 from farm.cell import Owner, Status
 from farm.compile.jobs import Job, after
 from farm.deadline import Deadline
 from farm.errors import InfraError
-from farm.supervise import Environment, child_variables, describe_exit
 
 #: Seconds until a worker has imported torch and Triton; the first time on a host that may be from a cold disk.
 START_SECONDS = 180.0

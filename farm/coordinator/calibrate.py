@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farm import backends
+from farm.actor.supervise import Environment
 from farm.cell import Timing
 from farm.coordinator.clusters import Cluster, Slot
 from farm.deadline import Deadline
 from farm.matrix.model import DEFAULT_DEADLINES
-from farm.supervise import Environment
 
 TICK_SECONDS = 0.2
 #: Samples of one copy: fewer than a cell's, since a calibration takes hundreds of copies, and their envelope is used.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from farm import backends, spool
-from farm.actor import DeviceActor
+from farm.actor.device import DeviceActor
 from farm.errors import BackendError
 from farm.nodes import config as node_config
 

@@ -13,11 +13,11 @@ from farm.coordinator.journal import line
 from farm.coordinator.neighbours import Neighbours
 from farm.coordinator.roofs import Roofs
 from farm.deadline import Deadline
-from farm.events import DeviceAdded, DeviceDown, DeviceUp, Drain, Event
+from farm.scheduler.events import DeviceAdded, DeviceDown, DeviceUp, Drain, Event
 from farm.store import RunWriter
 
 if TYPE_CHECKING:
-    from farm.coordinator.run import Progress, RunRequest
+    from farm.coordinator.request import Progress, RunRequest
 
 REFRESH_SECONDS = 2.0
 DRAINED = "its node is drained"

@@ -194,7 +194,7 @@ class RayCluster:
         if self._local:
             return []
         if self._packed is None:
-            from farm import bundle
+            from farm.shipping import bundle
 
             self._packed = [{**b.plain(), "blob": self._ray.put(b.blob)} for b in bundle.pack_all()]
         return self._packed
@@ -345,7 +345,7 @@ class _RayDevice:
         import ray
 
         from farm import __version__ as here
-        from farm.actor import DeviceActor
+        from farm.actor.device import DeviceActor
         from farm.judge import RayJudges
         from farm.nodes.masks import granted
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farm import backends, results
-from farm.before import Before
 from farm.cell import FARM_FAULTS, Cell, Owner, Status, Target
 from farm.coordinator.journal import line
 from farm.coordinator.neighbours import Neighbours
 from farm.coordinator.roofs import Roofs, beyond_the_curve
-from farm.events import Conclude, Ended, Event, LeaseDone, MeasuredEvent, Started
 from farm.ops import contract
+from farm.scheduler.events import Conclude, Ended, Event, LeaseDone, MeasuredEvent, Started
 from farm.store import RunWriter
+from farm.store.before import Before
 
 
 class Reports:

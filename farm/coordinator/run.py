@@ -6,21 +6,20 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Protocol
+from typing import Any
 
 from farm import results
 from farm.accuracy import evaluate
-from farm.before import Before
 from farm.calls import call_for
 from farm.cell import Cell, Status, Target
-from farm.coordinator.clusters import Cluster, Slot
+from farm.coordinator.clusters import Cluster
 from farm.coordinator.fleet import Fleet
 from farm.coordinator.reports import Reports
+from farm.coordinator.request import Outcome, Progress, RunRequest
 from farm.coordinator.roofs import Roofs
 from farm.errors import FarmError, InfraError
-from farm.matrix import Plan, estimate_seconds, quiet_of, tolerances_for
+from farm.matrix import estimate_seconds, quiet_of, tolerances_for
 from farm.ops import contract
 from farm.scheduler import (
     Action,
@@ -37,51 +36,11 @@ from farm.scheduler import (
 )
 from farm.simulation import script_for
 from farm.store import RunWriter
-from farm.supervise import Environment
+from farm.store.before import Before
 from farm.targets import pattern_of
-from farm.timing.roof import Calibration
 
 TICK_SECONDS = 0.2
 MAX_COMING = 3  # references that are made ahead of a lease, since each may take a gigabyte
-
-
-class Progress(Protocol):
-    """Who is told how it goes."""
-
-    def device(self, text: str) -> None: ...
-
-    def cell(self, row: Mapping[str, Any]) -> None: ...
-
-    def eta(self, seconds: Mapping[str, float]) -> None: ...
-
-
-@dataclass
-class RunRequest:
-    """Everything a run needs besides its cluster and its directory."""
-
-    plan: Plan
-    slots: list[Slot]
-    command: str
-    argv: list[str]
-    revision: dict[str, Any]
-    providers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # "NAME" or "OP:NAME" -> file, path
-    environment: Environment = field(default_factory=Environment.default)
-    options: Mapping[str, Any] = field(default_factory=dict)  # for the backends
-    strict_peers: bool = False
-    calibrations: Sequence[Calibration] = ()  # of the store, for share_of_roof
-    finished: Before | None = None  # what is known from before: the run was interrupted, and goes on
-    part: Mapping[str, Any] = field(default_factory=dict)  # of which plan this run is a part (farm.sites)
-    wait_for_devices_s: float = 0.0  # so long a backend or a target without devices waits for one before it is lost
-
-
-@dataclass
-class Outcome:
-    """How a run ended."""
-
-    rows: list[dict[str, Any]]
-    verdict: str
-    exit_code: int
-    interrupted: bool
 
 
 def settled(cells: Sequence[Cell]) -> dict[int, tuple[Status, str]]:

@@ -17,10 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from farm import bundle, supervise
+from farm.actor import supervise
+from farm.actor.environment import START
 from farm.deadline import Deadline
 from farm.doctor.facts import Environment, Trial
-from farm.environment import START
+from farm.shipping import bundle
 
 STEP_SECONDS = 60.0
 TOTAL_SECONDS = 150.0

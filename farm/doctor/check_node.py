@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from farm import admission
 from farm.backends import Identity
 from farm.doctor.facts import Device, Facts
 from farm.doctor.finding import Findings, fail, note, ok, warn
+from farm.nodes import admission
 
 
 def node(f: Facts) -> Findings:

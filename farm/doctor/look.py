@@ -13,7 +13,8 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from farm import __version__, address, backends, providers, supervise
+from farm import __version__, address, backends, providers
+from farm.actor import supervise
 from farm.doctor import asking, secret
 from farm.doctor.asking import trials
 from farm.doctor.devices import backend_facts

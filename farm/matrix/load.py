@@ -13,7 +13,7 @@ from farm import backends as farm_backends
 from farm import ops as farm_ops
 from farm.cell import Cell
 from farm.errors import MatrixError, UsageError
-from farm.events import QUIET
+from farm.scheduler.events import QUIET
 from farm.targets import malformed, pattern_of
 from kernels.contract import Contract
 

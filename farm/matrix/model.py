@@ -111,7 +111,7 @@ class MatrixInfo:
     sim: Mapping[str, Any] = field(default_factory=dict)
     tolerances: tuple[Tolerance, ...] = ()
     targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # backend -> patterns of farm.targets
-    quiet: str = "none"  # of farm.events.QUIET
+    quiet: str = "none"  # of farm.scheduler.events.QUIET
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -9,7 +9,7 @@ from typing import Any
 from farm import backends as farm_backends
 from farm import ops as farm_ops
 from farm.cell import DTYPE_ALIASES, OPERATIONS
-from farm.events import QUIET
+from farm.scheduler.events import QUIET
 from kernels.contract import Contract, Parameter
 
 from .axes import MAX_SEED

@@ -6,7 +6,7 @@ file and line, and exit code 2.
 
     backend: rocm                        the hardware family of this node's devices
     devices: 8                           how many of them the farm may use
-    expect: {model: MI300X, driver: "6.12", torch: "2.9"}    what its devices are held to (farm.admission)
+    expect: {model: MI300X, driver: "6.12", torch: "2.9"}    what its devices are held to (farm.nodes.admission)
     labels: {rack: r7}                   further labels of the node, as farm/rack=r7
     environments:
       default: {python: /opt/rocm-torch/bin/python}
@@ -14,10 +14,10 @@ file and line, and exit code 2.
     simulate: {model: AMD Instinct MI300X, devices: 2}       tests only: its devices are fakes of that vendor
 
 An environment has `python` (its interpreter; the farm starts the child with it) or `command` (all words, see
-`farm.supervise.Environment`), and `variables`, `path` (folders of its own for PYTHONPATH), `wrapped` (the child is not
-the process that was started: a container's client stands between), `end` (the words that end what is left when that
-client is gone).  `default` is the one that a run gets unless it asks for another; a node that names none has the
-supervisor's own Python.
+`farm.actor.environment.Environment`), and `variables`, `path` (folders of its own for PYTHONPATH), `wrapped` (the
+child is not the process that was started: a container's client stands between), `end` (the words that end what is left
+when that client is gone).  `default` is the one that a run gets unless it asks for another; a node that names none has
+the supervisor's own Python.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from farm import supervise
-from farm.environment import MASKS
+from farm.actor import supervise
+from farm.actor.environment import MASKS
 from farm.errors import MatrixError, UsageError
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from farm import __version__, admission, backends
+from farm import __version__, backends
 from farm.backends import Identity
 from farm.errors import BackendError, UsageError
+from farm.nodes import admission
 from farm.nodes.command import Host
 from farm.nodes.config import NodeConfig
 

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from farm.actor import DeviceActor
+from farm.actor.device import DeviceActor
+from farm.actor.supervise import Environment
 from farm.calls import call_for
 from farm.judge import LocalJudges
 from farm.matrix import load_files
 from farm.matrix import plan as make_plan
 from farm.ops import contract
 from farm.simulation import script_for
-from farm.supervise import Environment
 
 DEADLINES = {"spawn": 60.0, "import": 20.0, "compile": 20.0, "check": 20.0, "timing": 20.0, "teardown": 5.0}
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from farm import supervise
-from farm.calibration import supervised
+from farm.actor import calibrating as supervised
+from farm.actor import supervise
 from farm.calibration.procedure import CannotMeasure
 from farm.calibration.scripted import ScriptedDevice, copy_us
 from farm.child import protocol

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from farm_process import is_dead, wait_for
 
-from farm import supervise
-from farm.actor import DeviceActor
+from farm.actor import supervise
+from farm.actor.device import DeviceActor
 from farm.child import protocol
 from farm.deadline import Deadline
 

@@ -20,8 +20,8 @@ import yaml
 from farm_process import ROOT, is_dead, wait_for
 from one_device import OneDevice
 
+from farm.actor.supervise import Environment
 from farm.nodes import config
-from farm.supervise import Environment
 
 STUB = ROOT / "tests" / "stubs" / "containers" / "containers.py"
 TOOLS = ("docker", "apptainer", "enroot")
@@ -243,7 +243,8 @@ def test_how_a_process_in_a_container_ended_is_known(device: Start, tool: str) -
 
 SUPERVISOR = """
 import json, os, sys, time
-from farm import bundle, supervise
+from farm.shipping import bundle
+from farm.actor import supervise
 from farm.child import protocol
 given = json.loads(sys.argv[1])
 spool = sys.argv[2]

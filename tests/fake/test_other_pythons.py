@@ -18,7 +18,7 @@ from farm_process import ROOT, FarmRun
 from one_device import OneDevice
 from other_python import CANDIDATES, _answers, _places
 
-from farm import bundle
+from farm.shipping import bundle
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 Start = Callable[..., OneDevice]

@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 from one_device import OneDevice
 
-from farm import backends, bundle, shipping, supervise
+from farm import backends
+from farm.actor import supervise
+from farm.actor.environment import START, Environment
+from farm.actor.placed import Placed
 from farm.backends import Fault, Identity, rocm, sim
 from farm.cell import Target
-from farm.environment import START, Environment
-from farm.placed import Placed
+from farm.shipping import bundle
+from farm.shipping import providers as shipping
 
 MI300X = {"model": "AMD Instinct MI300X", "partition": "cpx-nps4", "driver": "6.12.12", "stack": "7.0.0"}
 Start = Callable[..., OneDevice]
@@ -120,7 +123,7 @@ def test_a_wrong_configuration_takes_the_device_out_with_its_sentence(device: St
 
 
 def test_an_environment_that_the_node_has_not_is_named_with_those_there(device: Start) -> None:
-    from farm.supervise import Environment
+    from farm.actor.supervise import Environment
 
     node = rocm_node(environments={"nightly": {"python": "/usr/bin/python3"}})
     down = device(node, environment=Environment.named("stable")).up()

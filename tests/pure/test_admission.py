@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from farm import admission
-from farm.admission import complete, refusal, serves
 from farm.backends import Identity
+from farm.nodes import admission
+from farm.nodes.admission import complete, refusal, serves
 
 MI300X = Identity(model="AMD Instinct MI300X OAM", driver="6.14.14", stack="7.1.1", partition="cpx-nps4", module="0x9d")
 ROCM_CHILD = {"backend": "rocm", "model": "AMD Instinct MI300X"}

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from farm import bundle
 from farm.errors import InfraError
 from farm.ops import ROOT
+from farm.shipping import bundle
 
 #: What the child's interpreter need not have: the supervisor's own packages.
 SUPERVISORS = {"ray", "yaml", "pyarrow", "jinja2", "rich", "starlette", "uvicorn", "dashboards"}

@@ -10,12 +10,12 @@ import pytest
 
 from farm.cell import Quality, Status
 from farm.cli.main import parser
-from farm.events import QUIET
 from farm.matrix import load_all, plan
 from farm.matrix.axes import AXES, TIMING_FIELDS
 from farm.matrix.load import KEYS
 from farm.matrix.model import DEFAULT_DEADLINES, METHODS
 from farm.results import COLUMNS, SCHEMA
+from farm.scheduler.events import QUIET
 from farm.store import SAMPLE_COLUMNS
 from kernels.contract import Contract
 
@@ -90,7 +90,7 @@ def test_every_column_is_documented_with_its_kind_and_no_other() -> None:
 
 def test_every_event_of_the_journal_is_documented() -> None:
     told = words(section("run-on-disk", "journal.jsonl"))
-    sources = "".join(p.read_text() for p in (ROOT / "farm/store.py", *(ROOT / "farm/coordinator").glob("*.py")))
+    sources = "".join(p.read_text() for p in (ROOT / "farm/store/runs.py", *(ROOT / "farm/coordinator").glob("*.py")))
     written = set(re.findall(r'_journal\("(\w+)"|append\(\{"event": "(\w+)"', sources))
     assert {a or b for a, b in written} <= told
 

@@ -16,7 +16,7 @@ from farm import backends
 from farm.coordinator import RunRequest, execute, fleet
 from farm.coordinator.clusters import Changes, Slot
 from farm.coordinator.neighbours import Neighbours
-from farm.coordinator.run import Outcome
+from farm.coordinator.request import Outcome
 from farm.matrix import load_all, plan
 from farm.store import Store
 

@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "stubs" / "nvml"))
 import nvml_hosts as hosts
 from nvml_hosts import Nvml
 
-from farm import admission
 from farm.backends import HostDevice, Identity, _nvml, cuda
 from farm.cell import Target
+from farm.nodes import admission
 
 
 @pytest.fixture

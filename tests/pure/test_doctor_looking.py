@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from farm import address, supervise
+from farm import address
+from farm.actor import supervise
 from farm.cli import main
 from farm.doctor import Host, Level, asking, devices, examine, exit_code, secret
 from farm.doctor.asking import trials

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from farm import backends, environment, supervise
-from farm.environment import MASKS, START, Environment, check_template, child_variables, filled, given_variables
+from farm import backends
+from farm.actor import environment, supervise
+from farm.actor.environment import MASKS, START, Environment, check_template, child_variables, filled, given_variables
 
 VALUES: dict[str, Any] = {
     "python": "/sup/python", "path": "/b1:/b2", "spool": "/spool", "name": "farm-1", "device": "3", "uid": "7",

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from farm.actor.supervise import Environment
 from farm.errors import UsageError
 from farm.nodes import config
-from farm.supervise import Environment
 
 WHOLE = """
 backend: rocm

@@ -11,9 +11,10 @@ import amd_hosts
 import pytest
 from amd_hosts import MASKS, Host
 
-from farm import admission, backends
+from farm import backends
 from farm.backends import HostDevice, Identity, _amd, _amd_tool, _amdsmi, rocm
 from farm.backends._amd import Found
+from farm.nodes import admission
 from farm.targets import same_part
 
 bare, host = amd_hosts.bare, amd_hosts.host
@@ -261,7 +262,7 @@ def hips_view(environment: dict[str, str], count: int) -> list[str]:
 def test_a_child_sees_its_device_whatever_its_supervisor_was_masked_to(
     inherited: dict[str, str], bare: pytest.MonkeyPatch
 ) -> None:
-    from farm.supervise import Environment, child_variables
+    from farm.actor.supervise import Environment, child_variables
 
     for name, value in inherited.items():
         bare.setenv(name, value)

@@ -12,10 +12,10 @@ import pytest
 import torch
 from amd_hosts import Host
 
-from farm import admission
 from farm.backends import rocm
 from farm.cell import Target
 from farm.child.session import EnvironmentUnusable
+from farm.nodes import admission
 from farm.providers import aiter
 
 bare, host = amd_hosts.bare, amd_hosts.host
@@ -183,7 +183,7 @@ def test_work_in_a_graph_is_counted(
     monkeypatch: pytest.MonkeyPatch, kinds: list[int], refuses: str, told: dict[str, int] | None
 ) -> None:
     monkeypatch.setattr(rocm, "_hip_library", lambda maps: "hip")
-    monkeypatch.setattr(rocm.ctypes, "CDLL", lambda path: FakeHip(kinds, refuses))
+    monkeypatch.setattr("ctypes.CDLL", lambda path: FakeHip(kinds, refuses))
     assert rocm.graph_nodes(SimpleNamespace(raw_cuda_graph=lambda: 1)) == told
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from farm import shipping
 from farm.errors import UsageError
+from farm.shipping import providers as shipping
 
 
 @pytest.fixture

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from farm import admission, backends
+from farm import backends
 from farm.backends import _simulated, sim
 from farm.cell import Target
 from farm.child.protocol import Failed, Measured, Phase, Run
+from farm.nodes import admission
 
 MI = {"as": "rocm", "model": "AMD Instinct MI300X", "partition": "cpx-nps4", "power_limit_w": 750, "driver": "6.14.14",
       "stack": "7.1.1", "per_module": 8, "torch": "2.9.1+rocm7.1", "host": "a"}  # fmt: skip

@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from farm import spool, store
+from farm import spool
 from farm.cell import Cell, Status
 from farm.errors import InfraError, StoreError
 from farm.results import COLUMNS, counts, finish_row, planned_row
 from farm.store import SAMPLE_COLUMNS, RunWriter, Store, fold
+from farm.store import runs as store
 
 
 def a_cell(index: int, **more: Any) -> Cell:

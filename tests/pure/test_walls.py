@@ -12,12 +12,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 VENDOR = {"pynvml", "amdsmi", "acl", "torch_npu", "cupy", "hip"}
 PEERS = {"liger_kernel", "quack", "transformers", "aiter", "flash_attn"}
-PURE = ("cell", "admission", "backends/_cuda_faults", "events", "standing", "scheduler", "workqueue", "targets",
+PURE = ("cell", "nodes/admission", "backends/_cuda_faults", "scheduler", "targets",
         "coordinator/neighbours", "results", "calls", "simulation", "accuracy", "guard/telemetry",
         "guard/plausible", "timing/statistics", "timing/methods", "timing/kernels", "compile/targets",
         "compile/planning", "compile/jobs", "compile/gate", "compile/diff", "compile/instructions", "timing/roof",
         "calibration/copies", "calibration/procedure", "calibration/report", "calibration/scripted",
-        "before", "captures", "sites/planfile", "sites/merging",
+        "store/before", "actor/captures", "sites/planfile", "sites/merging",
         "doctor/codes", "doctor/finding", "doctor/facts", "doctor/judgement",
         "coordinator/roofs")  # fmt: skip
 NO_IO = {"os", "pathlib", "subprocess", "socket", "shutil", "tempfile", "io", "ray", "torch", "time", "threading"}
@@ -51,7 +51,7 @@ def test_reader_of_imports_sees_nested_ones(tmp_path: Path) -> None:
 
 
 def test_only_coordinator_actor_and_judge_import_ray() -> None:
-    allowed = ("farm/coordinator/", "farm/actor.py", "farm/judge.py")
+    allowed = ("farm/coordinator/", "farm/actor/device.py", "farm/judge.py")
     guilty = [
         str(p.relative_to(ROOT))
         for p in files("farm", "kernels", "dashboards")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.workqueue import WorkQueue
+from farm.scheduler.workqueue import WorkQueue
 
 
 def queue(*groups: int) -> WorkQueue:

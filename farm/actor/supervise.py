@@ -17,9 +17,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from farm.actor.environment import START, Environment, check_template, child_variables, filled, given_variables
 from farm.child import protocol
 from farm.deadline import Deadline
-from farm.environment import START, Environment, check_template, child_variables, filled, given_variables
 
 __all__ = [
     "Child", "ChildDied", "ChildLied", "ChildTimedOut", "Environment", "NoChild", "check_template", "child_variables",

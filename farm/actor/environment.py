@@ -1,7 +1,8 @@
 """Environments: how a child is started on this node, on which Python, with which variables.
 
 The supervisor runs on a Python of its own with Ray in it; the child on the vendor's, with the vendor's torch and
-triton.  The two share no site-packages: the child imports the farm and the kernels from bundles (`farm.bundle`).
+triton.  The two share no site-packages: the child imports the farm and the kernels from bundles
+(`farm.shipping.bundle`).
 """
 
 from __future__ import annotations

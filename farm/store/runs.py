@@ -5,7 +5,7 @@
                           samples.parquet  raw samples
                           logs/            tails of failed attempts
                           plan.json        the whole plan, where the run is a part of one (farm.sites)
-                          writer.lock      who writes the run now; gone when nobody does (farm.runlock)
+                          writer.lock      who writes the run now; gone when nobody does (farm.store.lock)
                           run.json         last: its existence means the run is complete
     <store>/calibrations/<id>.json         a device's roof (farm.timing.roof); none is ever rewritten
     <store>/pages/                         HTML, made from runs
@@ -27,10 +27,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from farm import runlock
 from farm.cell import Cell
 from farm.errors import InfraError, StoreError
 from farm.results import COLUMNS, SCHEMA, planned_row
+from farm.store import lock as runlock
 from farm.timing import roof
 from farm.timing.roof import Calibration
 
@@ -115,7 +115,7 @@ class Store:
     def reopen(self, run_id: str, waiting: Callable[[str], None] = lambda text: None) -> RunWriter:
         """An interrupted run's directory, to go on in it: locked, and what a kill cut short cut off.  StoreError where
         somebody else writes it, it is complete, or its journal is damaged before its last line.  `waiting`: as
-        `farm.runlock.acquire` calls it."""
+        `farm.store.lock.acquire` calls it."""
         run = self.run(run_id)
         try:
             writer = RunWriter(run.dir, waiting)

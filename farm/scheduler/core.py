@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from farm.cell import Owner, Status
-from farm.events import (
+from farm.scheduler.events import (
     QUIET,
     Action,
     Attempt,
@@ -40,8 +40,8 @@ from farm.events import (
     Started,
     Tick,
 )
-from farm.standing import Device, Work, must_wait
-from farm.workqueue import WorkQueue
+from farm.scheduler.standing import Device, Work, must_wait
+from farm.scheduler.workqueue import WorkQueue
 
 __all__ = [
     "LEASE_SECONDS", "MAX_ATTEMPTS", "MAX_DEVICE_FAULTS", "MAX_LEASE_CELLS", "QUIET", "Action", "Attempt", "Conclude",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from farm import targets
-from farm.events import Attempt, Lease, Pool
+from farm.scheduler.events import Attempt, Lease, Pool
 
 
 @dataclass(eq=False)

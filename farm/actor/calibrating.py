@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from farm import supervise
+from farm.actor import supervise
 from farm.child import protocol
 from farm.deadline import Deadline
 

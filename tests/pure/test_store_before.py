@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from farm.before import read
 from farm.cell import Cell, Status
 from farm.cli import merge, resume
 from farm.cli.main import parser
 from farm.errors import StoreError
 from farm.results import finish_row, planned_row
 from farm.store import Store, mend
+from farm.store.before import read
 
 HEAD = {"event": "run", "schema": 4, "run_id": "r", "created": "2026-11-21T12:00:00+00:00", "planned": 4}
 BEGUN = 1795262400.0  # the same moment

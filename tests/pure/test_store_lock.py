@@ -16,15 +16,13 @@ from typing import Any
 
 import pytest
 
-from farm import runlock
 from farm.errors import StoreError
-from farm.runlock import NAME, Busy, acquire
 from farm.store import Store
+from farm.store import lock as runlock
+from farm.store.lock import NAME, Busy, acquire
 
-HOLD = (
-    "import sys, time; from pathlib import Path; from farm import runlock; lock = runlock.acquire(Path(sys.argv[1])); \
-print('held', flush=True); time.sleep(60)"
-)
+HOLD = "import sys, time; from pathlib import Path; from farm.store.lock import acquire; \
+lock = acquire(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
 
 
 def held_elsewhere(folder: Path) -> subprocess.Popen[str]:

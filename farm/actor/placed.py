@@ -11,10 +11,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from farm import backends, bundle, shipping, supervise
+from farm import backends
+from farm.actor import supervise
 from farm.child import protocol
 from farm.errors import FarmError, UsageError
 from farm.nodes import config as nodes
+from farm.shipping import bundle
+from farm.shipping import providers as shipping
 
 #: What is true of an accelerator and not of the processor beside it, which the same node may offer too.
 _OF_THE_PART = ("model", "partition", "driver", "stack")
@@ -108,14 +111,14 @@ class Placed:
 
     def completed(self, ready: protocol.Ready) -> protocol.Ready:
         """The child's words with what only the host can say: the rest of its target, and its environment."""
-        from farm import admission
+        from farm.nodes import admission
 
         fingerprint = {**ready.fingerprint, "environment": self.environment.name}
         return replace(ready, target=admission.complete(ready.target, self.identity), fingerprint=fingerprint)
 
     def refused(self, ready: protocol.Ready) -> str:
         """Why the device may not serve, by the node's labels and expectations; "" where it may."""
-        from farm import admission
+        from farm.nodes import admission
 
         labels, expect = self.labels, dict(self.node.expect)
         named = [b for b in labels.get("backend", "").split(".") if b]

@@ -18,14 +18,15 @@ import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from farm import captures, spool, supervise
-from farm.calibration import supervised
-from farm.captures import Captures
+from farm import spool
+from farm.actor import calibrating as supervised
+from farm.actor import captures, supervise
+from farm.actor.captures import Captures
+from farm.actor.placed import Placed
 from farm.child import protocol
 from farm.deadline import Deadline
 from farm.guard import locks, plausible, telemetry
 from farm.guard.device import Guard, Unfit
-from farm.placed import Placed
 from farm.timing import methods
 
 if TYPE_CHECKING:
