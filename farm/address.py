@@ -40,7 +40,8 @@ def parse(address: str, told: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not (colon and host and port.isascii() and port.isdecimal() and 0 < int(port) < 65536) or "/" in host:
-        raise UsageError(f"{told}: is none of local, inline, auto and HOST:PORT, for example 10.0.0.1:6379")
+        what = "none of local, inline, auto and HOST:PORT" if told.startswith("--address") else "no HOST:PORT"
+        raise UsageError(f"{told}: is {what}, for example 10.0.0.1:6379; a port goes from 1 to 65535")
     return host, int(port)
 
 

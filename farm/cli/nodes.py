@@ -238,6 +238,9 @@ def _join(args: argparse.Namespace) -> int:
     token = _token(args)
     if args.slurm:
         return _slurm(args, backend, head)
+    for option in ("script", "time", "partition", "account", "gres", "sbatch"):
+        if getattr(args, option):  # or this host would join, where a batch script was meant
+            raise UsageError(f"--{option} is for a batch script: add --slurm, or leave it out to join with this host")
     from farm.nodes.host import gather, ray_words
 
     host = gather(config.load(), backend, args.name or "", labels, args.devices)
@@ -291,10 +294,29 @@ def _token(args: argparse.Namespace) -> str:
 def _head(args: argparse.Namespace) -> int:
     if not 0 < args.port < 65536:
         raise UsageError(f"--port {args.port}: a port goes from 1 to 65535")
+    if args.cpus is not None and args.cpus < 0:
+        raise UsageError(f"--cpus {args.cpus}: Ray can count 0 processors or more")
+    if not args.dry_run:
+        _can_listen(args.ip, args.port)
     from farm.nodes.host import ray_words
 
     start = command.head(args.port, ray_words(), os.environ, _token(args), args.ip, args.cpus)
     return _become(args, start)
+
+
+def _can_listen(ip: str, port: int) -> None:
+    """Refuse an address that is not this host's, or a port that somebody has: Ray would try for minutes."""
+    try:
+        family, kind, number, _, place = socket.getaddrinfo(ip or "0.0.0.0", port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, number) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError as error:
+        where = f"--ip {ip}, --port {port}" if ip else f"--port {port}"
+        why = error.strerror or str(error)
+        raise UsageError(
+            f"{where}: nothing can listen there ({why}); name an address of this host and a port that is free"
+        ) from None
 
 
 def _become(args: argparse.Namespace, start: command.Start) -> int:

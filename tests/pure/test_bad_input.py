@@ -304,6 +304,30 @@ def test_an_environment_that_this_host_does_not_name(refuse: Refuse, here: Path)
     assert not (here / "farm-results").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("head", "--ip", "no.such.host.invalid"), "--ip no.such.host.invalid, --port 6379: nothing can listen there"),
+        (("head", "--ip", "203.0.113.9"), "name an address of this host"),  # of nobody: for documentation
+        (("head", "--cpus", "-3"), "--cpus -3: Ray can count 0 processors or more"),
+        (("head", "--port", "70000"), "--port 70000: a port goes from 1 to 65535"),
+        (("join", "--backend", "cpu", "--head", "h:99999"), "--head h:99999: is no HOST:PORT"),
+        (("join", "--backend", "cpu", "--head", "h", "--time", "4:00:00"), "--time is for a batch script: add --slurm"),
+        (("join", "--backend", "cpu", "--head", "h", "--gres", "gpu:8"), "--gres is for a batch script: add --slurm"),
+    ],
+)
+def test_a_head_or_a_node_that_cannot_start(refuse: Refuse, words: tuple[str, ...], sentence: str) -> None:
+    assert sentence in refuse("nodes", *words)
+
+
+def test_a_heads_port_that_somebody_has(refuse: Refuse) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert f"--port {port}: nothing can listen there" in refuse(
+            "nodes", "head", "--ip", "127.0.0.1", "--port", port
+        )
+
+
 # Addresses
 
 
