@@ -302,7 +302,7 @@ class _Coordinator:
 def _environments(devices: Mapping[str, Mapping[str, Any]], asked: str) -> dict[str, dict[str, list[str]]]:
     """Environment -> the command that started children in it -> devices: a name means another Python on each node."""
     out: dict[str, dict[str, list[str]]] = {asked: {}}
-    for name, said in devices.items():
+    for name, said in sorted(devices.items()):  # not in the order in which they happened to come up
         words = " ".join(said.get("command") or [])
         if words:
             out.setdefault(said.get("environment") or asked, {}).setdefault(words, []).append(name)

@@ -20,6 +20,8 @@ from farm.results import counts
 from farm.store import Run, Store
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Import path of what is started: ours first, then what this environment needs to find its packages.
+IMPORTS = os.pathsep.join([str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
 MARK = "FARM_TEST_MARK"  # in the environment of the run and of everything that it starts
 T = TypeVar("T")
 
@@ -101,7 +103,7 @@ class FarmRun:
                 cwd=self.folder,
                 env={
                     **clean,
-                    "PYTHONPATH": str(ROOT),
+                    "PYTHONPATH": IMPORTS,
                     "FARM_CACHE": str(self.folder / "cache"),
                     MARK: self.mark,
                     **self.environment,

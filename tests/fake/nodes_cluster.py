@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from farm_process import MARK, ROOT, is_dead, marked, wait_for
+from farm_process import IMPORTS, MARK, is_dead, marked, wait_for
 
 NODE_MARK = "FARM_TEST_NODE"
 SMALL = (
@@ -54,7 +54,7 @@ class NodesCluster:
         self.address = f"127.0.0.1:{self.port}"
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "FARM_", "SLURM"))}
         self.environment = {
-            **clean, "RAY_AUTH_MODE": "disabled", "RAY_TMPDIR": self.own, "PYTHONPATH": str(ROOT), MARK: self.mark,
+            **clean, "RAY_AUTH_MODE": "disabled", "RAY_TMPDIR": self.own, "PYTHONPATH": IMPORTS, MARK: self.mark,
             "XDG_STATE_HOME": str(folder / "state"), "FARM_CACHE": str(folder / "cache"), "PYTHONUNBUFFERED": "1",
             "FARM_LOCKS": str(folder / "locks"),
         }  # fmt: skip

@@ -207,6 +207,13 @@ def test_a_node_that_is_lost_in_mid_run_and_joins_again(farm: Farm, cluster: Nod
     assert row["last_fault"] is not None and "left the cluster" in row["last_fault"]["reason"]
 
 
+def test_an_environment_that_no_node_has_is_said_of_every_cell(farm: Farm, cluster: NodesCluster) -> None:
+    run = farm(matrix(3), "--environment", "weekly", address=cluster.address, backend="rocm")
+    assert run.wait() == 3, run.said()
+    for row in run.rows():
+        assert row["status"] == "lost" and 'there is no environment "weekly"; it has default' in row["reason"], row
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [("gb200", 'did you mean "gb200-'), ("nonsense", ", atlas, gb200-a, gb200-b, host, mi300x")],
