@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import platform
 import time
 import traceback
@@ -14,9 +13,7 @@ from typing import Any
 
 import torch
 
-from farm import backends
-from farm.backends import Fault
-from farm.child import calling, tensors, traffic
+from farm.child import calling, failures, tensors, traffic
 from farm.child.checked import Calls
 from farm.child.findings import disqualifying
 from farm.child.integrity import Watch
@@ -299,7 +296,7 @@ class _Attempt:
         try:
             return self.time(function, checked)
         except Exception as error:
-            if not (_memory_is_out(error, _vendors(self.s.backend, error)) and self.crowded()):
+            if not (failures.memory_is_out(error, failures.vendors(self.s.backend, error)) and self.crowded()):
                 raise
         self.facts["flags"].append("not timed: what timing needs beside one call does not fit in the device's memory")
         self.cut = True
@@ -335,7 +332,7 @@ class _Attempt:
                 recorder=self.s.recorder,
             )
         except CaptureFailed as error:
-            raise _CaptureFailed(str(error)) from error
+            raise failures.CaptureFailed(str(error)) from error
         out = told(result)
         self.facts["flags"] += result.flags
         timed = tuple(t.detach() for t in result.timed_outputs or ())
@@ -355,41 +352,21 @@ class _Attempt:
         m = self.m
         return Failed(m.revision, m.round, m.attempt, status, owner, _one_line(reason), trace, fatal)
 
+    def squeezed(self) -> str:
+        """Asked while memory is out: why that is no fault of the code under test; "" where it is."""
+        if self.making and self.lean:
+            return "the cell does not fit in the device's memory"
+        if self.s.device.type != "cpu" and self.crowded():
+            return "one call fits in the device's memory, what its checks hold beside it does not"
+        return ""
+
     def classified(self, error: Exception) -> Failed:
         """Status and owner of an exception that the code under test let out."""
         trace = "\n".join(traceback.format_exc().splitlines()[-_TRACE_LINES:])
-        text = f"{type(error).__name__}: {error}"
-        if isinstance(error, _CaptureFailed):
-            return self.failed("capture_failed", "harness", str(error), trace, fatal=True)
-        if isinstance(error, calling.WrongAnswer):
-            return self.failed("inaccurate", "kernel", str(error))
-        if isinstance(error, NotImplementedError):
-            return self.failed("unsupported", "kernel", str(error) or "NotImplementedError")
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return self.failed("infra_error", "infra", f"the outputs could not be written: {error}", trace)
-        if isinstance(error, _InputsUnreadable):
-            return self.failed("infra_error", "infra", str(error), trace)
-        fault = _vendors(self.s.backend, error)
-        if _memory_is_out(error, fault):
-            if self.making and self.lean:
-                return self.failed("unsupported", "harness", f"the cell does not fit in the device's memory ({text})")
-            if self.s.device.type != "cpu" and self.crowded():
-                what = "one call fits in the device's memory, what its checks hold beside it does not"
-                return self.failed("unsupported", "harness", f"{what} ({text})")
-            return self.failed("out_of_memory", "kernel", text, trace)
-        if fault is not None:
-            told = f"{fault.what}; " if fault.what else ""
-            lost = fault.lost or _device_is_lost(error, self.s.device)
-            return self.failed(fault.status, fault.owner, f"{told}{text} (in phase {self.phase})", trace, lost)
-        module = type(error).__module__
-        if module.startswith("triton.compiler") or type(error).__name__ in ("OutOfResources", "PTXASError"):
-            return self.failed("compile_error", "kernel", text, trace)
-        fatal = _device_is_lost(error, self.s.device)
-        return self.failed("crashed", "kernel", f"{text} (in phase {self.phase})", trace, fatal)
-
-
-class _InputsUnreadable(Exception):
-    """The judge's files cannot be read: nobody's kernel is at fault."""
+        found = failures.verdict(
+            error, backend=self.s.backend, device=self.s.device, phase=self.phase, squeezed=self.squeezed
+        )
+        return self.failed(found.status, found.owner, found.reason, trace if found.traced else "", found.fatal)
 
 
 def _read(tensor: dict[str, Any], device: torch.device) -> torch.Tensor:
@@ -400,11 +377,9 @@ def _read(tensor: dict[str, Any], device: torch.device) -> torch.Tensor:
     except (OSError, RuntimeError) as error:
         if isinstance(error, getattr(torch, "AcceleratorError", ())):
             raise
-        raise _InputsUnreadable(f"input {tensor['name']} cannot be read from {tensor['file']}: {error}") from error
-
-
-class _CaptureFailed(Exception):
-    """The call cannot be captured; the process is spent."""
+        raise failures.InputsUnreadable(
+            f"input {tensor['name']} cannot be read from {tensor['file']}: {error}"
+        ) from error
 
 
 def _at_import(finding: str) -> str:
@@ -416,37 +391,6 @@ def _bind_early(timing_methods: tuple[str, ...]) -> None:
     """Import what times before any provider is imported, so that what it calls is bound and watched from here on."""
     if timing_methods:
         import farm.timing.policies  # noqa: F401
-
-
-def _vendors(backend: str, error: BaseException) -> Fault | None:
-    """What the vendor's words in an exception, or in what it was raised from, mean; None where they are not the
-    vendor's."""
-    read = getattr(backends.get(backend), "fault", None)
-    if read is None:
-        return None
-    found: Fault | None = read("\n".join(f"{type(e).__name__}: {e}" for e in (error, error.__cause__) if e))
-    return found
-
-
-def _memory_is_out(error: Exception, fault: Fault | None) -> bool:
-    """Whether torch or the vendor says so; torch's allocator for the CPU has no exception of its own."""
-    full = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
-    told = fault is not None and fault.status == "out_of_memory"
-    return full or told or isinstance(error, (torch.OutOfMemoryError, MemoryError))
-
-
-def _device_is_lost(error: Exception, device: torch.device) -> bool:
-    """Whether the context must be given up: an error that the accelerator raised, or one that it raises from now on."""
-    if device.type == "cpu":
-        return False
-    if isinstance(error, getattr(torch, "AcceleratorError", ())):
-        return True
-    try:
-        torch.get_device_module(device.type).synchronize(device)
-        torch.zeros(1, device=device).add_(1).item()
-    except Exception:
-        return True
-    return False
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

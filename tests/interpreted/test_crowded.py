@@ -75,7 +75,7 @@ def test_what_the_vendor_says_wins(
 ) -> None:
     found = Fault(status, owner, "vector core exception (507035)", lost)
     monkeypatch.setattr(cuda, "fault", lambda text, code=None: found if "507035" in text else None, raising=False)
-    monkeypatch.setattr(session, "_device_is_lost", lambda *_: False)
+    monkeypatch.setattr(session.failures, "device_is_lost", lambda *_: False)
     raised = ValueError("outer")
     raised.__cause__ = RuntimeError("error code is 507035")
     said = attempt().classified(raised)
