@@ -21,19 +21,8 @@ from farm.coordinator.roofs import Roofs
 from farm.errors import FarmError, InfraError
 from farm.matrix import estimate_seconds, quiet_of, tolerances_for
 from farm.ops import contract
-from farm.scheduler import (
-    Action,
-    Conclude,
-    Event,
-    Finish,
-    Grant,
-    Interrupted,
-    Replace,
-    Retire,
-    Scheduler,
-    Start,
-    Tick,
-)
+from farm.scheduler import Scheduler
+from farm.scheduler.events import Action, Conclude, Event, Finish, Grant, Interrupted, Replace, Retire, Start, Tick
 from farm.simulation import script_for
 from farm.store import RunWriter
 from farm.store.before import Before

@@ -17,7 +17,6 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from farm.cell import Owner, Status
 from farm.scheduler.events import (
-    QUIET,
     Action,
     Attempt,
     Conclude,
@@ -42,12 +41,6 @@ from farm.scheduler.events import (
 )
 from farm.scheduler.standing import Device, Work, must_wait
 from farm.scheduler.workqueue import WorkQueue
-
-__all__ = [
-    "LEASE_SECONDS", "MAX_ATTEMPTS", "MAX_DEVICE_FAULTS", "MAX_LEASE_CELLS", "QUIET", "Action", "Attempt", "Conclude",
-    "DeviceAdded", "DeviceDown", "DeviceUp", "Drain", "Ended", "Event", "Finish", "Grant", "Interrupted", "Lease",
-    "LeaseDone", "MeasuredEvent", "Pool", "Replace", "Retire", "Scheduler", "Start", "Started", "Tick",
-]  # fmt: skip
 
 LEASE_SECONDS = 1.0
 MAX_ATTEMPTS = 2  # one retry

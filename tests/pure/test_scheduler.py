@@ -16,11 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.cell import Owner, Status
-from farm.scheduler import (
-    LEASE_SECONDS,
-    MAX_ATTEMPTS,
-    MAX_DEVICE_FAULTS,
-    MAX_LEASE_CELLS,
+from farm.scheduler import LEASE_SECONDS, MAX_ATTEMPTS, MAX_DEVICE_FAULTS, MAX_LEASE_CELLS, Scheduler
+from farm.scheduler.events import (
     Action,
     Conclude,
     DeviceDown,
@@ -35,7 +32,6 @@ from farm.scheduler import (
     MeasuredEvent,
     Replace,
     Retire,
-    Scheduler,
     Started,
     Tick,
 )

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from test_scheduler import Watch, World, ends, grants
 
 from farm.cell import Owner, Status
-from farm.scheduler import (
+from farm.scheduler import Scheduler
+from farm.scheduler.events import (
     Action,
     Conclude,
     DeviceAdded,
@@ -32,7 +33,6 @@ from farm.scheduler import (
     MeasuredEvent,
     Replace,
     Retire,
-    Scheduler,
     Start,
     Started,
     Tick,
@@ -222,7 +222,7 @@ def test_the_watch_notices_a_wrong_device_noise_and_a_device_asked_back() -> Non
         return made
 
     def lease(n: int, device: str, cell: int, pattern: str = "", quiet: str = "none") -> Grant:
-        from farm.scheduler import Attempt, Pool
+        from farm.scheduler.events import Attempt, Pool
 
         return Grant(Lease(n, device, (Attempt(cell, 1),), 1.0, Pool("b", pattern, quiet)))
 
