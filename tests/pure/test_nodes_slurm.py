@@ -97,10 +97,10 @@ def test_a_shell_takes_it(checker: tuple[str, ...], tmp_path: Path) -> None:
 
 
 def run_script(
-    tmp_path: Path, join: str, kill: str = "", *, drain: str = "", requeue: int = 0, notice: int = 30
+    tmp_path: Path, join: str, kill: str = "", *, drain: str = "", requeue: int = 0, notice: int = 30, early: str = ""
 ) -> tuple[int, str]:
     """(exit code, what the stubs were told): the script with a `farm` that does `join` and `drain`, a signal to the
-    script, and the exit code of `scontrol requeue`."""
+    script (`early`: that it gets before it has kept its child's id), and the exit code of `scontrol requeue`."""
     log = tmp_path / "log"
     stubs = {
         "farm": f'echo "farm $*" >> {log}\ncase "$2" in join) {join} ;; drain) {drain} ;; esac\n',
@@ -113,7 +113,9 @@ def run_script(
         (tmp_path / name).chmod(0o755)
     file = tmp_path / "node.sh"
     call = Script([str(tmp_path / "farm")], ["--backend", "rocm"], "h:1", {})
-    file.write_text(script(Job("60", notice, nodes=2), call))
+    text = script(Job("60", notice, nodes=2), call)
+    assert text.count("\njoined=$!\n") == 1
+    file.write_text(text.replace("\njoined=$!\n", f"\n{early}\njoined=$!\n"))
     after = f"{kill} $!; " if kill else ""
     wait = "for i in $(seq 100); do grep -q 'farm nodes join' log 2>/dev/null && break; sleep 0.02; done; "
     done = subprocess.run(
@@ -149,6 +151,13 @@ def test_a_cancelled_job_ends_its_node_and_is_not_requeued(tmp_path: Path) -> No
         tmp_path, "trap 'echo ended >> log; exit 0' TERM; while :; do sleep 0.05; done", "kill -TERM"
     )
     assert code == 143 and "requeue" not in log and "ended" in log
+
+
+@pytest.mark.parametrize("signal, code", [("TERM", 143), ("USR1", 0)])
+def test_a_signal_at_the_first_moment_ends_the_node_too(tmp_path: Path, signal: str, code: int) -> None:
+    early = f"until grep -q join log; do sleep 0.02; done; kill -{signal} $$"
+    assert run_script(tmp_path, STAYS, early=early)[0] == code
+    assert "ended" in (tmp_path / "log").read_text()
 
 
 STAYS = "trap 'echo ended >> log; exit 0' TERM; while :; do sleep 0.05; done"
