@@ -20,17 +20,18 @@ from typing import TYPE_CHECKING, Any
 
 from farm import spool
 from farm.actor import calibrating as supervised
-from farm.actor import captures, supervise
+from farm.actor import captures, supervise, trials
 from farm.actor.captures import Captures
+from farm.actor.children import Children
+from farm.actor.notes import Notes
 from farm.actor.placed import Placed
 from farm.child import protocol
 from farm.deadline import Deadline
 from farm.guard import locks, plausible, telemetry
-from farm.guard.device import Guard, Unfit
+from farm.guard.device import Guard
 from farm.timing import methods
 
 if TYPE_CHECKING:
-    from farm.backends import Fault
     from farm.judge import Judges
 
 PREPARE_SECONDS = 300.0
@@ -46,14 +47,15 @@ class DeviceActor:
         self._judges = judges
         self._events: queue.Queue[dict[str, Any]] = queue.Queue()
         self._leases: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._child: supervise.Child | None = None
-        self._ready: protocol.Ready | None = None
-        self._stuck = False  # a child was not to be ended: beside it nothing can be measured
         self._stopping = False
         self._placed = Placed(config)
-        self._captures = Captures(self._placed.fallback_timing, self._placed.capture_may_kill)
+        self._captures = Captures(
+            self._placed.fallback_timing, self._placed.capture_may_kill, trial=self._placed.trial_capture
+        )
+        self._notes: Notes | None = None  # what trials of captures found, for the next actor of this device
         self._guard = Guard(self._placed.guarded, lambda: self._stopping)
-        self._profiled = False  # the child has profiled: it may time by nothing else (farm.timing.methods)
+        spawn_s = float(config["deadlines"]["spawn"])
+        self._children = Children(self._placed, self._guard, spawn_s, lambda: self._stopping)
         spool.claim(config["spool"])
         self._thread = threading.Thread(target=self._guarded, name="device", daemon=True)
         self._thread.start()
@@ -83,14 +85,15 @@ class DeviceActor:
         """End the child and the thread; nothing of this actor is left afterwards."""
         self._stopping = True
         self._leases.put(None)
-        child = self._child
+        child = self._children.current
         if child:
             child.kill(grace=0.5)
         self._thread.join(timeout=15)
 
     def child_pid(self) -> int | None:
         """For tests and `farm status`."""
-        return self._child.pid if self._child and self._child.alive else None
+        child = self._children.current
+        return child.pid if child and child.alive else None
 
     # the working thread
 
@@ -108,7 +111,7 @@ class DeviceActor:
         try:
             self._placed.prepare()
             self._guard.take(lambda text: self._emit("device_waits", reason=text, up_to_s=locks.wait_seconds()))
-            ready = self._ensure_child()
+            ready = self._children.ensure()
         except locks.Refused as reason:
             self._emit("device_down", reason=str(reason), final=True)
             return
@@ -119,6 +122,9 @@ class DeviceActor:
             traceback.print_exc()
             self._emit("device_down", reason=f"its actor failed ({type(error).__name__}: {error})", final=False)
             return
+        if self._placed.trial_capture:
+            self._notes = Notes(self._config["spool"], ready.fingerprint)
+            self._captures.learn(self._notes.read())
         self._emit(
             "device_up",
             backend=self._config["backend"],
@@ -127,7 +133,7 @@ class DeviceActor:
             node=socket.gethostname(),
             fingerprint=ready.fingerprint,
             evidence=ready.evidence,
-            pid=self._child.pid if self._child else None,
+            pid=self._children.current.pid if self._children.current else None,
             **self._placed.told(),
         )
         while not self._stopping:
@@ -137,9 +143,10 @@ class DeviceActor:
             if lease.get("calibrate"):
                 self._calibrate(lease["calibrate"])
                 continue
-            attempts = sorted(lease["attempts"], key=self._spends)  # those that spend the child last, together
             for waiting in lease.get("coming", []):
                 self._judges.warm(waiting)
+            self._try_captures(lease["attempts"])
+            attempts = sorted(lease["attempts"], key=self._spends)  # those that spend the child last, together
             for i, attempt in enumerate(attempts):
                 if self._stopping:
                     break
@@ -154,38 +161,48 @@ class DeviceActor:
                     self._end(attempt, "infra_error", "harness", "the farm's actor failed", log=traceback.format_exc())
             if not self._stopping:
                 self._emit("lease_done", lease=lease["id"])
-        if self._child:
-            self._child.close()
+        if self._children.current:
+            self._children.current.close()
 
-    def _ensure_child(self, *, profiled: bool = False) -> protocol.Ready:
-        """A living child; `profiled` says whether one that has profiled will do."""
-        if self._profiled and not profiled:
-            self._replace_child()
-        if self._child and self._child.alive and self._ready:
-            return self._ready
-        self._let_go()
-        if self._stuck:
-            raise supervise.NoChild("the child before could not be ended, and may have the device still", final=True)
-        try:
-            self._guard.before_child()
-        except Unfit as reason:
-            raise supervise.NoChild(str(reason), final=True) from None
-        if self._stopping:
-            raise supervise.NoChild("its actor is being stopped")
-        try:
-            self._child = self._placed.child()
-        except OSError as error:
-            raise supervise.NoChild(f"its child could not be started ({error})") from None
-        if self._stopping:  # `stop` came in between and found no child to end
-            self._child.kill(grace=0.5)
-        said = supervise.greeting(self._child, float(self._config["deadlines"]["spawn"]))
-        refused = self._placed.refused(said)
-        if refused:
-            self._replace_child()
-            raise supervise.NoChild(refused, final=True)
-        self._ready, self._profiled = self._placed.completed(said), False
-        self._guard.child_ready(self._child.device_pid)
-        return self._ready
+    def _try_captures(self, attempts: list[dict[str, Any]]) -> None:
+        """Before a lease: a trial of each capture in it that is not known, where the device's graphs need that.  What
+        cannot be tried is left to the attempts, which meet the same and say so."""
+        for attempt in attempts:
+            cell = attempt["cell"]
+            if self._stopping or not self._captures.untried(cell):
+                continue
+            try:
+                prepared = self._judges.prepare(cell, Deadline(PREPARE_SECONDS))
+                outcome = self._trial(attempt, prepared) if trials.needed(prepared["tensors"]) else trials.NOT_NEEDED
+            except supervise.NoChild:
+                return
+            except Exception:
+                traceback.print_exc()
+                continue
+            if self._stopping:  # which ends a trial too
+                return
+            self._captures.tried(cell, outcome)
+            self._note()
+
+    def _note(self) -> None:
+        if self._notes:
+            self._notes.write(self._captures.known)
+
+    def _trial(self, attempt: dict[str, Any], prepared: dict[str, Any]) -> trials.Outcome:
+        """One trial, in a child that has served no cell; one that comes through it, and leaves nothing behind, is as
+        good as any that has captured before, and goes on to serve."""
+        child = self._children.fresh()
+        ids = (self._config["revision"], attempt["round"], attempt["number"])
+        order = protocol.Trial(*ids, attempt["cell"], prepared["tensors"], attempt["call"], "", prepared["work"])
+        limits = {**self._config["deadlines"], **attempt.get("deadlines", {})}
+        outcome = trials.follow(child, order, limits, self._children.last_words)
+        before, self._children.trials = self._children.trials, self._children.trials + 1
+        if not outcome.fit:
+            self._children.replace()
+        if outcome.lost and before and not self._stopping:  # or one of those before it had spoilt the process
+            return self._trial(attempt, prepared)
+        attempt["compile_s"] = outcome.compile_s
+        return outcome
 
     def _attempt(self, attempt: dict[str, Any]) -> None:
         """One attempt from inputs to outputs; whatever happens, exactly one `measured` or `ended` event."""
@@ -200,7 +217,7 @@ class DeviceActor:
             )
             return
         try:
-            self._ensure_child(profiled=self._spends(attempt))
+            self._children.ensure(profiled=self._spends(attempt))
         except supervise.NoChild as reason:
             self._end(attempt, "infra_error", "infra", f"no child could be started: {reason}")
             raise _DeviceGone(str(reason), reason.final) from None
@@ -213,26 +230,31 @@ class DeviceActor:
         if isinstance(reply, protocol.Failed) and reply.status == "capture_failed":
             uncaptured = self._captures.failed(cell, reply)
             call["timing_override"] = self._captures.fallback
-            self._replace_child()
+            self._children.replace()
             reply, told = self._well_timed(attempt, call, prepared, out_dir)
-            self._captures.tried_without(cell, isinstance(reply, protocol.Measured))
+        if uncaptured:
+            sound = isinstance(reply, protocol.Measured) or attempt.get("phase") != "timing"
+            self._captures.tried_without(cell, sound)
+            self._note()
         timed = reply.timing.get("profiled", False) if isinstance(reply, protocol.Measured) else self._spends(attempt)
-        self._profiled = self._profiled or bool(timed)
+        self._children.profiled = self._children.profiled or bool(timed)
         if isinstance(reply, protocol.Measured):
             if uncaptured:
                 by = reply.timing.get("method", self._captures.fallback)
                 reply.facts["flags"].append(f"timed by {by}: {uncaptured}")
+            if attempt.get("compile_s") is not None:  # its trial did compile
+                reply.facts["compile_s"] = max(attempt["compile_s"], reply.facts.get("compile_s") or 0.0)
             self._measured(attempt, reply, out_dir, told)
             if reply.spent:
-                self._replace_child()
+                self._children.replace()
             return
         shutil.rmtree(out_dir, ignore_errors=True)
         if isinstance(reply, protocol.Failed):
             beside = self._guard.company() if reply.status == "out_of_memory" else ""
             why = f"{reply.reason} ({beside})" if beside else reply.reason
-            self._end(attempt, reply.status, reply.owner, why, log=self._log(reply.trace))
+            self._end(attempt, reply.status, reply.owner, why, log=self._children.log(reply.trace))
             if reply.fatal:
-                self._replace_child()
+                self._children.replace()
 
     def _well_timed(
         self, attempt: dict[str, Any], call: dict[str, Any], prepared: dict[str, Any], out_dir: str
@@ -255,7 +277,7 @@ class DeviceActor:
                 break
             thrown.append(telemetry.complaint(told))
             if reply.spent:
-                self._replace_child()
+                self._children.replace()
         remark = telemetry.flag(thrown, telemetry.complaint(told)) if told else self._guard.failed
         reply.facts.setdefault("flags", []).extend(r for r in (remark, self._guard.remark()) if r)
         return reply, {**told, "tries": tries} if told else None
@@ -269,36 +291,37 @@ class DeviceActor:
         message = protocol.Run(*ids, cell, prepared["tensors"], call, out_dir, prepared["work"])
         limits = {**self._config["deadlines"], **attempt.get("deadlines", {})}
         phase, timed_since = "spawn", time.monotonic()  # until the child says that it has begun
-        if self._child and self._child.has_spoken:  # what an earlier cell left on the pipe is no fault of this one
-            self._replace_child()
+        before = self._children.current
+        if before and before.has_spoken:  # what an earlier cell left on the pipe is no fault of this one
+            self._children.replace()
         try:
-            self._ensure_child(profiled=self._spends(attempt))
-            assert self._child is not None
-            self._child.send(message)
+            child = self._children.child(profiled=self._spends(attempt))
+            self._children.served = True
+            child.send(message)
             deadline = Deadline(float(limits["import"]))
             while True:
-                said = self._child.receive(deadline)
+                said = child.receive(deadline)
                 if getattr(said, "attempt", None) != ids[2] or getattr(said, "revision", None) != ids[0]:
                     raise supervise.ChildLied(f"wrote a message of another attempt: {said!r:.200}")
                 if isinstance(said, protocol.Phase):
-                    phase = said.phase
+                    phase = attempt["phase"] = said.phase
                     if phase == "timing":
                         timed_since = time.monotonic()
                         self._guard.begin(telemetry.likeness(cell))
                     deadline = Deadline(float(limits[phase]))
                 elif isinstance(said, protocol.Measured):
-                    return self._believed(said, time.monotonic() - timed_since)
+                    evidence = self._children.ready.evidence if self._children.ready else ""
+                    return believed(said, time.monotonic() - timed_since, evidence)
                 elif isinstance(said, protocol.Failed):
                     return captures.told(said) if said.status == "capture_failed" else said
         except supervise.NoChild as reason:
             self._end(attempt, "infra_error", "infra", f"no child could be started: {reason}")
             raise _DeviceGone(str(reason), reason.final) from None
         except supervise.ChildTimedOut:
-            if self._child:
-                self._child.show_stacks()
-            log = self._log("")
+            child.show_stacks()
+            log = self._children.log()
             limit = float(limits["import" if phase == "spawn" else phase])
-            if self._child and not self._child.kill():
+            if not child.kill():
                 text = "its process could not be killed: the device is stuck"
                 self._end(attempt, "infra_error", "device", text, log=log)
                 raise _DeviceGone(text, final=True) from None
@@ -311,87 +334,57 @@ class DeviceActor:
                 self._end(attempt, "timed_out", "kernel", f"phase {phase} took more than {limit:g} s", log=log)
         except supervise.ChildDied as error:
             if self._captures.suspected(cell, call, phase) and error.code != -signal.SIGKILL:
-                words = self._last_words(error)
+                words = self._children.last_words(error)
                 ended = f"{error}; {words.what}" if words and words.what else str(error)
-                return captures.blamed(ids, f"ended the process ({ended})", self._log(""))
+                return captures.blamed(ids, f"ended the process ({ended})", self._children.log())
             self._died(attempt, error, phase)
         except supervise.ChildLied as error:
-            log = self._log("")
-            self._replace_child()
+            log = self._children.log()
+            self._children.replace()
             self._end(attempt, "crashed", "kernel", f"its process {error}", log=log)
         return None
-
-    def _believed(self, reply: protocol.Measured, wall_s: float) -> protocol.Measured:
-        """The reply without its samples, and with a flag that says why, where they cannot be true.  A simulated device
-        has a clock of its own."""
-        simulated = self._ready is not None and self._ready.evidence == "simulated"
-        why = None if simulated else plausible.refusal(reply.timing, wall_s)
-        if why is None:
-            return reply
-        flags = [*reply.facts.get("flags", []), f"not timed: {why}, by the supervisor's clock"]
-        return replace(reply, facts={**reply.facts, "flags": flags}, timing=plausible.without_samples(reply.timing))
 
     def _calibrate(self, order: dict[str, Any]) -> None:
         """What the device can do at best: exactly one `calibrated` event, with what was `found` or the `reason`."""
         try:
-            self._ensure_child()
+            child = self._children.child()
         except supervise.NoChild as reason:
             self._emit("calibrated", reason=f"no child could be started: {reason}", log="")
             return
-        assert self._child is not None
+        self._children.served = True
         self._guard.begin()
         step = lambda text: self._emit("calibrating", step=text)  # noqa: E731 - an event by another name
         try:
-            ended = supervised.follow(self._child, self._config["revision"], order, step)
+            ended = supervised.follow(child, self._config["revision"], order, step)
         except Exception as error:  # or nobody would hear of it before the deadline
             what = f"the farm's actor failed ({type(error).__name__}: {error})"
             ended = {"reason": what, "log": traceback.format_exc()}
         self._emit("calibrated", **ended, telemetry=self._guard.end())
         if "found" not in ended:
-            self._replace_child()
+            self._children.replace()
 
     def _died(self, attempt: dict[str, Any], error: supervise.ChildDied, phase: str) -> None:
         """A crash is the kernel's, but SIGKILL is first taken for somebody else's (an operator, the OOM killer), and
         what the vendor's runtime printed as it ended the process says more than a signal's number."""
         if phase == "spawn":  # an earlier cell's doing, or nobody's: this one had not begun
             text = f"its process ended with {error} before the cell began"
-            self._end(attempt, "infra_error", "infra", text, log=self._log(""))
+            self._end(attempt, "infra_error", "infra", text, log=self._children.log())
             return
         text = f"its process ended with {error} in phase {phase}"
-        fault = self._last_words(error)
+        fault = self._children.last_words(error)
         if fault:
             what = f"{fault.what}: {text}" if fault.what else text
-            self._end(attempt, fault.status, fault.owner, what, log=self._log(""))
+            self._end(attempt, fault.status, fault.owner, what, log=self._children.log())
             return
         first_kill = error.code == -9 and not attempt["last"]
-        self._end(attempt, "crashed", "infra" if first_kill else "kernel", text, log=self._log(""))
-
-    def _last_words(self, error: supervise.ChildDied) -> Fault | None:
-        """What the process that has died printed last means in the vendor's words."""
-        return self._placed.fault(self._child.log_tail(since_order=True) if self._child else "", error.code)
+        self._end(attempt, "crashed", "infra" if first_kill else "kernel", text, log=self._children.log())
 
     def _spends(self, attempt: dict[str, Any]) -> bool:
         """Whether the attempt's timing leaves a child that may time by no other method."""
         return methods.spends(self._captures.method(attempt["cell"]))
 
-    def _replace_child(self) -> None:
-        if self._child:
-            self._child.kill(grace=1.0)
-        self._let_go()
-
-    def _let_go(self) -> None:
-        """Part with the child.  `_ready` stays: it is whose the device's results are until the next child speaks."""
-        if self._child:
-            self._child.close()
-            self._stuck = self._stuck or not self._child.gone
-        self._child = None
-
-    def _log(self, trace: str) -> str:
-        tail = self._child.log_tail() if self._child else ""
-        return "\n".join(part for part in (trace, tail) if part)
-
     def _origin(self, started: float) -> dict[str, Any]:
-        ready = self._ready
+        ready = self._children.ready
         return {
             "target": ready.target if ready else None,
             "device": ready.device if ready else self._config["device"],
@@ -439,6 +432,16 @@ class DeviceActor:
             self._emit("judged", cell=index, attempt=number, **judged)
 
         self._judges.judge(request, done)
+
+
+def believed(reply: protocol.Measured, wall_s: float, evidence: str) -> protocol.Measured:
+    """The reply without its samples, and with a flag that says why, where they cannot be true of a phase that took
+    `wall_s` seconds by the supervisor's clock.  A simulated device has a clock of its own."""
+    why = None if evidence == "simulated" else plausible.refusal(reply.timing, wall_s)
+    if why is None:
+        return reply
+    flags = [*reply.facts.get("flags", []), f"not timed: {why}, by the supervisor's clock"]
+    return replace(reply, facts={**reply.facts, "flags": flags}, timing=plausible.without_samples(reply.timing))
 
 
 class _DeviceGone(Exception):

@@ -153,3 +153,7 @@ class Placed:
     @property
     def capture_may_kill(self) -> bool:
         return bool(getattr(self.real, "CAPTURE_MAY_KILL", False))
+
+    @property
+    def trial_capture(self) -> bool:
+        return backends.trial_capture(self.backend)

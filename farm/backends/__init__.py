@@ -13,8 +13,10 @@ A backend module has two sides.  The **host side** is what the supervisor and th
                                                      opened; None, or no such function: nothing can be told
     fault(text, code=None) -> Fault | None           what the vendor's words mean: of an exception, or, with the exit
                                                      code, of the last output of a process that died.  Pure
+    TRIAL_CAPTURE (bool, default False)              each call is captured in a child of its own before a graph of it
+                                                     is timed; what does not come through is timed by the fallback
     CAPTURE_MAY_KILL (bool, default False)           capturing a graph may end the process: a death while a graph is
-                                                     timed is taken for that first, and the cell timed by events
+                                                     timed is taken for that first, and the cell timed by the fallback
     FALLBACK_TIMING (default "events")               the method that times what cannot be captured in a graph
     child_options(deadlines) -> dict                 more options for `open_session`, made of the phases' deadlines
     unfit(device_id) -> str                          why the vendor's own health check speaks against it; "" for fit
@@ -91,6 +93,11 @@ def get(name: str) -> ModuleType:
         hint = f'; did you mean "{near[0]}"?' if near else ""
         raise BackendError(f'--backend: "{name}" is not a backend (known: {", ".join(known())}){hint}')
     return importlib.import_module(f"farm.backends.{name}")
+
+
+def trial_capture(name: str) -> bool:
+    """Whether the backend's devices want each capture tried in a child of its own first."""
+    return bool(getattr(get(name), "TRIAL_CAPTURE", False))
 
 
 def usable(name: str) -> ModuleType:

@@ -34,7 +34,8 @@ _ASCEND_ERROR = (
 @dataclass(frozen=True)
 class Behaviour:
     """How a vendor's device fails.  `signal`: the process ends by it, after `text` on standard error, and no exception
-    is seen; else an exception of that text.  `graph_only`: where a graph is captured, and there only."""
+    is seen; else an exception of that text.  `graph_only`: where a graph is captured, and there only, in a trial too.
+    `differs`: the capture is made, and a trial finds its replays wrong."""
 
     text: str
     phase: str = "check"
@@ -42,6 +43,7 @@ class Behaviour:
     hangs: bool = False
     error: str = "RuntimeError"
     graph_only: bool = False
+    differs: bool = False
 
 
 def _ascend(code: int, what: str) -> Behaviour:
@@ -94,6 +96,13 @@ FAULTS: dict[tuple[str, str], Behaviour] = {
     ),
 }  # fmt: skip
 FAULTS[("rocm", "aicore")] = FAULTS[("rocm", "abort")]
+FAULTS[("rocm", "capture_refused")] = Behaviour(
+    "HIP error: operation not permitted when stream is capturing", "timing", error="AcceleratorError", graph_only=True
+)
+FAULTS[("rocm", "capture_hang")] = Behaviour("", "timing", hangs=True, graph_only=True)
+FAULTS[("rocm", "capture_differs")] = Behaviour(
+    "replays gave other outputs than the call", "timing", graph_only=True, differs=True
+)
 HANG = Behaviour("", hangs=True)
 
 

@@ -19,7 +19,10 @@ A cell's script is a mapping; what is not there does not happen:
                          and xid (list), which it adds to its counters; with until_try, only in tries below that number
     keep_mib, keep_s     device memory that stays in use when the process ends, and for how long (else for good)
     fault                fail as a device of the backend that is played does: illegal_access, hang, ub_overflow, aicore,
-                         abort, capture (`farm.backends._simulated`); classified by that backend's own `fault`
+                         abort, capture (`farm.backends._simulated`); classified by that backend's own `fault`.  Where
+                         rocm is played also capture_refused, capture_hang, capture_differs
+    passes_trial         the fault is not met in a trial of the cell's capture (true)
+    after_trials         it is met only in a trial that is not the first of its process (true)
 
 A node's configuration may say `simulate:` and a backend; its devices are then fakes that play devices of that backend
 (option `as`): target, identity and failures are the vendor's, the name begins with `simulated`.
@@ -44,7 +47,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.backends import HostDevice, Identity, _simulated
-from farm.child.protocol import Failed, Measured, Message, Phase, Run
+from farm.child.protocol import Failed, Measured, Message, Phase, Run, Trial, Tried
 from farm.guard.telemetry import Counters, Process, Sample
 from farm.timing.methods import spends
 
@@ -152,14 +155,17 @@ class SimSession:
         self.pipe: int | None = None  # the protocol's own descriptor, from `farm.child`; for lies
         self._leaks: list[bytes] = []
         self._profiled = False
+        self._trials = 0
         self._tries: tuple[Any, int] = (None, 0)  # (attempt, how often it was run in this process)
 
-    def run(self, message: Run, say: Callable[[Message], None]) -> Measured | Failed:
-        """One attempt, as scripted."""
+    def run(self, message: Run, say: Callable[[Message], None]) -> Measured | Tried | Failed:
+        """One attempt, or one trial of its capture, as scripted."""
         script = dict(message.call.get("sim") or {})
         if "until_attempt" in script and message.attempt >= int(script["until_attempt"]):
             script = {k: v for k, v in script.items() if k in ("time_us", "noise", "wall_s", "telemetry")}
-        self._show(message, script)
+        trial = isinstance(message, Trial)
+        if not trial:
+            self._show(message, script)
         method = message.call.get("timing_override") or message.cell["timing"]["method"]
         try:
             fault = _simulated.behaviour(self.plays or "cuda", str(script["fault"])) if "fault" in script else None
@@ -169,7 +175,8 @@ class SimSession:
             reason = f"a process that the profiler has spent was asked to time by {method}"
             return Failed(message.revision, message.round, message.attempt, "infra_error", "harness", reason)
         for phase in ("import", "compile", "check"):
-            say(Phase(message.revision, message.round, message.attempt, phase))
+            if not (trial and phase == "check"):  # what a first call meets it meets as soon as there is one
+                say(Phase(message.revision, message.round, message.attempt, phase))
             if script.get("hang") == phase or (script.get("hang") is True and phase == "check"):
                 time.sleep(1e6)
             if fault and fault.phase == phase:
@@ -199,8 +206,17 @@ class SimSession:
             say(Phase(message.revision, message.round, message.attempt, "timing"))
             if script.get("hang") == "timing":
                 time.sleep(1e6)
+            self._trials += trial
+            if trial and script.get("passes_trial"):
+                fault = None
+            if script.get("after_trials") and not (trial and self._trials > 1):
+                fault = None
+            if trial and fault and fault.differs:
+                return Tried(message.revision, message.round, message.attempt, fault.text, 0.0)
             if fault and fault.phase == "timing" and (method == "rotating_graph" or not fault.graph_only):
                 return self._fail(message, fault)
+        if trial:
+            return Tried(message.revision, message.round, message.attempt, "", float(script.get("compile_s", 0.0)))
         outputs = _outputs(message, float(script.get("error", 0.0)), int(script.get("unwritten", 0)))
         facts = {"mode_resolved": message.cell["mode"], "launch": {"kernels": []}, "flags": [], "check_s": 0.0}
         timing = self._timing(script, method, samples)

@@ -106,13 +106,13 @@ def main(argv: list[str]) -> int:
         message, nonce = protocol.decode_stamped(line)
         if isinstance(message, protocol.Exit):
             break
-        if isinstance(message, protocol.Run):
+        if isinstance(message, protocol.Run):  # a trial too
             reply = session.run(message, say)
             sys.stdout.flush()
             sys.stderr.flush()
             say(reply)
             if (isinstance(reply, protocol.Failed) and reply.fatal) or (
-                isinstance(reply, protocol.Measured) and reply.spent
+                isinstance(reply, (protocol.Measured, protocol.Tried)) and reply.spent
             ):
                 break
         if isinstance(message, protocol.Calibrate):

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 #: 2: answers carry their order's nonce, a measurement says whether its process is spent, calibrations.
-#: 3: a child says what its results prove.
-VERSION = 3
+#: 3: a child says what its results prove.  4: trials of a capture.
+VERSION = 4
 #: The phases of a child's life and of an attempt, in order; each has a deadline of its own.
 PHASES = ("spawn", "import", "compile", "check", "timing", "teardown")
 
@@ -58,6 +58,14 @@ class Run:
     call: dict[str, Any]  # positional: names in order; keywords: name -> value; optional: keywords if taken
     out_dir: str
     work: dict[str, Any] = field(default_factory=dict)  # model bytes, for buffer rotation
+
+
+@dataclass(frozen=True)
+class Trial(Run):
+    """Supervisor to child: capture the cell's call in a graph and replay it.  Nothing is measured, and no cell ends by
+    it."""
+
+    kind: ClassVar[str] = "trial"
 
 
 @dataclass(frozen=True)
@@ -127,6 +135,20 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Tried:
+    """Child to supervisor: a capture was made and replayed.  `differs`: what its replays got wrong, "" for nothing.  A
+    trial that ends otherwise ends in `Failed`."""
+
+    kind: ClassVar[str] = "tried"
+    revision: str
+    round: int
+    attempt: int
+    differs: str
+    compile_s: float | None = None  # of the first call, which compiled
+    spent: bool = False  # as in Measured
+
+
+@dataclass(frozen=True)
 class Calibrated:
     """Child to supervisor: what `farm.calibration.procedure.calibrate` found."""
 
@@ -152,9 +174,9 @@ class Failed:
     fatal: bool = False  # the device context is lost: the child ends itself
 
 
-Message = Run | Calibrate | Exit | Ready | Unusable | Phase | Measured | Calibrated | Failed
+Message = Run | Trial | Calibrate | Exit | Ready | Unusable | Phase | Measured | Tried | Calibrated | Failed
 _KINDS: dict[str, Any] = {
-    c.kind: c for c in (Run, Calibrate, Exit, Ready, Unusable, Phase, Measured, Calibrated, Failed)
+    c.kind: c for c in (Run, Trial, Calibrate, Exit, Ready, Unusable, Phase, Measured, Tried, Calibrated, Failed)
 }
 
 

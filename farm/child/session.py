@@ -17,7 +17,7 @@ from farm.child import calling, failures, tensors, traffic
 from farm.child.checked import Calls
 from farm.child.findings import disqualifying
 from farm.child.integrity import Watch
-from farm.child.protocol import Failed, Measured, Message, Phase, Run
+from farm.child.protocol import Failed, Measured, Message, Phase, Run, Trial, Tried
 
 Say = Callable[[Message], None]
 _TRACE_LINES = 40
@@ -64,8 +64,9 @@ class TorchSession:
         _bind_early(timing_methods)
         self.watch = Watch(device, self._held)
 
-    def run(self, message: Run, say: Say) -> Measured | Failed:
-        """One attempt; every end is a message, and an exception of the code under test never leaves this method."""
+    def run(self, message: Run, say: Say) -> Measured | Tried | Failed:
+        """One attempt, or one trial of its capture; every end is a message, and an exception of the code under test
+        never leaves this method."""
         reply = self._once(message, say)
         if isinstance(reply, Failed) and reply.status == "out_of_memory":
             # Not the kernel's fault while the farm holds what it could give back.
@@ -80,10 +81,10 @@ class TorchSession:
                                 reason=f"it keeps {kept:.0f} MiB of the device's memory after its calls")  # fmt: skip
         return reply
 
-    def _once(self, message: Run, say: Say, lean: bool = False) -> Measured | Failed:
+    def _once(self, message: Run, say: Say, lean: bool = False) -> Measured | Tried | Failed:
         attempt = _Attempt(self, message, say, lean)
         try:
-            return attempt.run()
+            return attempt.trial() if isinstance(message, Trial) else attempt.run()
         except calling.Unsupported as reason:
             return attempt.failed("unsupported", "kernel", str(reason))
         except Exception as error:
@@ -169,9 +170,7 @@ class _Attempt:
             # The first call compiles.  It runs apart, so that the checked call's memory and time are its own.  Every
             # call has tensors of its own: one that overwrites its inputs must not prepare the next one's.
             self.enter("compile")
-            problem = self.make()
-            self.facts["compile_s"] = self.timed(lambda: self._drop(problem.run(function)))
-            del problem
+            self.facts["compile_s"] = self.first_call(function)
             self.facts["peak_memory_mib"] = self.peak_memory(function)
         self.enter("check")
         outputs = self.check(function)
@@ -203,6 +202,11 @@ class _Attempt:
         action()
         self.synchronize()
         return round(time.perf_counter() - start, 6)
+
+    def first_call(self, function: Callable[..., Any]) -> float:
+        """Seconds of a call that may compile, over tensors of its own."""
+        problem = self.make()
+        return self.timed(lambda: self._drop(problem.run(function)))
 
     def peak_memory(self, function: Callable[..., Any]) -> float:
         """MiB (2^20 bytes) that one plain call takes beyond what was there, its outputs included.  Not in the checked
@@ -319,18 +323,7 @@ class _Attempt:
         self.enter("timing")
         self.problem = self.make()
         try:
-            result = measure(
-                method,
-                function,
-                self.problem,
-                device=self.s.device,
-                cache_bytes=self.s.cache_bytes,
-                bytes_moved=int(self.m.work.get("bytes_moved", 0)),
-                policy=policy,
-                nodes=self.s.graph_nodes,
-                max_launches=self.s.max_graph_launches,
-                recorder=self.s.recorder,
-            )
+            result = measure(method, function, self.problem, **self.given())
         except CaptureFailed as error:
             raise failures.CaptureFailed(str(error)) from error
         out = told(result)
@@ -343,6 +336,41 @@ class _Attempt:
         if not all(_same_bits(a, b) for a, b in zip(timed, checked)):
             out["timed_outputs"] = self.write(timed, "timed")
         return out
+
+    def given(self) -> dict[str, Any]:
+        """What a timing policy has of the device and of the cell, but for its tensors."""
+        return {
+            "device": self.s.device,
+            "cache_bytes": self.s.cache_bytes,
+            "bytes_moved": int(self.m.work.get("bytes_moved", 0)),
+            "policy": dict(self.m.cell["timing"]),
+            "nodes": self.s.graph_nodes,
+            "max_launches": self.s.max_graph_launches,
+            "recorder": self.s.recorder,
+        }
+
+    def trial(self) -> Tried:
+        """Capture the call and replay it: from the phase `timing` on the process may end of that.  No output is
+        written."""
+        from farm.child.timed import bench_of
+        from farm.timing.policies import CaptureFailed
+        from farm.timing.policies.trial import try_capture
+
+        self.s.watch.mark()
+        self.enter("import")
+        resolved, _ = self.s.function(self.m.call["provider"], self.m.cell["op"])
+        function = calling.bind(resolved, self.m.call)
+        self.enter("compile")
+        compile_s = self.first_call(function)
+        self.enter("timing")
+        self.problem = self.make()
+        try:
+            differs = try_capture(bench_of(function, self.problem, **self.given()))
+        except CaptureFailed as error:
+            raise failures.CaptureFailed(str(error)) from error
+        self.problem = None
+        spent = bool(self.s.watch.remains())  # what it switched is put back by `_once`, and the cell will tell it
+        return Tried(self.m.revision, self.m.round, self.m.attempt, differs, compile_s, spent)
 
     def release(self) -> None:
         """Give the attempt's memory back to the allocator."""

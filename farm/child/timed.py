@@ -84,9 +84,8 @@ def measure(
     WrongAnswer where timed launches give the same outputs whatever their inputs.  That they do so once may be the data
     (a norm of rows that differ in scale alone), so it is asked again over random values.
     """
-    bench = Bench(function, lambda: copied(problem), device, cache_bytes, bytes_moved, policy,
-                  other=lambda n: rolled(problem, n), nodes=nodes or (lambda graph: None),
-                  max_launches=max_launches, recorder=recorder)  # fmt: skip
+    bench = bench_of(function, problem, device=device, cache_bytes=cache_bytes, bytes_moved=bytes_moved, policy=policy,
+                     nodes=nodes, max_launches=max_launches, recorder=recorder)  # fmt: skip
     try:
         result = POLICIES[method](bench)
     except Unusable as reason:
@@ -101,6 +100,24 @@ def measure(
         if deaf(POLICIES[method](replace(bench, other=lambda n: drawn(problem, n), policy=short))):
             raise WrongAnswer("timed launches gave the same outputs for other inputs: they are not computed from them")
     return result
+
+
+def bench_of(
+    function: Callable[..., Any],
+    problem: Problem,
+    *,
+    device: torch.device,
+    cache_bytes: int,
+    bytes_moved: int,
+    policy: dict[str, Any],
+    nodes: Callable[[Any], dict[str, int] | None] | None = None,
+    max_launches: int | None = None,
+    recorder: Callable[[], Recorder] | None = None,
+) -> Bench:
+    """What a policy works on, over buffer sets made from `problem`, which no call ever gets; see `measure`."""
+    return Bench(function, lambda: copied(problem), device, cache_bytes, bytes_moved, policy,
+                 other=lambda n: rolled(problem, n), nodes=nodes or (lambda graph: None),
+                 max_launches=max_launches, recorder=recorder)  # fmt: skip
 
 
 def deaf(result: TimingResult) -> bool:

@@ -31,7 +31,9 @@ LOOKED_FOR = (
 
 def _python() -> Said:
     """This interpreter, and which of the distributions are installed beside it."""
-    header = Path(sysconfig.get_path("include"), "Python.h").is_file()
+    scheme = sysconfig.get_default_scheme()  # Debian's own names a folder without headers; Triton passes it by as well
+    include = sysconfig.get_path("include", "posix_prefix" if scheme == "posix_local" else scheme)
+    header = Path(include, "Python.h").is_file()
     found = {name: version for name in LOOKED_FOR if (version := _installed(name))}
     data = {"executable": sys.executable, "machine": platform.machine(), "header": header, "distributions": found}
     return platform.python_version(), data

@@ -47,8 +47,21 @@ def _amdsmi(f: Facts, b: BackendFacts) -> Findings:
         yield warn("rocm-amdsmi-missing", SECTION, what, install)
 
 
+#: With torch for an older ROCm small graphs too were seen to end the process (pytorch/helion#3471, read 2026-11-21).
+GRAPHS_SINCE = (7, 2)
+
+
 def environment(f: Facts, b: BackendFacts, e: Environment) -> Findings:
     hip, installed = str(e.trial("torch").data.get("hip", "")), b.stack
+    release = [int(n) for n in hip.split(".")[:2] if n.isdigit()]
+    if len(release) == 2 and tuple(release) < GRAPHS_SINCE:
+        what = (
+            f"torch is built for ROCm {hip}, with which captures of graphs were seen to end the process: a call that "
+        )
+        what += "does not come through its trial is timed by events, which read some us more than the kernel takes"
+        newer = ".".join(map(str, GRAPHS_SINCE))
+        cure = f"install the torch for ROCm {newer} or newer, with a ROCm that goes with it"
+        yield note("rocm-graphs", titled(e, SECTION), what, cure)
     ours, theirs = hip.split(".")[:2], installed.split(".")[:2]
     if hip and installed and ours != theirs:
         what = f"torch is built for ROCm {hip}, {b.stack_folder} is {installed}"

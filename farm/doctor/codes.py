@@ -121,6 +121,7 @@ CODES: Mapping[str, str] = {
     "rocm-mask-cuda": "CUDA_VISIBLE_DEVICES is set on an AMD host",
     "rocm-gfx-override": "HSA_OVERRIDE_GFX_VERSION is set",
     "rocm-version": "torch's ROCm is not the host's",
+    "rocm-graphs": "a ROCm whose graphs were seen to end processes",
     "rocm-numa-balancing": "the kernel moves memory between NUMA nodes",
     # Ascend
     "ascend-cann-missing": "CANN is not installed",

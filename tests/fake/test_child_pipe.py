@@ -11,7 +11,7 @@ import pytest
 from farm_process import is_dead, wait_for
 
 from farm.actor import supervise
-from farm.actor.device import DeviceActor
+from farm.actor.device import believed
 from farm.child import protocol
 from farm.deadline import Deadline
 
@@ -98,10 +98,8 @@ def test_a_daemon_ends_with_the_child_that_started_it_also_one_that_is_gone(star
 
 def test_samples_that_the_supervisors_clock_contradicts_are_dropped_and_told() -> None:
     def told(evidence: str) -> protocol.Measured:
-        actor = DeviceActor.__new__(DeviceActor)
-        actor._ready = protocol.Ready(protocol.VERSION, 1, {}, "device", {}, evidence)
         timing = {"method": "host", "samples_us": [1e6] * 20, "launches": 1}
-        return actor._believed(protocol.Measured("r", 0, 1, [], {"flags": ["a"]}, timing), 0.5)
+        return believed(protocol.Measured("r", 0, 1, [], {"flags": ["a"]}, timing), 0.5, evidence)
 
     refused = told("executed")
     assert refused.timing["samples_us"] == []

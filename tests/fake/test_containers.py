@@ -111,7 +111,7 @@ def test_a_documented_command_line_runs_a_cell(
     measured, judged = one.run()
     assert judged["status"] == "passed", judged
     assert measured["timing"]["samples_us"]
-    child = one.actor._child
+    child = one.actor._children.current
     assert child is not None
     variables = dict(
         pair.split("=", 1) for pair in Path(f"/proc/{child.device_pid}/environ").read_text().split("\0") if "=" in pair
@@ -171,7 +171,7 @@ def test_a_container_outlives_its_killed_client_until_it_is_ended_by_name(device
     one = device(DOCKER)
     one.up()
     (first,) = containers_alive(containers)
-    child = one.actor._child
+    child = one.actor._children.current
     assert child is not None
     assert child.device_pid == first != child.pid
     _, ended = one.run({"hang": True}, deadlines={"check": 1})
@@ -219,7 +219,7 @@ def test_beside_a_container_that_goes_on_nothing_is_measured(device: Start, cont
     one = device(DOCKER)
     one.up()
     (pid,) = containers_alive(containers)
-    child = one.actor._child
+    child = one.actor._children.current
     assert child is not None
     os.kill(child.pid, signal.SIGKILL)  # the client, by whomever: what it stood for still has the device
     wait_for("the client's end", lambda: not child.alive, 10)

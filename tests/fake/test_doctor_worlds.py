@@ -148,7 +148,7 @@ def amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(tmp_path, monkeypatch, "rocm")
     monkeypatch.setenv("STUB_AMD", "MI300X")
     monkeypatch.setenv("STUB_AMD_GPUS", "2")
-    world.torch(version="2.9.0+rocm7.1", hip="7.1.1", gpus=2, gcn="gfx942", kernels=["gfx942", "gfx950"])
+    world.torch(version="2.9.0+rocm7.2", hip="7.2.1", gpus=2, gcn="gfx942", kernels=["gfx942", "gfx950"])
     world.triton("hip")
     world.files("/dev/kfd", "/dev/dri/renderD128", "/sys/module/amdgpu")
     return world
@@ -251,7 +251,7 @@ def test_device_files_of_a_group_that_one_is_not_in(amd: World) -> None:
 def test_partitions_that_the_configuration_does_not_expect(amd: World) -> None:
     amd.stub("amdsmi", "amd-smi")
     amd.patch.setenv("STUB_AMD_MODE", "cpx-nps4")
-    amd.torch(version="2.9.0+rocm7.1", hip="7.1.1", gpus=16, gcn="gfx942", kernels=["gfx942"])
+    amd.torch(version="2.9.0+rocm7.2", hip="7.2.1", gpus=16, gcn="gfx942", kernels=["gfx942"])
     amd.config["expect"] = {"model": "MI300X", "partition": "spx-nps1"}
     found = amd.look()
     assert accused(found) == {"node-expect": Level.FAIL}

@@ -145,7 +145,8 @@ def test_a_host_that_cannot_be_read_is_no_reason_to_fall(device: Start, monkeypa
 
 @pytest.fixture
 def rocm_faults(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What these tests need of a vendor's words, so that they hold whatever the backend learns."""
+    """What these tests need of a vendor's words, so that they hold whatever the backend learns; without trials
+    (test_trial_captures.py), so that a capture kills the process that was to be timed."""
 
     def fault(text: str, code: int | None = None) -> Fault | None:
         if "Memory access fault by GPU" in text:
@@ -154,6 +155,7 @@ def rocm_faults(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(rocm, "fault", fault, raising=False)
     monkeypatch.setattr(rocm, "CAPTURE_MAY_KILL", True, raising=False)
+    monkeypatch.setattr(rocm, "TRIAL_CAPTURE", False)
 
 
 def test_the_vendors_words_on_a_dying_process_win(device: Start, rocm_faults: None) -> None:
@@ -193,7 +195,7 @@ def test_an_earlier_cells_words_are_not_the_next_ones(device: Start, rocm_faults
     one = device(rocm_node())
     one.up()
     one.run({"lie": "", "wall_s": 0.0})
-    child = one.actor._child
+    child = one.actor._children.current
     assert child is not None
     child._log.write(b"Memory access fault by GPU node-2\n")
     child._log.flush()
@@ -255,6 +257,7 @@ def test_the_backends_that_exist_answer_what_the_actor_asks() -> None:
         fault = getattr(module, "fault", None)
         assert fault is None or fault("its process ended", 1) is None, name
         assert isinstance(getattr(module, "CAPTURE_MAY_KILL", False), bool)
+        assert isinstance(getattr(module, "TRIAL_CAPTURE", False), bool)
 
 
 def test_the_shipped_provider_is_the_one_that_runs_whatever_the_node_has(

@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import capture_faults
 import pytest
 
 from farm.backends import _amdsmi, _kfd, rocm
@@ -143,6 +144,15 @@ def test_a_bad_access_costs_its_cell_and_no_more(tmp_path: Path, monkeypatch: py
     assert "memory access" in by_provider["wild"]["reason"].lower()
     downs = [e for e in Store(tmp_path / "store").run("last").journal() if e["event"] == "device_down"]
     assert json.dumps(downs) == "[]"
+
+
+def test_what_a_capture_kills_stops_or_spoils_is_timed_by_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, journal = capture_faults.run("rocm", tmp_path, monkeypatch)
+    for row in sorted(rows, key=lambda r: r["cell_id"]):
+        print(row["cell_id"], row["timing_method"], row["flags"])  # with -s: what this ROCm refuses, and how
+    capture_faults.assert_each_is_timed_as_its_trial_says(rows, journal)
 
 
 def test_a_graph_of_as_many_launches_as_we_allow_lives() -> None:

@@ -119,10 +119,10 @@ ROCM = supervisors(
     trials(
         _with(
             "rocm", tool_path="/opt/rocm/bin/amd-smi", driver="/sys/module/amdgpu", pci=8,
-            files=(DeviceFile("/dev/kfd"), DeviceFile("/dev/dri/renderD128")), stack_folder="/opt/rocm", stack="7.1.1",
-            devices=_devices(8, "AMD Instinct MI300X", driver="6.14.14", stack="7.1.1"),
+            files=(DeviceFile("/dev/kfd"), DeviceFile("/dev/dri/renderD128")), stack_folder="/opt/rocm", stack="7.2.1",
+            devices=_devices(8, "AMD Instinct MI300X", driver="6.14.14", stack="7.2.1"),
         ),
-        torch=Trial("ok", "2.11.0+rocm7.1", {"built_for": "ROCm 7.1.2", "cuda": "", "hip": "7.1.2"}),
+        torch=Trial("ok", "2.11.0+rocm7.2", {"built_for": "ROCm 7.2.2", "cuda": "", "hip": "7.2.2"}),
         accelerator=Trial("ok", "rocm", {"kind": "rocm", "count": 8, "warnings": [], "architecture": "gfx942",
                                          "architectures": ["gfx90a", "gfx942", "gfx950"]}),
         driver=Trial("ok", "hip:gfx942"),

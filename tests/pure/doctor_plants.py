@@ -279,7 +279,7 @@ PLANTS: dict[str, tuple[Facts, str, Level, str]] = {
         trials(ROCM, torch=CUDA.environments[0].trial("torch")), "torch-other-vendor", F, "built for CUDA 13.0",
     ),
     "ROCm's torch on NVIDIA": (
-        trials(CUDA, torch=ROCM.environments[0].trial("torch")), "torch-other-vendor", F, "built for ROCm 7.1.2",
+        trials(CUDA, torch=ROCM.environments[0].trial("torch")), "torch-other-vendor", F, "built for ROCm 7.2.2",
     ),
     "CUDA's torch on Ascend": (
         trials(ASCEND, torch=CUDA.environments[0].trial("torch")), "torch-other-vendor", F, "these are Ascend devices",
@@ -336,8 +336,15 @@ PLANTS: dict[str, tuple[Facts, str, Level, str]] = {
     ),
     "CUDA's mask on AMD": (variable(ROCM, CUDA_VISIBLE_DEVICES="0"), "rocm-mask-cuda", W, "on an AMD host"),
     "gfx override": (variable(ROCM, HSA_OVERRIDE_GFX_VERSION="9.4.2"), "rocm-gfx-override", W, "another part"),
-    "another ROCm": (other(ROCM, "rocm", stack="6.4.3"), "rocm-version", W, "ROCm 7.1.2, /opt/rocm is 6.4.3"),
+    "another ROCm": (other(ROCM, "rocm", stack="6.4.3"), "rocm-version", W, "ROCm 7.2.2, /opt/rocm is 6.4.3"),
     "a neighbouring ROCm": (other(ROCM, "rocm", stack="7.0.2"), "rocm-version", N, "/opt/rocm is 7.0.2"),
+    "graphs that end processes": (
+        trials(
+            other(ROCM, "rocm", stack="7.1.1"),
+            torch=Trial("ok", "2.9.0+rocm7.1", {"built_for": "ROCm 7.1.2", "cuda": "", "hip": "7.1.2"}),
+        ),
+        "rocm-graphs", N, "timed by events",
+    ),
     "numa balancing": (system(ROCM, numa_balancing="1"), "rocm-numa-balancing", N, "numa_balancing=1"),
     # Ascend
     "no CANN": (NO_CANN, "ascend-cann-missing", F, "CANN is not installed"),

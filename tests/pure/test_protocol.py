@@ -16,6 +16,8 @@ from farm.child import protocol
 
 MESSAGES: list[protocol.Message] = [
     protocol.Run("abc", 0, 1, {"op": "x"}, [{"name": "x"}], {"positional": [1e-6]}, "/tmp/out", {"bytes_moved": 3}),
+    protocol.Trial("abc", 0, 1, {"op": "x"}, [{"name": "x"}], {"positional": [1e-6]}, "", {"bytes_moved": 3}),
+    protocol.Tried("abc", 0, 1, "", 2.5, True),
     protocol.Calibrate("abc", 0, 1, {"method": "rotating_graph"}, 40.0),
     protocol.Calibrated("abc", 0, 1, {"curve": [{"bytes": 1048576, "us": 1.5}]}),
     protocol.Exit(),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from fake_device import FakeApi
+from fake_device import FakeApi, norm
 
 from farm.backends import _mspti
 from farm.cell import Timing
@@ -55,10 +55,6 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Any]]:
     yield _mspti.recorder
     for running in _mspti._RECORDER:
         running._monitor.stop()
-
-
-def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight  # six kernels
 
 
 def problem(operation: str = "no-grad-forward") -> Problem:

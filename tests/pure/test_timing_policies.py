@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fake_device import FakeApi
+from fake_device import FakeApi, norm
 
 from farm.cell import Timing
 from farm.child import timed
@@ -32,10 +32,6 @@ def api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
     monkeypatch.setattr(graph, "MIN_REPLAY_US", 16.0)  # two rounds over eight sets
     monkeypatch.setattr(graph, "_FLOOR", {})
     return fake
-
-
-def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
 
 
 def problem(rows: int = 8, hidden: int = 32, operation: str = "no-grad-forward") -> Problem:

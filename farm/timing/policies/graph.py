@@ -71,9 +71,9 @@ def rotating_graph(bench: Bench) -> TimingResult:
     )
 
 
-def capture(bench: Bench, problems: list[Problem]) -> tuple[Any, list[tuple[Any, ...]], int]:
+def capture(bench: Bench, problems: list[Problem], rounds: int | None = None) -> tuple[Any, list[tuple[Any, ...]], int]:
     """(graph, outputs of each launch in it, how many): one call per buffer set, as often as a replay of MIN_REPLAY_US
-    needs and the device's graphs hold."""
+    needs, or `rounds` times, and the device's graphs hold."""
     api = bench.api
     stream = api.Stream(bench.device)
     stream.wait_stream(api.current_stream(bench.device))
@@ -87,7 +87,7 @@ def capture(bench: Bench, problems: list[Problem]) -> tuple[Any, list[tuple[Any,
             calls[0]()
             api.synchronize(bench.device)
             per_round = len(calls) * _least_us(bench)
-            rounds = min(64, max(1, -(-int(MIN_REPLAY_US) // max(1, int(per_round)))))
+            rounds = rounds or min(64, max(1, -(-int(MIN_REPLAY_US) // max(1, int(per_round)))))
             if bench.max_launches:
                 rounds = min(rounds, max(1, bench.max_launches // len(calls)))
             with api.graph(graph, stream=stream):
