@@ -12,9 +12,12 @@ counters, it says so and ends 4.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -102,11 +105,9 @@ def count(ncu: str, case: Case, subject: str, seconds: float) -> dict[str, Any]:
     table = ["--csv", "--page", "raw", "--print-units", "base", "--metrics", f"{READ},{WRITTEN}"]
     how = ["--clock-control", "none", "--profile-from-start", "off", "--target-processes", "all"]
     command = [ncu, *table, *how, *child]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired:
+    text = said(command, seconds)
+    if text is None:
         return {"cell": case.id, "subject": subject, "reason": f"took more than {seconds:.0f} s"}
-    text = done.stdout + done.stderr
     told = next((words for words in text.splitlines() if words.startswith("unsupported: ")), None)
     if told:
         return {"cell": case.id, "subject": subject, "reason": told}
@@ -116,6 +117,23 @@ def count(ncu: str, case: Case, subject: str, seconds: float) -> dict[str, Any]:
         if _PERMISSION in text:
             raise
         return {"cell": case.id, "subject": subject, "reason": str(reason)}
+
+
+def said(command: list[str], seconds: float) -> str | None:
+    """What a command printed; None where it did not end in time.  All of it is ended then: ncu, when it is killed,
+    leaves the process that it watched behind, which would stay on the device."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        return "".join(process.communicate(timeout=seconds))
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def child(data: dict[str, Any]) -> int:

@@ -4,10 +4,10 @@
 #   2. rotating_graph and events against the profiler                          OUT/timers.{json,txt,md}
 #   3. medians of the same cells over twelve fresh processes                   OUT/repeat.{json,txt,md}
 #   4. wrong kernels, all caught                                               OUT/mutants.{json,txt}
-#   5. right kernels, none accused, every input family                         OUT/store/runs/accused-*
+#   5. right kernels, none accused, every input family                         OUT/accused/parts.{json,txt}
 #   6. cheats, telemetry, memory, faults                                       OUT/hardware.txt
 # Needs torch and triton importable by python3, pytest for 6; seconds for 2 to 6 in TIMERS_S, REPEAT_S, MUTANTS_S,
-# ACCUSED_S, HARDWARE_S (0 leaves a part out); seeds of 5 in SEEDS, such as "0 1 2".
+# ACCUSED_S, HARDWARE_S (0 leaves a part out).
 set -u
 out=$1 python=${PYTHON:-python3}
 export PYTHONUNBUFFERED=1
@@ -26,11 +26,8 @@ timeout 100 "$python" -m farm calibrate --backend cuda --address inline --out "$
 [ "${MUTANTS_S:-120}" = 0 ] || "$python" -m benchmarks.mutants --device cuda --budget "${MUTANTS_S:-120}" --out "$out" 2>&1 |
   tail -6 | cut -c1-170
 
-for seed in ${SEEDS:-0 1 2}; do
-  [ "${ACCUSED_S:-300}" = 0 ] || timeout "${ACCUSED_S:-300}" "$python" -m farm run matrices/no_false_accusation.yaml \
-    --backend cuda --address inline --strict-peers --select "seed=$seed" --run-id "accused-$seed" --no-page \
-    --out "$out/store" 2>&1 | grep -v done, | tail -12 | cut -c1-220
-done
+[ "${ACCUSED_S:-600}" = 0 ] || "$python" -m benchmarks.parts matrices/no_false_accusation.yaml --seconds "${ACCUSED_S:-600}" \
+  --out "$out/accused" 2>&1 | tail -30 | cut -c1-220
 
 [ "${HARDWARE_S:-200}" = 0 ] || timeout "${HARDWARE_S:-200}" "$python" -m pytest -q -s -p no:cacheprovider tests/hardware \
   > "$out/hardware.txt" 2>&1

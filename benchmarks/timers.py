@@ -52,6 +52,8 @@ REPEATED = (
 )
 #: Of the budget, what filling caches may take at most.
 WARM_SHARE = 0.25
+#: A process of the second part that takes so many times as long as the longest before it is ended.
+HUNG = 3.0
 
 
 def planned(op: str) -> list[Case]:
@@ -112,19 +114,29 @@ def compare(options: argparse.Namespace, budget: Deadline) -> dict[str, Any]:
 
 
 def repeat(options: argparse.Namespace, budget: Deadline) -> dict[str, Any]:
-    """The second part: the same cells in so many fresh processes, one after the other."""
+    """The second part: the same cells in so many fresh processes, one after the other.
+
+    Each may take what is left: an even share of a short budget would cut every one of them off before its last cells,
+    and a cell counts only where all processes measured it.  One that hangs costs three times the longest before it.
+    """
     medians: dict[str, list[float]] = {}
     hosts: list[Event] = []
+    longest = 0.0
     for n in range(options.repeat):
+        if budget.remaining < processes.LEAST_S:
+            print(f"process {n + 1} of {options.repeat}: not started, the time is up", flush=True)
+            break
         begun = time.monotonic()
         plan = {"items": repeated(options.providers), "policy": policy(options.max_seconds)}
-        events = processes.supervise(plan, cases.share(budget.remaining, options.repeat - n), program=PROGRAM)
+        allowed = min(budget.remaining, max(HUNG * longest, HUNG * processes.LEAST_S)) if n else budget.remaining
+        events = processes.supervise(plan, allowed, program=PROGRAM)
         no_device(events)
         hosts += [e for e in events if e["event"] in ("host", "end")]
         for row in rows_of(events):
             us = row["us"].get("rotating_graph")
             if us:
                 medians.setdefault(f"{row['case']} {row['provider']}", []).append(us)
+        longest = max(longest, time.monotonic() - begun)
         print(f"process {n + 1} of {options.repeat}: {time.monotonic() - begun:.1f} s", flush=True)
         save(options.out, "repeat", agreement.repeated(medians, options.repeat), hosts)
     return agreement.repeated(medians, options.repeat)

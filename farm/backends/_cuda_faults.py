@@ -54,7 +54,8 @@ _ERRORS = (
     _Error(701, ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "cudaErrorLaunchOutOfResources"),
            ("too many resources requested for launch",), "compile_error", _KERNEL, lost=False),  # as Triton calls it
     _Error(2, ("CUDA_ERROR_OUT_OF_MEMORY", "cudaErrorMemoryAllocation"), ("cuda out of memory",
-           "cuda error: out of memory"), "out_of_memory", _KERNEL, lost=False),
+           "cuda error: out of memory", "cuda driver error: out of memory", "[cuda]: out of memory"), "out_of_memory",
+           _KERNEL, lost=False),
     _Error(209, ("CUDA_ERROR_NO_BINARY_FOR_GPU", "cudaErrorNoKernelImageForDevice"),
            ("no kernel image is available",), "unsupported", _KERNEL, lost=False),
     _Error(222, ("CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "cudaErrorUnsupportedPtxVersion"),
@@ -74,7 +75,8 @@ _ERRORS = (
            ("cuda-capable device(s) is/are busy or unavailable",), "infra_error", _INFRA),
     _Error(100, ("CUDA_ERROR_NO_DEVICE", "cudaErrorNoDevice"), ("no cuda-capable device is detected",
            "no cuda gpus are available"), "infra_error", _INFRA),
-    _Error(999, ("CUDA_ERROR_UNKNOWN", "cudaErrorUnknown"), ("cuda error: unknown error",), "infra_error", _DEVICE),
+    _Error(999, ("CUDA_ERROR_UNKNOWN", "cudaErrorUnknown"), ("cuda error: unknown error", "[cuda]: unknown error"),
+           "infra_error", _DEVICE),
 )  # fmt: skip
 
 _XID = re.compile(r"\bXid\b(?:\s*\([^)]*\))?[:\s]+(\d+)")

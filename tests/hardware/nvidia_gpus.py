@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-
 import pytest
+
+from farm.backends import cuda
 
 
 def count() -> int:
-    """How many GPUs this host lists; 0 where the tool is absent, fails, or does not answer in time."""
-    tool = shutil.which("nvidia-smi")
-    if not tool:
-        return 0
-    try:
-        listed = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=30, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return listed.count("GPU ")
+    """How many devices CUDA_VISIBLE_DEVICES leaves of those that nvidia-smi lists; 0 where the tool is absent or fails,
+    or does not answer in time."""
+    return len(cuda.detect())
 
 
 def need() -> None:

@@ -61,7 +61,7 @@ def by_node(run: FarmRun, event: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_one_matrix_over_both(cluster: NodesCluster, tmp_path: Path) -> None:
-    run = run_of(cluster, tmp_path / "run", 6)
+    run = run_of(cluster, tmp_path / "run", 12)  # so many that the node which is up later has its share
     try:
         assert run.wait(240) == 0, run.said()
         rows = run.rows()
@@ -76,7 +76,7 @@ def test_one_matrix_over_both(cluster: NodesCluster, tmp_path: Path) -> None:
 
 
 def test_a_node_killed_in_the_middle_loses_nothing(cluster: NodesCluster, tmp_path: Path) -> None:
-    run = run_of(cluster, tmp_path / "run", 24)
+    run = run_of(cluster, tmp_path / "run", 20)
     try:
         wait_for("cells measured on the node that is about to be lost", lambda: by_node(run, "measured")["gpu1"], 180)
         cluster.lose("gpu1")

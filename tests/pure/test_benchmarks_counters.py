@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,15 @@ def test_a_driver_that_refuses_ends_it(
     fake_ncu(tmp_path, "==ERROR== ERR_NVGPUCTRPERM", monkeypatch)
     assert counters.main(["--out", str(tmp_path / "out")]) == 4
     assert "counters cannot be read here: the driver does not let" in capsys.readouterr().out
+
+
+def test_what_ncu_watched_ends_with_it_when_the_time_is_up(tmp_path: Path) -> None:
+    """A process that stays on the device would be beside every cell that is timed after it."""
+    mark = f"60.{secrets.randbelow(10**9):09d}"
+    assert counters.said(["sh", "-c", f"echo begun; sleep {mark} & wait"], 0.5) is None
+    commands = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
+    assert not any(mark.encode() in words and words.startswith(b"sleep") for words in commands)
+    assert counters.said(["sh", "-c", "echo out; echo err >&2"], 20.0) == "out\nerr\n"
 
 
 def test_a_host_without_ncu_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

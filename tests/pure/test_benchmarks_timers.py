@@ -13,6 +13,7 @@ import torch
 
 from benchmarks import agreement, cases, child, timers, timers_child
 from benchmarks.agreement import allowed_us, compared, judged, repeated, robust_sd
+from farm.deadline import Deadline
 from farm.timing.policies import Bench, TimingResult
 
 
@@ -131,6 +132,39 @@ def test_the_report_holds_every_median(tmp_path: Path) -> None:
     timers.save(tmp_path, "repeat", found, [])
     assert json.loads((tmp_path / "repeat.json").read_text())["cells"][0]["medians"] == [10.0, 11.0]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["repeat.json", "repeat.md", "repeat.txt"]
+
+
+def fake_processes(monkeypatch: pytest.MonkeyPatch, takes_s: float, clock: list[float]) -> list[float]:
+    """Each process takes so long by a clock of the test's own and reaches every cell where it may; gives what each was
+    allowed."""
+    allowed: list[float] = []
+
+    def supervise(plan: dict[str, Any], seconds: float, **_: Any) -> list[dict[str, Any]]:
+        allowed.append(seconds)
+        clock[0] += min(takes_s, seconds)
+        reached = plan["items"] if seconds >= takes_s else plan["items"][: len(plan["items"]) // 2]
+        return [event(cases.case_of(i["case"]).id, s, us=10.0) for i in reached for s in i["subjects"]]
+
+    monkeypatch.setattr(timers.processes, "supervise", supervise)
+    monkeypatch.setattr(timers.time, "monotonic", lambda: clock[0])
+    return allowed
+
+
+def test_no_process_of_a_short_budget_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An even share of 120 s for twelve processes is less than a process takes, and less than one is started for: on
+    the H200 the first three of twelve were never started, and no cell was measured by all."""
+    clock = [0.0]
+    allowed = fake_processes(monkeypatch, 9.0, clock)
+    options = timers.parse(["--repeat", "12", "--providers", "farm", "torch", "--warm", "0", "--budget", "120"])
+    found = timers.repeat(options, Deadline(120.0))
+    assert len(allowed) == 12 and found["counted"] == 22 and found["missed"] == []
+    assert allowed[0] == 120.0 and all(9.0 < a <= 30.0 for a in allowed[1:])
+    clock[0] = 0.0
+    short = timers.repeat(options, Deadline(60.0))
+    assert len(allowed) == 12 + 6 and short["counted"] == 0
+    assert "process 7 of 12: not started, the time is up" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("argv", [["--repeat", "1"], ["--repeat", "x"], ["--budget", "0"], ["--providers", "nobody"]])

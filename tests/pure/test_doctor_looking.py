@@ -18,7 +18,7 @@ import pytest
 from farm import address
 from farm.actor import supervise
 from farm.cli import main
-from farm.doctor import Host, Level, asking, devices, examine, exit_code, secret
+from farm.doctor import Host, Level, asking, attempts, devices, examine, exit_code, secret
 from farm.doctor.asking import trials
 from farm.doctor.facts import Trial
 from farm.doctor.host import clock_synchronised
@@ -28,6 +28,17 @@ from farm.ops import ROOT
 
 STUBS = ROOT / "tests" / "stubs"
 TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+def test_debians_own_scheme_is_passed_by_for_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder of headers under /usr/local is empty; Triton looks where Python.h is, and so has the doctor to."""
+    (tmp_path / "right").mkdir()
+    (tmp_path / "right" / "Python.h").touch()
+    paths = {"posix_prefix": tmp_path / "right", "posix_local": tmp_path / "local", "venv": tmp_path / "venv"}
+    monkeypatch.setattr(attempts.sysconfig, "get_path", lambda name, scheme: str(paths[scheme]))
+    for scheme, has in (("posix_local", True), ("posix_prefix", True), ("venv", False)):
+        monkeypatch.setattr(attempts.sysconfig, "get_default_scheme", lambda scheme=scheme: scheme)
+        assert attempts.attempt("python")["data"]["header"] is has
 
 
 # Processes
