@@ -25,7 +25,7 @@ from farm.sites import merging
 from farm.sites.merging import Merged, Report
 from farm.sites.planfile import PlanFile
 from farm.store import PLAN, Run, RunWriter, Store, before, fold
-from farm.store.runs import torn
+from farm.store.journal import torn
 
 MAX_TOLD = 10
 
@@ -129,18 +129,21 @@ def _reports(found: Sequence[Run]) -> list[Report]:
     begun: dict[tuple[Any, ...], Run] = {}
     for run in found:
         with common.readable(run):
-            if not run.complete:  # nothing else would tell that what follows a bad line is not read
+            writer, complete = run.writer, run.complete
+            if not complete and not writer:  # nothing else would tell that what follows a bad line is not read
                 torn(run.dir / "journal.jsonl")
-            head, rows = run.head, run.rows
-            told = fold(run.journal()) if run.complete else []
-            journaled = None if head.get("kind") else list(before.read(run.journal()).samples)
-            samples = run.samples() if run.complete else journaled or []
+            lines = list(run.journal())  # once: one that is being written has more of them each time
+            head, rows = run.head, run.rows if complete else fold(lines)
+            told = fold(lines) if complete else []
+            journaled = None if head.get("kind") else list(before.read(lines).samples)
+            samples = run.samples() if complete else journaled or []
             key = (head.get("run_id"), head.get("created"), head.get("command"), str(head.get("plan")))
             rows = [{name: row.get(name) for name in COLUMNS} for row in rows]
         if key in begun:
             raise UsageError(f"{run.dir}: this is the same run as {begun[key].dir}; name one of them")
         begun[key] = run
-        reports.append(Report(str(head.get("run_id") or run.id), head, run.complete, rows, samples, told, journaled))
+        name = str(head.get("run_id") or run.id)
+        reports.append(Report(name, head, complete, rows, samples, told, journaled, writer))
     return _named(reports)
 
 
@@ -196,4 +199,4 @@ def _tell(args: argparse.Namespace, store: Store, run_id: str, merged: Merged, s
             if row["log"]:
                 print(f"    log: {store.path / 'runs' / run_id / row['log']}", file=err)
     if not args.no_page:
-        print(f"page: {common.page(store, run_id).resolve()}", file=err)
+        common.tell_page(args, store, run_id)

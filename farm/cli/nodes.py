@@ -64,7 +64,9 @@ def _address(p: argparse.ArgumentParser, default: Any = "auto") -> None:
 
 def _ray_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--token-path", metavar="FILE", help="the cluster's token; its mode must be 0600")
-    p.add_argument("--dry-run", action="store_true", help="print what would be run, for a shell, and run nothing")
+    p.add_argument(
+        "--dry-run", action="store_true", help="print what would be run (for a shell) or written; do neither"
+    )
 
 
 def _add_join(actions: Any) -> None:
@@ -367,6 +369,11 @@ def _slurm(args: argparse.Namespace, backend: str, head: str) -> int:
         print(text, end="")
         return 0
     path = Path(args.script)
+    if args.dry_run:
+        over = ", over the file that is there" if path.exists() else ""
+        print(f"farm nodes: {path} would be written{over}; nothing is, since this is a dry run", file=sys.stderr)
+        print(text, end="")
+        return 0
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farm import address as addresses
+from farm.coordinator import joining
 from farm.coordinator.roster import Node, nodes, resource
 from farm.errors import InfraError
 from farm.nodes import registry as registries
@@ -38,16 +39,6 @@ def explicit_auth() -> None:
         os.environ["RAY_AUTH_MODE"] = "token" if has_token else "disabled"
 
 
-def refused(address: str, error: Exception, *, ours: bool = False) -> InfraError:
-    """What to say where Ray cannot be joined, or (`ours`) started."""
-    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    token = "" if ours else "if the cluster has a token, set RAY_AUTH_TOKEN; "
-    return InfraError(
-        f"--address {address}: Ray did not {'start' if ours else 'answer'} ({first}); {token}"
-        "farm doctor checks this host, --address inline runs without Ray"
-    )
-
-
 class Nodes:
     """A connection to a cluster, to look after its nodes.  To be closed."""
 
@@ -58,10 +49,7 @@ class Nodes:
         import ray
 
         self._ray = ray
-        try:
-            ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-        except Exception as error:
-            raise refused(address, error) from error
+        joining.join(ray, address, {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR})
 
     def close(self) -> None:
         """Leave the cluster."""

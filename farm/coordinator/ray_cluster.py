@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from farm import __version__, backends, spool
+from farm.coordinator import joining
 from farm.coordinator.clusters import Changes, Slot, host_devices, spool_folder
-from farm.coordinator.nodes import Watch, explicit_auth, refused, settings
+from farm.coordinator.nodes import Watch, explicit_auth, settings
 from farm.coordinator.roster import LABEL, NAME_LABEL, PREFIX, Node, Roster, nodes
 from farm.deadline import Deadline
 from farm.errors import BackendError, InfraError
@@ -35,6 +36,7 @@ FETCH_SECONDS = 60.0  # a bundle is some hundred KiB
 GONE = "its node has left the cluster"
 ANSWER_SECONDS = 0.1  # what the registry of nodes is waited for at each look while a run goes on
 FIRST_ANSWER_SECONDS = 5.0  # and before it: what is out then is not offered
+COMMON: dict[str, Any] = {"namespace": "farm", "log_to_driver": False, "logging_level": "ERROR"}  # of every ray.init
 
 
 class RayCluster:
@@ -66,18 +68,20 @@ class RayCluster:
         self._ray = ray
         self.lost = False
         try:
-            ray.init(**self._init_arguments(address))
-        except Exception as error:
-            raise refused(address, error, ours=self._local) from error
+            if self._local:
+                joining.start(ray, address, self._init_arguments())
+            else:
+                joining.join(ray, address, COMMON)
+        except BaseException:
+            spool.remove(self.spool)
+            raise
         self._raylet = _raylet_of(ray.get_runtime_context().get_node_id())
         self._watch = None if self._local else Watch(ray)
         if self._watch:
             self._watch.look(FIRST_ANSWER_SECONDS)
 
-    def _init_arguments(self, address: str) -> dict[str, Any]:
-        common: dict[str, Any] = {"namespace": "farm", "log_to_driver": False, "logging_level": "ERROR"}
-        if not self._local:
-            return {"address": address, **common}
+    def _init_arguments(self) -> dict[str, Any]:
+        """Of an own Ray."""
         resources: dict[str, float] = {}
         gpus = 0
         for backend, found in self._host.items():
@@ -90,14 +94,13 @@ class RayCluster:
         if self._host:
             labels |= {LABEL: ".".join(self._host), NAME_LABEL: label_of(socket.gethostname()) or "localhost"}
         return {
-            "address": "local",
             "include_dashboard": False,
             "num_cpus": max(2, os.cpu_count() or 2),
             "num_gpus": gpus,
             "resources": resources,
             "labels": labels,
             "object_store_memory": 128 << 20,
-            **common,
+            **COMMON,
         }
 
     def available(self) -> dict[str, int]:

@@ -9,8 +9,9 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import Any
 
-from farm import results
+from farm import backends, results
 from farm.accuracy import evaluate
+from farm.actor import captures, trials
 from farm.calls import call_for
 from farm.cell import Cell, Status, Target
 from farm.coordinator.clusters import Cluster
@@ -43,6 +44,12 @@ def settled(cells: Sequence[Cell]) -> dict[int, tuple[Status, str]]:
         if reason:
             out[cell.index] = (Status.UNSUPPORTED, reason)
     return out
+
+
+def longest_seconds(cell: Cell, deadlines: Mapping[str, float]) -> float:
+    """What a lease allows a cell: every phase's deadline, and a trial of its capture where the backend wants one."""
+    tried = cell.timing.method == captures.CAPTURING and backends.trial_capture(cell.backend)
+    return sum(deadlines.values()) + (trials.seconds(deadlines) if tried else 0.0)
 
 
 def execute(request: RunRequest, cluster: Cluster, writer: RunWriter, progress: Progress) -> Outcome:
@@ -94,7 +101,7 @@ class _Coordinator:
         self.scheduler = Scheduler(
             [c.backend for c in self.cells],
             [estimate_seconds(c) for c in self.cells],
-            [sum(self.deadlines[c.matrix].values()) for c in self.cells],
+            [longest_seconds(c, self.deadlines[c.matrix]) for c in self.cells],
             {s.device: s.backend for s in request.slots},
             {**settled(self.cells), **{i: (Status(r["status"]), "") for i, r in self.before.rows.items()}},
             [(c.op, *c.dims.values(), *c.dtypes.values(), c.family, c.seed) for c in self.cells],  # those of one input
@@ -179,7 +186,8 @@ class _Coordinator:
         for a in lease.attempts:
             cell = self.cells[a.cell]
             matrix = self.request.plan.matrix(cell)
-            call = call_for(cell, contract(cell.op), self._provider(cell))
+            deadlines = self.deadlines[cell.matrix]
+            call = {**call_for(cell, contract(cell.op), self._provider(cell)), "deadlines": deadlines}
             if matrix.sim or cell.backend == "sim":  # of any backend: a node may simulate it
                 call["sim"] = script_for(matrix.sim, cell)
             attempts.append(
@@ -190,7 +198,7 @@ class _Coordinator:
                     "last": a.last,
                     "call": call,
                     "tolerances": tolerances_for(matrix, cell),
-                    "deadlines": self.deadlines[cell.matrix],
+                    "deadlines": deadlines,
                 }
             )
         self.fleet.neighbours.busy(lease.device)

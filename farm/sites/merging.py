@@ -40,6 +40,7 @@ class Report:
     samples: Sequence[Row]
     told: Sequence[Row] = ()
     told_samples: Sequence[Row] | None = None  # so too; None where its journal has none (a merged run's)
+    writer: str = ""  # who was still writing it while it was read (`process 7 on host`); "" where nobody was
 
     @property
     def part(self) -> str:
@@ -80,10 +81,14 @@ def wrong(report: Report, file: PlanFile) -> str:
     if head.get("kind") == "judged":
         return "was judged again, maybe by other gates than the plan's; merge what it came from, then judge the merge"
     if head.get("schema") is None and not report.complete:
+        if report.writer:
+            return f"has only just been begun by {report.writer}; merge when it has ended, or leave it out"
         return "has no plan in its journal, so nothing had begun; leave it out"
     if head.get("schema") != SCHEMA:
         return f"was written with schema {head.get('schema')}, this farm merges {SCHEMA}; use the farm that wrote it"
     if head.get("kind") == "merged" and not report.complete:
+        if report.writer:
+            return f"is a merge that {report.writer} writes just now; merge again when it is done"
         return "is a merge that was cut short; merge its runs again"
     if not isinstance(plan, Mapping) or not isinstance(plan.get("part"), str):
         return "is no part of a plan: only what farm run --plan and farm merge wrote can be merged"
@@ -92,6 +97,8 @@ def wrong(report: Report, file: PlanFile) -> str:
         other = "the same cells but other deadlines, tolerances, scripts or providers" if same else "other cells"
         return f"is of another plan ({other}); merge runs of one plan"
     damaged = _damaged(report, file)
+    if damaged and report.writer:  # its plan, for one, may be half there
+        return f"is still being written by {report.writer}, and not whole yet ({damaged}); merge it when it has ended"
     return f"is damaged or was edited: {damaged}; copy it from its site again" if damaged else ""
 
 
@@ -194,7 +201,8 @@ def _ended(report: Report, row: Row) -> float:
 
 def _reason(report: Report, row: Row) -> str:
     if row["status"] == Status.LOST.value and row["reason"] == _NO_RESULT and not report.complete:
-        return f"{_NO_RESULT}: run {report.name} was interrupted"
+        end = f"was still being written by {report.writer}" if report.writer else "was interrupted"
+        return f"{_NO_RESULT}: run {report.name} {end}"
     return str(row["reason"])
 
 
@@ -233,6 +241,7 @@ def _sources(report: Report) -> list[dict[str, Any]]:
             "finished": head.get("finished", ""),
             "seconds": head.get("seconds"),
             "complete": report.complete,
+            **({"writer": report.writer} if report.writer else {}),
             "command": head.get("command", ""),
             "counts": results.counts(report.rows),
             "nodes": sorted({str(r["node"]) for r in report.rows if r.get("node")}),
@@ -270,12 +279,17 @@ def _unlike(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _unfinished(runs: Iterable[Mapping[str, Any]]) -> list[str]:
-    return [
-        f"run {run['run_id']} is not complete: {run['counts'].get(Status.LOST.value, 0)} of its "
-        f"{sum(run['counts'].values())} cells are lost; farm resume {run['run_id']} at its site runs them"
-        for run in runs
-        if not run["complete"]
-    ]
+    out = []
+    for run in (run for run in runs if not run["complete"]):
+        name, lost = run["run_id"], run["counts"].get(Status.LOST.value, 0)
+        of = f"{lost} of its {sum(run['counts'].values())} cells"
+        out.append(
+            f"run {name} is still being written by {run['writer']}: {of} had no result yet and are lost here; when it "
+            "has ended, merge it with this merged run"
+            if run.get("writer")
+            else f"run {name} is not complete: {of} are lost; farm resume {name} at its site runs them"
+        )
+    return out
 
 
 def _contradictions(superseded: Sequence[Mapping[str, str]]) -> list[str]:

@@ -31,6 +31,7 @@ from farm.cell import Cell
 from farm.errors import InfraError, StoreError
 from farm.results import COLUMNS, SCHEMA, planned_row
 from farm.store import lock as runlock
+from farm.store.journal import fence, mend
 from farm.timing import roof
 from farm.timing.roof import Calibration
 
@@ -162,25 +163,37 @@ class RunWriter:
             self._lock = runlock.acquire(folder, waiting=waiting)
         except runlock.Busy as error:
             raise StoreError(f"{folder}: {error} writes this run now; wait until it ends, or end it") from None
-        self._journal = (folder / "journal.jsonl").open("a", encoding="utf-8")
+        try:
+            if self._lock.inherited:
+                fence(folder / "journal.jsonl")
+            self._journal = (folder / "journal.jsonl").open("a", encoding="utf-8")
+        except BaseException:
+            self._lock.release()
+            raise
 
     def plan(self, head: dict[str, Any], cells: Iterable[Cell]) -> None:
         """The first lines: what the run is and every cell it will account for; on disk before anything starts."""
         self.append({"event": "run", "schema": SCHEMA, "run_id": self.id, **head})
         for cell in cells:
-            self.append({"event": "cell", "cell": cell.to_dict()})
+            self._write({"event": "cell", "cell": cell.to_dict()})
         self.append({"event": "planned"})
         self.sync()
 
     def keep_plan(self, text: str) -> None:
         """The whole plan that this run is a part of, as its file had it."""
+        self._still_ours()
         try:
             _write_atomic(self.dir / PLAN, text)
         except OSError as error:
             raise self._lost(PLAN, error) from None
 
     def append(self, line: dict[str, Any]) -> None:
-        """One event; on disk for this machine's other processes at once, for a power cut at the next `sync`."""
+        """One event; on disk for this machine's other processes at once, for a power cut at the next `sync`.
+        InfraError where it cannot be written, or the run is another process's by now."""
+        self._still_ours()
+        self._write(line)
+
+    def _write(self, line: Mapping[str, Any]) -> None:
         try:
             self._journal.write(json.dumps(line, separators=(",", ":")) + "\n")
             self._journal.flush()
@@ -194,6 +207,19 @@ class RunWriter:
         except OSError as error:
             raise self._lost("the journal", error) from None
 
+    def _still_ours(self) -> None:
+        """InfraError where another process took this one for dead, and writes the run: both would spoil it."""
+        try:
+            self._lock.check()
+        except runlock.Lost as error:
+            raise InfraError(
+                f"{self.dir}: {error}, since this process showed no sign of life for {runlock.WATCH_SECONDS:g} s; it "
+                "stops here: what it wrote before is in the journal, from which the other went on, and nothing is to "
+                f"be done unless that one was ended too (then farm resume {self.id})"
+            ) from None
+        except OSError as error:
+            raise self._lost(runlock.NAME, error) from None
+
     def _lost(self, what: str, error: OSError) -> InfraError:
         return InfraError(
             f"{self.dir}: {what} cannot be written ({error.strerror or error}); the run stops here, "
@@ -204,6 +230,7 @@ class RunWriter:
         """Keep the tail of a failed attempt; returns its path inside the run directory."""
         safe = re.sub(r"[^A-Za-z0-9._=-]+", "_", name)[:150]
         path = self.dir / "logs" / f"{safe}.txt"
+        self._still_ours()
         try:
             path.write_text(text[-_LOG_LIMIT:], encoding="utf-8", errors="replace")
         except OSError as error:
@@ -240,10 +267,12 @@ class RunWriter:
 
     def finish(self, rows: list[dict[str, Any]], samples: list[dict[str, Any]], head: dict[str, Any]) -> None:
         """The tables, then run.json: from then on the directory never changes."""
+        self._still_ours()
         try:
             _write_table(self.dir / "cells.parquet", rows, COLUMNS)
             _write_table(self.dir / "samples.parquet", samples, SAMPLE_COLUMNS)
             self.sync()
+            self._still_ours()  # large tables take their time
             _write_atomic(self.dir / "run.json", json.dumps({"schema": SCHEMA, "run_id": self.id, **head}, indent=1))
         except OSError as error:
             raise self._lost("its tables", error) from None
@@ -293,6 +322,11 @@ class Run:
     @property
     def id(self) -> str:
         return self.dir.name
+
+    @property
+    def writer(self) -> str:
+        """Who writes the run now (`process 7 on host`); "" of a complete run, and where nobody does."""
+        return "" if self.complete else runlock.holder(self.dir)
 
     @property
     def complete(self) -> bool:
@@ -351,33 +385,3 @@ def fold(journal: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         elif line.get("event") == "result":
             rows[line["row"]["index"]] = line["row"]
     return [rows[i] for i in sorted(rows)]
-
-
-def mend(journal: Path) -> None:
-    """Make a journal that a kill cut short end with a whole line, so that lines can follow.  StoreError as `torn`."""
-    good, bad, whole = torn(journal)
-    if bad:
-        os.truncate(journal, good)
-    if not whole:
-        with journal.open("ab") as end:
-            end.write(b"\n")
-
-
-def torn(journal: Path) -> tuple[int, int, bool]:
-    """(bytes of good lines, number of the first bad one or 0, whether the last good one has its end).
-
-    A kill, or a power cut, spoils the end and only that.  StoreError where good lines follow a bad one.
-    """
-    good = bad = number = 0
-    whole = True
-    with journal.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                json.loads(line)
-            except ValueError:
-                bad = bad or number
-                continue
-            if bad:
-                raise StoreError(f"{journal}: line {bad} is damaged, and lines follow it; run it again")
-            good, whole = good + len(line), line.endswith(b"\n")
-    return good, bad, whole

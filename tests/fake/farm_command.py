@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from farm_process import MARK, ROOT, FarmRun
+from farm_process import MARK, ROOT, FarmRun, clean_environ
 
 from farm.store import Store
 
@@ -28,13 +27,12 @@ class FarmCommand(FarmRun):
         return f"farm {' '.join(self.words)}"
 
     def start(self, **popen: Any) -> FarmCommand:
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "FARM_", "TRITON_"))}
         ours = {"PYTHONPATH": str(ROOT), "FARM_CACHE": str(self.folder / "cache"), MARK: self.mark}
         with self.out.open("wb") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "farm", *self.words],
                 cwd=self.folder,
-                env={**clean, **ours, **self.environment},
+                env={**clean_environ(), **ours, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

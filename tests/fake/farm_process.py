@@ -52,6 +52,11 @@ def marked(mark: str) -> dict[int, str]:
     return found
 
 
+def clean_environ() -> dict[str, str]:
+    """This environment without what would change how a command of the farm works."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "FARM_", "TRITON_", "SLURM"))}
+
+
 def is_dead(pid: int) -> bool:
     """Gone, or a zombie that nobody has asked about yet."""
     try:
@@ -96,13 +101,12 @@ class FarmRun:
             sys.executable, *self.python, "run", "m.yaml", "--backend", self.backend, "--address", self.address,
             "--out", str(self.store.path), "--run-id", self.run_id, *self.arguments,
         ]  # fmt: skip
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "FARM_", "TRITON_"))}
         with (self.folder / "out.txt").open("wb") as out:
             self.process = subprocess.Popen(
                 command,
                 cwd=self.folder,
                 env={
-                    **clean,
+                    **clean_environ(),
                     "PYTHONPATH": IMPORTS,
                     "FARM_CACHE": str(self.folder / "cache"),
                     MARK: self.mark,
@@ -170,6 +174,11 @@ class FarmRun:
         rows = self.run.rows
         assert sum(counts(rows).values()) == self.run.head["planned"] == len(rows)
         return rows
+
+    def row_of(self, hidden: int) -> dict[str, Any]:
+        """The row of the one cell with so many columns."""
+        (row,) = [r for r in self.run.rows if json.loads(r["dims"])["hidden"] == hidden]
+        return row
 
     def child_pids(self) -> dict[str, int]:
         """Device -> pid of the child that it came up with."""

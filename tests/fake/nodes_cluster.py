@@ -19,7 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from farm_process import IMPORTS, MARK, is_dead, marked, wait_for
+from farm_process import IMPORTS, MARK, clean_environ, is_dead, marked, wait_for
+from ray_head import free_port
 
 NODE_MARK = "FARM_TEST_NODE"
 SMALL = (
@@ -48,15 +49,12 @@ class NodesCluster:
         self.folder = folder
         self.mark = secrets.token_hex(8)
         self.own = tempfile.mkdtemp(prefix="ray-")  # short, for Ray's sockets; nobody else's `auto` finds it
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "FARM_", "SLURM"))}
         self.environment = {
-            **clean, "RAY_AUTH_MODE": "disabled", "RAY_TMPDIR": self.own, "PYTHONPATH": IMPORTS, MARK: self.mark,
-            "XDG_STATE_HOME": str(folder / "state"), "FARM_CACHE": str(folder / "cache"), "PYTHONUNBUFFERED": "1",
-            "FARM_LOCKS": str(folder / "locks"),
+            **clean_environ(), "RAY_AUTH_MODE": "disabled", "RAY_TMPDIR": self.own,
+            "PYTHONPATH": IMPORTS, MARK: self.mark, "XDG_STATE_HOME": str(folder / "state"),
+            "FARM_CACHE": str(folder / "cache"), "PYTHONUNBUFFERED": "1", "FARM_LOCKS": str(folder / "locks"),
         }  # fmt: skip
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
 

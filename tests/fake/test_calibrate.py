@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from farm_process import clean_environ
 
 from farm.actor import calibrating as supervised
 from farm.actor import supervise
@@ -308,9 +308,8 @@ def test_in_the_child_every_end_is_a_message() -> None:
 @pytest.mark.ray
 def test_over_real_ray(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "farm", "calibrate", "--backend", "sim", "--devices", "2", "--out", str(tmp_path)]
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "FARM_", "TRITON_"))}
     done = subprocess.run(words, capture_output=True, text=True, timeout=180, cwd=tmp_path,
-                          env={**clean, "PYTHONPATH": str(ROOT)})  # fmt: skip
+                          env={**clean_environ(), "PYTHONPATH": str(ROOT)})  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found, bad = Store(tmp_path).calibrations()
     assert len(found) == 2 and bad == [] and len({c.uuid for c in found}) == 2

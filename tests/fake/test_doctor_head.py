@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
-import shutil
-import signal
-import socket
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from farm_process import MARK, ROOT, marked, wait_for
+from farm_process import ROOT, wait_for
+from ray_head import free_port, ray_head
 
 from farm.doctor import Asked, Facts, Head, Level, Token, examine, look, secret
 
@@ -30,40 +24,9 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a head that asks for TOKEN, and whose label says an older farm."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mark = secrets.token_hex(8)
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "FARM_"))}
-    own = tempfile.mkdtemp(prefix="ray-")
-    environment = {**clean, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0",
-                   "RAY_TMPDIR": own, "PYTHONPATH": str(ROOT), MARK: mark}  # fmt: skip
-    log = (tmp_path_factory.mktemp("head") / "ray.txt").open("wb")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}", "--num-cpus=0",
-         "--include-dashboard=false", f"--object-store-memory={80 << 20}", "--disable-usage-stats",
-         "--labels=farm/role=head,farm/version=0.0.1", "--node-ip-address=127.0.0.1"],
-        env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
-
-    def answers() -> bool:
-        assert process.poll() is None, "ray start ended"
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return any("raylet" in line for line in marked(mark).values())
-        return False
-
-    try:
-        wait_for("the head answers", answers, 60)
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=20)
-        for pid in marked(mark):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        log.close()
-        shutil.rmtree(own, ignore_errors=True)
+    folder = tmp_path_factory.mktemp("head")
+    with ray_head(folder, "--num-cpus=0", "--labels=farm/role=head,farm/version=0.0.1", token=TOKEN) as (address, _):
+        yield address
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +98,5 @@ def test_a_host_that_thinks_there_is_no_token_is_refused(head: str, monkeypatch:
 
 
 def test_where_nobody_listens_nobody_is_asked() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     assert told(f"127.0.0.1:{port}", asked(f"127.0.0.1:{port}")) == {"head-refused": Level.FAIL}

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import secrets
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from farm_process import MARK, ROOT, FarmRun, marked, wait_for
+from farm_process import FarmRun, marked, wait_for
+from ray_head import ray_head
 
 pytestmark = pytest.mark.ray
 Farm = Callable[..., FarmRun]
@@ -33,39 +25,9 @@ def matrix(cells: int) -> str:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """(address, mark of its processes) of a cluster of one node that offers two fakes by label and resource."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mark = secrets.token_hex(8)
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "FARM_"))}
-    # a folder of its own, or `--address auto` of others on this host would find this cluster; short, for its sockets
-    own = tempfile.mkdtemp(prefix="ray-")
-    environment = {**clean, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": own,
-                   "PYTHONPATH": str(ROOT), MARK: mark}  # fmt: skip
-    log = (tmp_path_factory.mktemp("cluster") / "ray.txt").open("wb")
-    head = subprocess.Popen(
-        [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}", "--num-cpus=2",
-         "--include-dashboard=false", "--labels=farm/backend=sim", '--resources={"farm_sim": 2}',
-         f"--object-store-memory={80 << 20}", "--disable-usage-stats", "--node-ip-address=127.0.0.1"],
-        env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
-
-    def answers() -> bool:
-        assert head.poll() is None, "ray start ended"
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return any("raylet" in line for line in marked(mark).values())
-        return False
-
-    try:
-        wait_for("the cluster answers", answers, 60)
-        yield f"127.0.0.1:{port}", mark
-    finally:
-        for pid in marked(mark):  # not asked to end: that takes Ray 20 seconds
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        head.wait(timeout=20)
-        log.close()
-        shutil.rmtree(own, ignore_errors=True)
+    words = ("--num-cpus=2", "--labels=farm/backend=sim", '--resources={"farm_sim": 2}')
+    with ray_head(tmp_path_factory.mktemp("cluster"), *words) as found:
+        yield found
 
 
 def workers(mark: str) -> dict[int, str]:

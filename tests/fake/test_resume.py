@@ -92,7 +92,7 @@ def test_an_ended_run_goes_on_to_the_ledger_of_one_that_was_not(
     before = run.journal("result")
     assert 0 < len(before) < CELLS
     if how == signal.SIGTERM:
-        assert f"farm resume {run.run_id} goes on" in run.said()
+        assert f"farm resume {run.run_id} --out {run.store.path} goes on" in run.said()
     again = resume(run)
     assert again.wait() == 1, again.said()
     assert f"{len(before)} of {CELLS} cells have their result" in again.said()

@@ -65,15 +65,10 @@ def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         run.end()
 
 
-def row_of(run: FarmRun, hidden: int) -> dict[str, Any]:
-    (row,) = [r for r in run.run.rows if json.loads(r["dims"])["hidden"] == hidden]
-    return row
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_said_of(done: FarmRun, name: str) -> None:
     _, status, owner, attempt, words = CASES[name]
-    row = row_of(done, HIDDEN[name])
+    row = done.row_of(HIDDEN[name])
     assert (row["status"], row["fault_owner"], row["attempt"]) == (status, owner, attempt), row
     assert words in row["reason"]
     assert row["evidence"] == "simulated"
@@ -81,7 +76,7 @@ def test_what_is_said_of(done: FarmRun, name: str) -> None:
 
 
 def test_the_neighbours_finish(done: FarmRun) -> None:
-    assert [row_of(done, h)["status"] for h in FINE] == ["passed"] * (len(FINE) - 1) + ["skipped"]
+    assert [done.row_of(h)["status"] for h in FINE] == ["passed"] * (len(FINE) - 1) + ["skipped"]
 
 
 def test_all_that_was_planned_is_accounted_for(done: FarmRun) -> None:
@@ -108,21 +103,21 @@ def test_faults_of_device_and_farm_are_tried_on_another_device(done: FarmRun) ->
     for event in done.journal("started"):
         tried.setdefault(event["cell"], []).append(event["device"])
     for name in ("infra_once", "device_once", "infra_always", "killed_once", "killed_always"):
-        devices = tried[row_of(done, HIDDEN[name])["index"]]
+        devices = tried[done.row_of(HIDDEN[name])["index"]]
         assert len(devices) == 2, name
         assert len(set(devices)) == 2, name
     for name in ("exit_7", "hangs", "lies", "harness", "one_percent", "out_of_memory"):
-        assert len(tried[row_of(done, HIDDEN[name])["index"]]) == 1, name
+        assert len(tried[done.row_of(HIDDEN[name])["index"]]) == 1, name
 
 
 def test_what_failed_has_its_log_and_what_no_judge_saw_no_time(done: FarmRun) -> None:
     for name in ("exit_7", "hangs", "infra_always", "unsupported"):
-        row = row_of(done, HIDDEN[name])
+        row = done.row_of(HIDDEN[name])
         assert row["time_us_p50"] is None
         assert row["log"] == "" or (done.run.dir / row["log"]).is_file()
-    assert row_of(done, HIDDEN["fine"])["time_us_p50"] == pytest.approx(10, rel=0.02)
-    assert row_of(done, HIDDEN["no_time"])["timing_quality"] == "impossible"
-    assert row_of(done, HIDDEN["no_time"])["bandwidth_gbps"] is None
+    assert done.row_of(HIDDEN["fine"])["time_us_p50"] == pytest.approx(10, rel=0.02)
+    assert done.row_of(HIDDEN["no_time"])["timing_quality"] == "impossible"
+    assert done.row_of(HIDDEN["no_time"])["bandwidth_gbps"] is None
 
 
 def test_each_matrix_has_its_own_deadlines(tmp_path: Path) -> None:

@@ -75,14 +75,9 @@ def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         run.end()
 
 
-def row_of(run: FarmRun, hidden: int) -> dict[str, Any]:
-    (row,) = [r for r in run.run.rows if json.loads(r["dims"])["hidden"] == hidden]
-    return row
-
-
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_said_of(done: FarmRun, fault: str) -> None:
-    row = row_of(done, HIDDEN[fault])
+    row = done.row_of(HIDDEN[fault])
     status, words = CASES[done.backend][fault]
     assert (row["status"], row["evidence"]) == (status, "simulated"), row
     assert words in row["reason"], row["reason"]
@@ -91,7 +86,7 @@ def test_what_is_said_of(done: FarmRun, fault: str) -> None:
 
 
 def test_a_capture_that_fails_or_kills_is_timed_otherwise(done: FarmRun) -> None:
-    row, method = row_of(done, HIDDEN["capture"]), OTHERWISE[done.backend]
+    row, method = done.row_of(HIDDEN["capture"]), OTHERWISE[done.backend]
     assert row["timing_method"] == method, row
     assert f"timed by {method}: capture" in row["flags"]
 
@@ -110,7 +105,7 @@ def test_no_row_can_be_taken_for_a_devices(done: FarmRun) -> None:
 
 
 def test_the_neighbours_finish_and_all_is_accounted_for(done: FarmRun) -> None:
-    assert [row_of(done, h)["status"] for h in FINE] == ["passed"] * len(FINE)
+    assert [done.row_of(h)["status"] for h in FINE] == ["passed"] * len(FINE)
     assert len(done.run.rows) == done.run.head["planned"] == len(FAULTS) + len(FINE)
     assert done.process is not None and done.process.returncode == 1  # findings, and no fault of the farm
 

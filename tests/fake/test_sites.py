@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections import Counter
@@ -15,6 +16,7 @@ from farm_command import FarmCommand
 
 from farm.results import counts
 from farm.store import Run, Store
+from farm.store.lock import acquire
 
 MODELS = {"cuda": "NVIDIA GB200", "rocm": "AMD Instinct MI300X", "ascend": "Ascend910B3"}
 Command = Callable[..., FarmCommand]
@@ -189,6 +191,32 @@ def test_a_log_that_leads_elsewhere_is_not_followed(command: Command, sites: dic
     log.unlink()
     log.symlink_to("/etc/passwd")
     assert "it has no log" in _refused(command, "merge", str(copy))
+
+
+def test_a_run_that_is_still_written_is_merged_as_one(command: Command, sites: dict[str, Path], tmp_path: Path) -> None:
+    """It is not called incomplete, which would send somebody to its site to resume it."""
+    going = tmp_path / "going"
+    shutil.copytree(sites["cuda"], going)
+    for name in ("run.json", "cells.parquet", "samples.parquet"):
+        (going / name).unlink()
+    lines = (going / "journal.jsonl").read_text().splitlines(keepends=True)
+    results = [i for i, line in enumerate(lines) if '"event":"result"' in line]
+    (going / "journal.jsonl").write_text("".join([*lines[: results[3]], lines[results[3]][:20]]))  # within a line
+    lock = acquire(going)
+    try:
+        merge = command("head", "merge", str(going), str(sites["rocm"]), "--run-id", "soon", "--no-page", run_id="soon")
+        assert merge.wait() == 3, merge.said()
+    finally:
+        lock.release()
+    said, rows = merge.said(), merge.rows()
+    lost = [r for r in rows if r["status"] == "lost" and r["backend"] == "cuda"]
+    told = f"still being written by process {os.getpid()} on "
+    assert len(lost) == 5 and all(told in r["reason"] for r in lost)
+    assert f"run nightly is {told}" in said and "5 of its 8 cells had no result yet" in said
+    assert "not complete" not in said and "farm resume" not in said
+    after = command("head", "merge", "soon", str(sites["cuda"]), "--run-id", "then", "--no-page", run_id="then")
+    assert after.wait() == 3, after.said()
+    assert "still being written" not in after.said() and counts(after.rows())["lost"] == 8  # the silent site's
 
 
 def test_a_run_without_a_plan_cannot_be_merged(command: Command, sites: dict[str, Path], plan: Path) -> None:

@@ -65,15 +65,10 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Any:
         run.end()
 
 
-def row_of(run: FarmRun, name: str) -> dict[str, Any]:
-    (row,) = [r for r in run.run.rows if json.loads(r["dims"])["hidden"] == HIDDEN[name]]
-    return row
-
-
 @pytest.mark.parametrize("name", [n for n in CASES if n != "not_timed"])
 def test_a_bad_block_is_repeated_within_bounds_then_marked(done: FarmRun, name: str) -> None:
     _, quality, tries, flag = CASES[name]
-    row = row_of(done, name)
+    row = done.row_of(HIDDEN[name])
     (said,) = [e["telemetry"] for e in done.journal("measured") if e["cell"] == row["index"]]
     assert (row["status"], row["attempt"], row["timing_quality"]) == ("passed", 1, quality)
     assert said["tries"] == tries
@@ -83,18 +78,18 @@ def test_a_bad_block_is_repeated_within_bounds_then_marked(done: FarmRun, name: 
 
 
 def test_rows_have_what_the_device_said(done: FarmRun) -> None:
-    row = row_of(done, "throttles")
+    row = done.row_of(HIDDEN["throttles"])
     assert (row["sm_clock_mhz"], row["temperature_c"], row["power_w"], row["throttle"]) == (1200, 90, 650, "hw_thermal")
     assert row["time_us_p50"] == pytest.approx(10, rel=0.02)  # it is told, beside its quality
-    well = row_of(done, "well")
+    well = done.row_of(HIDDEN["well"])
     assert (well["sm_clock_mhz"], well["temperature_c"], well["power_w"], well["throttle"]) == (1500, 40, 100, "")
-    assert row_of(done, "not_timed")["sm_clock_mhz"] is None
+    assert done.row_of(HIDDEN["not_timed"])["sm_clock_mhz"] is None
 
 
 def test_samples_have_raw_telemetry_beside_them(done: FarmRun) -> None:
     table = pq.read_table(done.run.dir / "samples.parquet").to_pylist()
     told = {r["cell_id"]: json.loads(r["telemetry"]) for r in table}
-    rows = told[row_of(done, "throttles")["cell_id"]]
+    rows = told[done.row_of(HIDDEN["throttles"])["cell_id"]]
     assert len(rows) >= 2
     assert all(len(r) == len(telemetry.KEPT) for r in rows)
     assert rows[0][1:] == [1200, 2600.0, 90, 650, "hw_thermal"]

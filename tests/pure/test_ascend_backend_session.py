@@ -131,6 +131,37 @@ def test_an_operators_time_is_bounded_below_the_phases_deadlines(modules: dict[s
     assert ascend.open_session("3", {}).fingerprint["op_timeout_s"] is None  # told, and the device serves
 
 
+def test_an_attempts_own_deadlines_bound_its_operators(
+    modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child serves cells of several matrices; it was started with their longest deadlines."""
+    from farm.child.session import TorchSession
+
+    held: list[int] = []  # what held while each attempt ran
+    timeouts = modules["acl"].timeouts
+    monkeypatch.setattr(TorchSession, "run", lambda self, message, say: held.append(timeouts[-1]) or message)
+    session = ascend.open_session("3", {"op_timeout_s": 50})
+
+    def attempt(**call: Any) -> None:
+        message = SimpleNamespace(call=call)
+        assert session.run(message, lambda said: None) is message
+
+    short, long = {"spawn": 1.0, "check": 6.0, "timing": 60.0}, {"check": 60.0, "timing": 60.0}
+    for call in ({"deadlines": short}, {"deadlines": short}, {"deadlines": long}, {"deadlines": short}, {}):
+        attempt(**call)
+    assert held == [5, 5, 50, 5, 50]
+    before = len(timeouts)
+    attempt(deadlines=long)  # as it is set already
+    assert len(timeouts) == before
+
+    def refuses(seconds: int) -> int:
+        raise RuntimeError("507000")
+
+    modules["acl"].rt.set_op_execute_time_out = refuses
+    attempt(deadlines=short)  # the attempt goes on, within what was set last
+    assert held[-1] == 50
+
+
 def test_a_part_that_tells_no_cache_and_no_cores_has_a_910bs_cache(modules: dict[str, Any]) -> None:
     modules["torch"].npu.get_device_properties = lambda index: SimpleNamespace(name="x", total_memory=1 << 30)
     session = ascend.open_session("3", {})

@@ -151,6 +151,13 @@ def test_scripts_go_to_any_backend_where_the_matrix_has_them(tmp_path: Path) -> 
     assert not any("sim" in call for call in other.calls)
 
 
+def test_a_call_knows_its_matrix_own_deadlines(tmp_path: Path) -> None:
+    """A backend may have to bound by them what no process can end (an operator of Ascend's)."""
+    cluster = ScriptedCluster([])
+    run(tmp_path, cluster, [slot("cuda:0")], deadlines={"check": 7})
+    assert {call["deadlines"]["check"] for call in cluster.calls} == {7.0}
+
+
 def test_cells_of_a_named_target_go_to_the_device_that_says_it_is_one(tmp_path: Path) -> None:
     slice_ = {"target": {"backend": "cuda", "model": "NVIDIA H200", "partition": "mig-1g.18gb"}}
     cluster = ScriptedCluster({"cuda:1": slice_})

@@ -373,3 +373,20 @@ def test_a_batch_script_needs_nothing_of_the_host_that_writes_it(
     assert code == 0 and "only-on-compute-nodes.yaml" in out, err
     code, _, err = farm(*words, "--name", "x")
     assert code == 2 and "the name that Slurm gives it" in err
+
+
+def test_a_dry_run_writes_no_batch_script_and_says_which(farm: Farm, tmp_path: Path) -> None:
+    path = tmp_path / "node.sh"
+    words = ("join", "--backend", "rocm", "--head", "h", "--slurm", "--time", "60", "--script", str(path))
+    code, out, err = farm(*words, "--dry-run")
+    assert code == 0 and list(tmp_path.iterdir()) == []
+    assert err == f"farm nodes: {path} would be written; nothing is, since this is a dry run\n"
+    assert farm(*words)[0] == 0
+    assert out == path.read_text() and out.startswith("#!")
+    path.write_text("mine")
+    code, again, err = farm(*words, "--dry-run")
+    assert (code, again, path.read_text()) == (
+        0,
+        out,
+        "mine",
+    ) and "would be written, over the file that is there" in err

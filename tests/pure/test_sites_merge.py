@@ -155,6 +155,40 @@ def test_an_interrupted_site_counts_with_what_it_has(file: PlanFile) -> None:
     assert "run nv is not complete: 2 of its 3 cells are lost; farm resume nv" in warning
 
 
+def test_a_site_that_still_runs_is_told_as_such(file: PlanFile) -> None:
+    done = report(file, "cuda", "nv")
+    rows = [done.rows[0], *(results.planned_row(c) for c in planfile.part(file.plan, "cuda").cells[1:])]
+    going = replace(done, complete=False, rows=rows, told=(), writer="process 7 on node-b")
+    merged = merging.merge(file, [going, report(file, "rocm"), report(file, "ascend")])
+    assert merged.rows[1]["reason"] == "planned, no result: run nv was still being written by process 7 on node-b"
+    (warning,) = merged.warnings
+    assert warning == (
+        "run nv is still being written by process 7 on node-b: 2 of its 3 cells had no result yet and are lost here; "
+        "when it has ended, merge it with this merged run"
+    )
+    again = merging.merge(file, [of_rows(file, "", merged.rows, "all", merged=merged.runs), done])
+    assert again.warnings == [] and "writer" not in again.runs[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda r: replace(r, head={}, rows=[]), "has only just been begun by process 7 on node-b; merge when it has"),
+        (lambda r: replace(r, rows=r.rows[:1]), "is still being written by process 7 on node-b, and not whole yet"),
+        (
+            lambda r: replace(r, head={**r.head, "kind": "merged"}),
+            "is a merge that process 7 on node-b writes just now",
+        ),
+    ],
+)
+def test_a_site_that_has_only_begun_is_not_called_damaged(
+    file: PlanFile, change: Callable[[Report], Report], told: str
+) -> None:
+    going = change(replace(report(file, "cuda", "nv"), complete=False, told=(), writer="process 7 on node-b"))
+    assert told in merging.wrong(going, file)
+    assert "still being" not in merging.wrong(replace(going, writer=""), file)
+
+
 def test_a_late_site_joins_a_merged_run(file: PlanFile) -> None:
     first = [report(file, "cuda"), report(file, "rocm")]
     early = merging.merge(file, first)

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from farm.errors import StoreError
+from farm.errors import InfraError, StoreError
 from farm.store import Store
 from farm.store import lock as runlock
-from farm.store.lock import NAME, Busy, acquire
+from farm.store.lock import NAME, Busy, Lost, acquire, holder
 
 HOLD = "import sys, time; from pathlib import Path; from farm.store.lock import acquire; \
 lock = acquire(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
@@ -146,3 +146,174 @@ def test_a_run_that_is_written_is_not_opened_again(tmp_path: Path) -> None:
     writer.close()
     store.reopen("run-1").close()
     assert not (tmp_path / "runs/run-1" / NAME).exists()
+
+
+# a writer that was stopped, and lost the run to another host meanwhile
+
+
+def test_a_lock_is_its_holders_until_another_writes_it(tmp_path: Path) -> None:
+    lock = acquire(tmp_path)
+    lock.check()
+    foreign(tmp_path)
+    with pytest.raises(Lost, match="process 7 on node-b writes this run now"):
+        lock.check()
+    lock.release()
+    assert json.loads((tmp_path / NAME).read_text())["host"] == "node-b"  # which holds it
+
+
+def test_a_lock_that_was_removed_is_lost(tmp_path: Path) -> None:
+    lock = acquire(tmp_path)
+    (tmp_path / NAME).unlink()
+    with pytest.raises(Lost, match="was removed"):
+        lock.check()
+    other = acquire(tmp_path)
+    with pytest.raises(Lost, match=f"process {os.getpid()} on"):  # of this very process, and yet another
+        lock.check()
+    lock.release()
+    other.check()
+    other.release()
+
+
+def test_a_lost_lock_is_no_longer_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its new holder would look alive for as long as this process lives."""
+    monkeypatch.setattr(runlock, "BEAT_SECONDS", 0.01)
+    touched: list[Path] = []
+    monkeypatch.setattr(os, "utime", lambda path: touched.append(path))
+    lock = acquire(tmp_path)
+    end = time.monotonic() + 20
+    while not touched:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    foreign(tmp_path)
+    time.sleep(0.05)
+    touched.clear()
+    time.sleep(0.1)
+    assert touched == []
+    lock.release()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda writer: writer.append({"event": "late"}),
+        lambda writer: writer.log("late", "text"),
+        lambda writer: writer.keep_plan("late"),
+        lambda writer: writer.finish([], [], {"late": True}),
+        lambda writer: writer.plan({"late": True}, []),
+    ],
+)
+def test_a_writer_that_lost_the_run_writes_nothing(tmp_path: Path, write: Any) -> None:
+    writer = Store(tmp_path).create("run-1")
+    writer.append({"event": "early"})
+    foreign(writer.dir)
+    before = {p: p.read_bytes() for p in writer.dir.rglob("*") if p.is_file()}
+    with pytest.raises(InfraError, match="process 7 on node-b writes this run now, since this process showed no sign"):
+        write(writer)
+    writer.close()
+    assert {p: p.read_bytes() for p in writer.dir.rglob("*") if p.is_file()} == before
+
+
+def test_run_json_is_not_written_over_the_other_writers_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is lost while the tables are written."""
+    writer = Store(tmp_path).create("run-1")
+    monkeypatch.setattr("farm.store.runs._write_table", lambda path, rows, columns: foreign(writer.dir))
+    with pytest.raises(InfraError, match="writes this run now"):
+        writer.finish([], [], {})
+    writer.close()
+    assert not (writer.dir / "run.json").exists()
+
+
+def test_a_lock_that_cannot_be_read_stops_the_writer(tmp_path: Path) -> None:
+    writer = Store(tmp_path).create("run-1")
+    (writer.dir / NAME).unlink()
+    (writer.dir / NAME).symlink_to(tmp_path / "elsewhere")  # O_NOFOLLOW refuses it; a dead network does so too
+    with pytest.raises(InfraError, match=r"writer\.lock cannot be written"):
+        writer.append({"event": "late"})
+    writer.close()
+
+
+WRITES = """
+import sys, time
+from farm.store import Store
+writer = Store(sys.argv[1]).create("run-1")
+for number in range(100000):
+    writer.append({"event": "line", "number": number})
+    if number == 9:
+        print("ten", flush=True)
+    time.sleep(0.002)
+"""
+
+
+def test_a_stopped_writer_loses_the_run_and_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hosts whose file system keeps flock to each: the first is stopped, the second takes the run over."""
+    first = subprocess.Popen(
+        [sys.executable, "-c", WRITES, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert first.stdout is not None and first.stdout.readline() == "ten\n"
+        monkeypatch.setattr(fcntl, "flock", lambda descriptor, how: None)
+        monkeypatch.setattr(runlock, "_place", lambda: "another host")
+        first.send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(runlock, "WATCH_SECONDS", 0.1)
+        writer = Store(tmp_path).reopen("run-1")
+        journal = writer.dir / "journal.jsonl"
+        begun = journal.read_text()
+        assert begun.count("\n") >= 10
+        writer.append({"event": "of the second"})
+        first.send_signal(signal.SIGCONT)
+        told = first.communicate(timeout=30)[1]
+        assert first.returncode != 0 and "writes this run now, since this process showed no sign of life" in told
+        writer.append({"event": "of the second"})
+        assert journal.read_text() == begun + 2 * '{"event":"of the second"}\n'
+        writer.close()
+    finally:
+        first.kill()
+        first.communicate(timeout=20)
+    assert not (journal.parent / NAME).exists()
+
+
+def test_what_a_stopped_writers_kernel_still_writes_is_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that began before the other took over reaches the file after it: no check can come between."""
+    folder = tmp_path / "runs" / "run-1"
+    folder.mkdir(parents=True)
+    (folder / "journal.jsonl").write_text('{"event":"run"}\n')
+    foreign(folder)
+    monkeypatch.setattr(runlock, "WATCH_SECONDS", 0.1)
+    with (folder / "journal.jsonl").open("a") as old:
+        writer = Store(tmp_path).reopen("run-1")
+        writer.append({"event": "new"})
+        old.write('{"event":"late"}\n')
+        old.flush()
+        writer.close()
+    assert (folder / "journal.jsonl").read_text() == '{"event":"run"}\n{"event":"new"}\n'
+
+
+# who writes, for whoever only reads
+
+
+def test_who_writes_is_told_without_taking_the_lock(tmp_path: Path) -> None:
+    assert holder(tmp_path) == ""
+    process = held_elsewhere(tmp_path)
+    assert holder(tmp_path).startswith(f"process {process.pid} on ")
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=20)
+    assert (tmp_path / NAME).exists() and holder(tmp_path) == ""
+
+
+def test_a_writer_of_another_host_is_told_by_its_last_touch(tmp_path: Path) -> None:
+    path = foreign(tmp_path)
+    assert holder(tmp_path) == "process 7 on node-b"
+    os.utime(path, (time.time() - 3600,) * 2)  # of a run that was copied while it went on, an hour ago
+    assert holder(tmp_path) == ""
+    path.write_text("{")
+    assert holder(tmp_path) == ""
+
+
+def test_a_complete_run_has_no_writer(tmp_path: Path) -> None:
+    writer = Store(tmp_path).create("run-1")
+    writer.plan({}, [])
+    run = Store(tmp_path).run("run-1")
+    assert run.writer == f"process {os.getpid()} on {json.loads((run.dir / NAME).read_text())['host']}"
+    writer.finish([], [], {})
+    assert run.writer == ""
+    writer.close()

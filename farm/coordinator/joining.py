@@ -1,0 +1,160 @@
+"""Joins a Ray cluster, or starts one, in bounded time; what goes wrong is one sentence, and none of Ray's own lines.
+
+A probe (farm.coordinator.probe) joins first: Ray asks 20 s long with a wrong token, ends the process that cannot reach
+the node on its host, and cannot be interrupted while it waits.  Only where the probe could join, this process does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from farm.coordinator import probe
+from farm.deadline import Deadline
+from farm.doctor import asking, secret
+from farm.doctor.facts import Token, Trial
+from farm.errors import FarmError, InfraError, UsageError
+
+ASK_SECONDS = 45.0  # the probe takes 1 s; a raylet that froze is told by Ray after 30
+JOIN_SECONDS = 60.0  # after the probe could; takes 0.1 s
+START_SECONDS = 240.0  # an own Ray takes 4 s, and waits 60 s itself for each of its processes
+_GIVE = "give the cluster's token (ray get-auth-token on the head) by RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+_CURE = "farm doctor checks this host, --address inline runs without Ray"
+
+
+def join(ray: Any, address: str, arguments: Mapping[str, Any]) -> None:
+    """`ray.init` of a cluster that somebody else started.  UsageError where this host may not join it (a token, another
+    version, no node here), InfraError where nothing answers.  Ray's variables are set before."""
+    token = secret.look(os.environ, Path.home())
+    wanted = lacking(address, token)
+    if wanted:
+        raise wanted
+    wrong = judged(address, ask(address), token)
+    if wrong:
+        raise wrong
+    _init(ray, address, {"address": address, **arguments}, JOIN_SECONDS, ours=False)
+
+
+def start(ray: Any, address: str, arguments: Mapping[str, Any]) -> None:
+    """`ray.init` of an own Ray on this host.  InfraError where it does not start."""
+    _init(ray, address, {"address": "local", **arguments}, START_SECONDS, ours=True)
+
+
+def ask(address: str, seconds: float | None = None) -> Trial:
+    """What came of the probe's joining, within `seconds` (default: ASK_SECONDS).  Its process is gone on return."""
+    limit = ASK_SECONDS if seconds is None else seconds
+    found = asking.trials(
+        [address], step_s=limit, total_s=limit, command=(sys.executable, "-m", probe.__name__),
+        variables={**asking.own_variables(), **probe.PATIENCE},
+    )  # fmt: skip
+    return found[address]
+
+
+def lacking(address: str, token: Token) -> FarmError | None:
+    """A token that is asked for and is not there: over that Ray ends its process."""
+    if (token.mode or "").lower() == "token" and (not token.source or token.failure):
+        why = f"{token.source} holds none ({token.failure})" if token.source else "this host has none"
+        return UsageError(
+            f"--address {address}: RAY_AUTH_MODE asks for a token and {why}; {_GIVE}, or set RAY_AUTH_MODE=disabled "
+            "if the cluster has none"
+        )
+    return None
+
+
+def judged(address: str, trial: Trial, token: Token) -> FarmError | None:
+    """Why this host cannot join, as the probe saw it; None where it could."""
+    said = " ".join(trial.text.split())
+    told = f"--address {address}: "
+    if trial.ok:
+        return None
+    if "uthenticat" in said or "InvalidAuthToken" in said:
+        uses = (token.mode or "").lower() == "token" and token.source
+        had = f"the token of this host (from {token.source})" if uses else "this host, which shows no token"
+        return UsageError(f"{told}the cluster refuses {had}; {_GIVE}, with RAY_AUTH_MODE=token")
+    if "No node info found" in said:
+        return UsageError(
+            f"{told}this host is no node of that cluster, and Ray is joined by the node on one's own host; "
+            f"farm nodes join makes it one, or run on the head"
+        )
+    if "ersion mismatch" in said:
+        return UsageError(f"{told}{_short(said)}; use the cluster's versions here; farm doctor --head {address} tells")
+    if trial.ended == "hung":
+        return InfraError(
+            f"{told}Ray takes connections there and answers nothing within {trial.text}; the head, or the node on this "
+            f"host, hangs: look at its log, or start it again; {_CURE}"
+        )
+    if trial.ended == "died":
+        return InfraError(
+            f"{told}Ray gave up joining ({trial.text}): the head answers, the node on this host does not; "
+            f"stop it and let it join again (farm nodes join); {_CURE}"
+        )
+    return InfraError(f"{told}Ray did not answer ({_short(said) or trial.ended}); {_CURE}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else text[:199].rstrip() + "…"
+
+
+def _init(ray: Any, address: str, arguments: dict[str, Any], seconds: float, *, ours: bool) -> None:
+    did = "start" if ours else "answer"
+    late = f"--address {address}: Ray did not {did} within {seconds:g} s; {_CURE}"
+    try:
+        with hushed() as told, ended_after(seconds, lambda: told(f"farm: {late}\n")):
+            ray.init(**arguments)
+    except Exception as error:
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise InfraError(f"--address {address}: Ray did not {did} ({_short(first)}); {_CURE}") from error
+
+
+@contextlib.contextmanager
+def hushed() -> Iterator[Callable[[str], None]]:
+    """What anything in this process writes to the error stream's descriptor meanwhile goes nowhere; gives a way to say
+    something nevertheless."""
+    with contextlib.suppress(Exception):
+        sys.stderr.flush()
+    try:
+        kept = os.dup(2)
+    except OSError:  # there is none
+        yield lambda text: None
+        return
+    try:
+        with tempfile.TemporaryFile() as sink:
+            os.dup2(sink.fileno(), 2)
+        yield lambda text: _write(kept, text)
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _write(descriptor: int, text: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(descriptor, text.encode("utf-8", "replace"))
+
+
+@contextlib.contextmanager
+def ended_after(seconds: float, say: Callable[[], None]) -> Iterator[None]:
+    """End this process, with exit code 3, where the block takes longer: what waits inside a library hears no signal.
+    Processes that Ray started for this one end with it."""
+    over = threading.Event()
+    limit = Deadline(seconds)
+
+    def watch() -> None:
+        if not over.wait(limit.remaining):
+            say()
+            os._exit(InfraError.exit_code)
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()

@@ -1,0 +1,147 @@
+"""Joining a Ray that refuses, hangs or dies: one sentence, the right exit code, an end in time, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from farm.coordinator import joining
+from farm.deadline import Deadline
+from farm.doctor.facts import Token, Trial
+from farm.errors import FarmError, InfraError, UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
+HAS = Token("token", "RAY_AUTH_TOKEN")
+OPEN = Token("disabled")
+WRONG = "AuthenticationError: RPC error: InvalidAuthToken: Authentication token is missing or incorrect. Ensure that"
+NO_NODE = "ConnectionError: Failed to connect (from RuntimeError: No node info found matching attributes: '' when)"
+VERSION = "RuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.59.0\n    Python: 3.12.1"
+
+
+@pytest.mark.parametrize(
+    ("trial", "token", "kind", "words"),
+    [
+        (Trial("failed", WRONG), HAS, UsageError, "refuses the token of this host (from RAY_AUTH_TOKEN)"),
+        (Trial("failed", WRONG), OPEN, UsageError, "refuses this host, which shows no token"),
+        (Trial("failed", NO_NODE), HAS, UsageError, "this host is no node of that cluster"),
+        (Trial("failed", VERSION), HAS, UsageError, "Ray: 2.59.0 Python: 3.12.1; use the cluster's versions here"),
+        (Trial("hung", "45 s"), HAS, InfraError, "answers nothing within 45 s"),
+        (Trial("died", "exit code 1"), HAS, InfraError, "Ray gave up joining (exit code 1)"),
+        (Trial("failed", "RpcError: Deadline Exceeded"), HAS, InfraError, "(RpcError: Deadline Exceeded)"),
+        (Trial("skipped"), HAS, InfraError, "(skipped)"),
+    ],
+)
+def test_what_the_probe_saw_is_one_sentence(trial: Trial, token: Token, kind: type[FarmError], words: str) -> None:
+    error = joining.judged("h:1", trial, token)
+    assert type(error) is kind and words in str(error)
+    assert str(error).startswith("--address h:1: ") and "\n" not in str(error)
+
+
+def test_who_could_join_is_let_in() -> None:
+    assert joining.judged("h:1", Trial("ok", "2.60.0"), HAS) is None
+
+
+@pytest.mark.parametrize(
+    ("token", "words"),
+    [
+        (Token("token"), "and this host has none"),
+        (Token("Token", "/a/file", "No such file"), "/a/file holds none (No such file)"),
+        (HAS, None),
+        (OPEN, None),
+        (Token("disabled", "/a/file", "No such file"), None),
+        (Token(None), None),
+    ],
+)
+def test_a_token_that_is_asked_for_must_be_there(token: Token, words: str | None) -> None:
+    error = joining.lacking("h:1", token)
+    assert (error is None) if words is None else (isinstance(error, UsageError) and words in str(error))
+
+
+def test_rays_process_is_not_touched_where_the_probe_could_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setattr(joining, "ask", lambda address: Trial("hung", "45 s"))
+    with pytest.raises(InfraError, match="answers nothing"):
+        joining.join(SimpleNamespace(), "h:1", {})  # it has no init
+
+
+def test_what_joins_gets_its_arguments_and_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given: dict[str, Any] = {}
+
+    def init(**arguments: Any) -> None:
+        given.update(arguments)
+        os.write(2, b"[gcs_client.cc:210] a line of Ray's\n")
+
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setattr(joining, "ask", lambda address: Trial("ok", "2.60.0"))
+    before = threading.active_count()
+    joining.join(SimpleNamespace(init=init), "h:1", {"namespace": "farm"})
+    print("after", file=sys.stderr)
+    assert given == {"address": "h:1", "namespace": "farm"}
+    assert capfd.readouterr().err == "after\n"
+    assert threading.active_count() == before
+
+
+def test_a_refusal_of_an_own_ray_is_one_sentence(capfd: pytest.CaptureFixture[str]) -> None:
+    def init(**arguments: Any) -> None:
+        os.write(2, b"raw\n")
+        raise RuntimeError("\nno ports left\nat all")
+
+    with pytest.raises(InfraError, match=r"--address local: Ray did not start \(no ports left\); farm doctor"):
+        joining.start(SimpleNamespace(init=init), "local", {})
+    print("after", file=sys.stderr)
+    assert capfd.readouterr().err == "after\n"
+
+
+STUCK = """
+import time
+from types import SimpleNamespace
+from farm.coordinator import joining
+joining.START_SECONDS = 0.2
+def init(**arguments):
+    while True:
+        try:
+            time.sleep(100)  # as a call of C++ does, it hears no exception of ours
+        except BaseException:
+            pass
+joining.start(SimpleNamespace(init=init), "local", {})
+"""
+
+
+def test_a_ray_that_never_answers_ends_the_process_with_a_sentence() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK], capture_output=True, text=True, check=False, timeout=60, cwd=ROOT
+    )
+    assert done.returncode == InfraError.exit_code
+    assert done.stderr.startswith("farm: --address local: Ray did not start within 0.2 s; ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("what", ["time.sleep(100)", "os._exit(1)"])
+def test_a_probe_that_hangs_or_dies_is_told_and_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """As where the head is stopped, and where Ray ends the process."""
+    pids = tmp_path / "pids"
+    module = tmp_path / "stuck_probe.py"
+    module.write_text(
+        "import os, sys, time, json\n"
+        f"open({str(pids)!r}, 'a').write(f'{{os.getpid()}} ')\n"
+        "print(json.dumps({'step': sys.argv[1], 'ended': 'begun'}), flush=True)\n"
+        f"{what}\n"
+    )
+    monkeypatch.setattr(joining.probe, "__name__", "stuck_probe")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    limit = Deadline(40)
+    trial = joining.ask("h:1", seconds=5.0)
+    assert trial.ended == ("hung" if "sleep" in what else "died") and not limit.expired
+    for pid in pids.read_text().split():
+        assert not Path("/proc", pid).exists()
