@@ -16,7 +16,7 @@ from typing import Any
 
 from dashboards.queries import Row, RunLike, counts, parse
 from dashboards.whereabouts import devices, flat
-from dashboards.words import number
+from dashboards.words import cells, number
 from farm.results import place
 
 #: Kind -> what it proves, strongest first.
@@ -32,7 +32,7 @@ FAMILIES = ("cuda", "rocm", "ascend")
 _TOOLS = ("torch", "torch_npu", "triton", "triton_ascend", "cuda", "rocm", "hip", "cann", "stack", "ptxas", "driver")
 _MAX_TOLD = 4
 #: Of what `collect` gives; a file of another version is not read.
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def proofs(run: RunLike) -> list[Proof]:
         out.append(
             Proof(
                 where, where.partition("@")[0], evidence, target, counts(rows),
-                devices=_texts(r.get("device") for r in rows), nodes=_texts(r.get("node") for r in rows),
+                devices=numbered(_texts(r.get("device") for r in rows)), nodes=_texts(r.get("node") for r in rows),
                 tools=tuple(dict.fromkeys(tool_chain(str(r.get("fingerprint") or "")) for r in rows)),
                 environments=tuple(dict.fromkeys(n for r in rows for n in named.get(_of(r), ()))),
                 last=_last(rows) or str(run.head.get("finished") or run.head.get("created") or ""),
@@ -120,15 +120,14 @@ def _of(row: Row) -> tuple[str, str]:
 
 
 def company(rows: Iterable[Row]) -> str:
-    """`up to 3 neighbours busy, none in 40 of 120 cells`; "" where nobody counted."""
+    """`up to 3 neighbours busy, in 80 of 120 cells`; "" where nobody counted."""
     busy = [int(n) for r in rows if (n := number(r.get("neighbours_busy"))) is not None]
     if not busy:
         return ""
     if not max(busy):
         return "no neighbour busy in any cell"
-    return (
-        f"up to {max(busy)} neighbour{'s' if max(busy) > 1 else ''} busy, none in {busy.count(0)} of {len(busy)} cells"
-    )
+    some = len(busy) - busy.count(0)
+    return f"up to {max(busy)} neighbour{'s' if max(busy) > 1 else ''} busy, in {some} of {cells(len(busy))}"
 
 
 def tool_chain(fingerprint: str) -> str:
@@ -139,6 +138,25 @@ def tool_chain(fingerprint: str) -> str:
 
 def _texts(values: Iterable[Any]) -> tuple[str, ...]:
     return tuple(sorted({str(v) for v in values if v}))
+
+
+def numbered(names: Iterable[str]) -> tuple[str, ...]:
+    """Devices of one name told together: `NVIDIA H200 #0 to #3, #6` for five of them; other names as they are."""
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for name in names:
+        stem, sharp, tail = name.rpartition(" #")
+        numbers[stem if sharp and tail.isdecimal() else name] += [int(tail)] if sharp and tail.isdecimal() else []
+    return tuple(f"{stem} {_spans(found)}" if found else stem for stem, found in numbers.items())
+
+
+def _spans(numbers: Iterable[int]) -> str:
+    spans: list[list[int]] = []
+    for n in sorted(numbers):
+        if spans and n == spans[-1][1] + 1:
+            spans[-1][1] = n
+        else:
+            spans.append([n, n])
+    return ", ".join(f"#{a}" if a == b else f"#{a}{', ' if b == a + 1 else ' to '}#{b}" for a, b in spans)
 
 
 def _last(rows: Sequence[Row]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dashboards.queries import PLACE, Row, RunLike, by, is_build, is_finding, parse, said_worst, worst_row
+from dashboards.queries import PLACE, Row, RunLike, by, is_build, is_finding, parse, said_worst, worst_row, writer
 from dashboards.words import FARM_FAULTS, HARM, SET_ASIDE, clip, number, short_dtype
 from farm.results import place
 
@@ -126,7 +126,7 @@ def _options(argv: Sequence[str]) -> list[tuple[str, str, list[str]]]:
     out = []
     for word, following in zip(argv, [*argv[1:], ""]):
         option, equals, value = word.partition("=")
-        if option in ("--provider", "--set", "--environment", "--address", "--run-id", "--plan"):
+        if option in ("--provider", "--set", "--environment", "--address", "--run-id", "--plan", "--out"):
             out.append((option, value if equals else following, [word] if equals else [word, following]))
     return out
 
@@ -139,6 +139,14 @@ def whole(head: Mapping[str, Any]) -> str:
     at = next(i for i, w in enumerate(argv) if w.partition("=")[0] == "--run-id")
     del argv[at : at + (1 if "=" in argv[at] else 2)]
     return "farm " + shlex.join(argv)
+
+
+def _resume(run: RunLike, rows: Sequence[Row]) -> str:
+    """What goes on with an interrupted run where cells have no result; "" of a complete run, which never changes."""
+    if run.complete or any(r.get("status") != "lost" for r in rows):
+        return ""
+    stores = [v for n, v, _ in _options(run.head.get("argv") or []) if n == "--out"]
+    return shlex.join(["farm", "resume", run.id, *(w for v in stores[-1:] for w in ("--out", v))])
 
 
 def _part(run: RunLike, rows: Sequence[Row]) -> str:
@@ -188,10 +196,10 @@ def _groups(run: RunLike, chosen: Iterable[Row], prefix: str, kinds: Sequence[st
                 role=str(rows[0].get("role") or "subject"),
                 rows=tuple(rows),
                 of=len(alike[key[1:]]),
-                where=where(rows, alike[key[1:]]),
+                where=where(rows, [r for r in alike[key[1:]] if r.get("status") not in SET_ASIDE]),
                 worst="" if worst in [clip(r) for r, _ in reasons] else worst,
                 reasons=tuple(reasons),
-                command=(key[0] in FARM_FAULTS and _part(run, rows)) or repeat(run, rows),
+                command=(key[0] in FARM_FAULTS and (_resume(run, rows) or _part(run, rows))) or repeat(run, rows),
             )
         )
     return out
@@ -207,8 +215,10 @@ def peer_failures(run: RunLike) -> list[Group]:
 
 
 def farm_faults(run: RunLike) -> list[Group]:
-    """What the farm itself failed to do; it accuses no kernel, so it is grouped by backend and op only."""
-    return _groups(run, (r for r in run.rows if r.get("status") in FARM_FAULTS), "x", FARM_FAULTS, "backend", "op")
+    """What the farm itself failed to do; it accuses no kernel, so it is grouped by backend and op only.  While a run
+    goes on, a cell without a result is no fault."""
+    faults = [s for s in FARM_FAULTS if s != "lost" or not writer(run)]
+    return _groups(run, (r for r in run.rows if r.get("status") in faults), "x", FARM_FAULTS, "backend", "op")
 
 
 def impossible(run: RunLike) -> list[Row]:
@@ -226,7 +236,6 @@ def set_aside(run: RunLike) -> list[tuple[str, str, str, str, int]]:
     return sorted(out, key=lambda x: (SET_ASIDE.index(x[0]), -x[4], x[1]))
 
 
-def reproaches(run: RunLike) -> dict[int, str]:
+def reproaches(groups: Iterable[Group]) -> dict[int, str]:
     """id() of a failed row -> anchor of the group that tells about it."""
-    groups = [*findings(run), *peer_failures(run), *farm_faults(run)]
     return {id(r): g.anchor for g in groups for r in g.rows}

@@ -74,7 +74,9 @@ def evidence_page(known: Mapping[str, Sequence[evidence.Proof]], links: Links) -
 
 def run_page(run: RunLike, links: Links) -> str:
     """Everything about one run, in one file that stands alone."""
-    first, more = shown(findings.findings(run))
+    found, faults, peers = findings.findings(run), findings.farm_faults(run), findings.peer_failures(run)
+    first, more = shown(found)
+    anchors = findings.reproaches([*found, *peers, *faults])
     counts = queries.counts(run.rows)
     return _render(
         "run.html",
@@ -96,16 +98,17 @@ def run_page(run: RunLike, links: Links) -> str:
         proofs=evidence.proofs(run),
         unproven=evidence.unproven(run),
         simulated=evidence.simulated(run),
-        kinds=evidence.KINDS,
+        kinds={kind: means for kind, means in evidence.KINDS.items() if kind in evidence.kinds_of(run.rows)},
+        names=[n for n in dict.fromkeys(str(r.get("matrix") or "") for r in run.rows) if n],
         sites=evidence.sites(run),
         findings=[_told(run, g, links) for g in first],
         more=[_told(run, g, links) for g in more],
-        faults=[_told(run, g, links) for g in findings.farm_faults(run)],
-        peers=[_told(run, g, links) for g in findings.peer_failures(run)],
+        faults=[_told(run, g, links) for g in faults],
+        peers=[_told(run, g, links) for g in peers],
         impossible=findings.impossible(run),
         set_aside=findings.set_aside(run),
-        heats=_heats(run),
-        builds=_builds(run),
+        heats=_heats(run, anchors),
+        builds=_builds(run, anchors),
         remarks=builds.remarks(run.rows),
         summaries=_summaries(run),
         paces=_paces(run),
@@ -156,7 +159,7 @@ def _told(run: RunLike, group: Group, links: Links) -> dict[str, Any]:
     return {"group": group, "logs": logs, "tail": tail, "examples": [r["cell_id"] for r in group.rows[:3]]}
 
 
-def _heats(run: RunLike) -> list[dict[str, Any]]:
+def _heats(run: RunLike, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
     """Per backend and op, a pane per dtype with its heat map and its times."""
     return [
         {
@@ -174,7 +177,7 @@ def _heats(run: RunLike) -> list[dict[str, Any]]:
                 for h in panes
             ],
         }
-        for (where, op), panes in heat.heats(run.rows, findings.reproaches(run)).items()
+        for (where, op), panes in heat.heats(run.rows, anchors).items()
     ]
 
 
@@ -185,7 +188,7 @@ def _kinds(run: RunLike, where: str, op: str, *, judged: bool = False) -> tuple[
     return tuple(k for k in found if k != "simulated") or found if judged else found
 
 
-def _builds(run: RunLike) -> list[dict[str, Any]]:
+def _builds(run: RunLike, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
     """Per target and op, a pane per dtype with what the compiler said of every cell."""
     return [
         {
@@ -201,7 +204,7 @@ def _builds(run: RunLike) -> list[dict[str, Any]]:
                 for t in panes
             ],
         }
-        for (backend, target, op), panes in builds.tables(run.rows, findings.reproaches(run)).items()
+        for (backend, target, op), panes in builds.tables(run.rows, anchors).items()
     ]
 
 

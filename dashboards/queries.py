@@ -43,7 +43,7 @@ class RunLike(Protocol):
 
 @dataclass(frozen=True)
 class Verdict:
-    kind: str  # passed, nothing, findings, farm_fault, interrupted
+    kind: str  # passed, nothing, findings, farm_fault, interrupted, going_on
     text: str
 
 
@@ -57,6 +57,7 @@ class Part:
     cells: int  # planned, with evidence or without
     passed: int
     missing: dict[str, int]  # those without evidence
+    failed: dict[str, int]  # those with evidence that did not pass
     worst_ratio: float | None
     speed: float | None  # median over the timed cells of mode `auto`
     unit: str  # of `speed`: GB/s, or TFLOP/s where operations bind
@@ -87,6 +88,15 @@ class Card:
     @property
     def timed(self) -> bool:
         return any(p.speed is not None for p in self.parts)
+
+    @property
+    def no_speed(self) -> str:
+        """Why the card has no speed at all; "" where a cell has one, and of what was compiled."""
+        if not self.counts or self.evidence == "compiled" or any(speed_counts(r) for r in self.rows):
+            return ""
+        if self.evidence == "interpreted":
+            return "no speeds: an interpreter's time is no kernel's time"
+        return "no speeds: no cell that passed was timed"
 
     @property
     def roof(self) -> bool:
@@ -141,6 +151,11 @@ def is_subject(row: Row) -> bool:
     return row.get("role") != "peer"
 
 
+def writer(run: RunLike) -> str:
+    """Who writes the run at this moment; "" of a complete run, and of one that was interrupted."""
+    return "" if run.complete else str(getattr(run, "writer", ""))
+
+
 def strict_peers(run: RunLike) -> bool:
     return "--strict-peers" in f"{run.head.get('command')} {run.head.get('argv')}"
 
@@ -160,9 +175,14 @@ def verdict(run: RunLike) -> Verdict:
     besides = f"; besides, {findings}" if bad else "."
     if not run.complete:
         lost = have.get("lost", 0) + max(0, planned(run) - len(run.rows))
+        if writer(run):
+            told = f"{count(planned(run) - lost)} of {cells(planned(run))} have their result, the others stand as lost"
+            return Verdict("going_on", f"Going on ({writer(run)}): {told}{besides}")
         return Verdict("interrupted", f"Interrupted: {cells(lost)} of {count(planned(run))} lost{besides}")
-    if faults := sum(have.get(s, 0) for s in FARM_FAULTS):
-        return Verdict("farm_fault", f"The farm failed on {cells(faults)}{besides}")
+    if faults := [r for r in run.rows if r.get("status") in FARM_FAULTS]:
+        causes = {str(r.get("reason") or "") for r in faults}
+        cause = f": {clip(causes.pop(), 160).rstrip('.')}" if len(causes) == 1 and causes != {""} else ""
+        return Verdict("farm_fault", f"The farm failed on {cells(len(faults))}{cause}{besides}")
     if bad:
         return Verdict("findings", f"Findings: {findings}")
     done = [r for r in run.rows if r.get("status") in ("passed", "built")]
@@ -191,10 +211,10 @@ def verdict(run: RunLike) -> Verdict:
 
 def said_of(run: RunLike, rows: Sequence[Row]) -> str:
     """The verdict of some of a run's rows, by the word that a tag shows: passed, findings, farm_fault, interrupted,
-    nothing."""
+    going_on, nothing."""
     have = counts(rows)
     if have.get("lost") and not run.complete:
-        return "interrupted"
+        return "going_on" if writer(run) else "interrupted"
     if any(have.get(s) for s in FARM_FAULTS):
         return "farm_fault"
     if any(is_finding(run, r) for r in rows):
@@ -297,7 +317,9 @@ def _devices(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def _parts(rows: Sequence[Row]) -> Iterable[Part]:
-    asked = sorted((r for r in rows if r.get("status") != "skipped"), key=lambda r: r.get("index") or 0)
+    asked = sorted(  # subjects first, whatever the matrix lists first: peers are what they are held against
+        (r for r in rows if r.get("status") != "skipped"), key=lambda r: (not is_subject(r), r.get("index") or 0)
+    )
     for (op, provider), members in by(asked, "op", "provider").items():
         timed = [r for r in members if r.get("mode") in ("auto", "", None) and speed_counts(r)]
         flops = flop_bound(members)
@@ -308,6 +330,7 @@ def _parts(rows: Sequence[Row]) -> Iterable[Part]:
             cells=len(members),
             passed=sum(r.get("status") in ("passed", "built") for r in members),
             missing=counts(r for r in members if not r.get("evidence")),
+            failed=counts(r for r in members if r.get("evidence") and r.get("status") not in ("passed", "built")),
             worst_ratio=number((worst_row(members) or {}).get("worst_ratio")),
             speed=_median(r.get("tflops" if flops else "bandwidth_gbps") for r in timed),
             unit="TFLOP/s" if flops else "GB/s",

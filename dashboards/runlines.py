@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dashboards.queries import RunLike, by, counts, in_order
+from dashboards.queries import RunLike, by, counts, in_order, writer
 from dashboards.words import HARM, number
 
 
@@ -37,13 +37,24 @@ def run_line(head: Mapping[str, Any], run_id: str, load: Callable[[], RunLike]) 
     else:
         run = load()
         backends = {b: counts(rows) for (b,), rows in by(run.rows, "backend").items()}
-        kind = "interrupted"
+        kind = "going_on" if writer(run) else "interrupted"
     return RunLine(
-        run_id, str(head.get("created") or ""), ", ".join(str(m.get("name")) for m in head.get("matrices") or []),
+        run_id, str(head.get("created") or ""), _matrices(head.get("matrices") or []),
         commit(head), backends, int(head.get("planned") or sum(sum(c.values()) for c in backends.values())),
         sum(c.get(s, 0) for c in backends.values() for s in HARM), number(head.get("seconds")), kind, complete,
         str(head.get("command") or ""), _extra(head),
     )  # fmt: skip
+
+
+def _matrices(told: Sequence[Mapping[str, Any]]) -> str:
+    """`rms_norm, matmul`; of a file with more than two matrices its name: `smoke.yaml (5 matrices)`."""
+    files: dict[str, list[str]] = {}
+    for i, m in enumerate(told):
+        files.setdefault(str(m.get("path") or f"-{i}"), []).append(str(m.get("name")))
+    return ", ".join(
+        f"{path.rpartition('/')[2]} ({len(names)} matrices)" if len(names) > 2 else ", ".join(names)
+        for path, names in files.items()
+    )
 
 
 def _extra(head: Mapping[str, Any]) -> dict[str, Any]:

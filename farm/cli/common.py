@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from farm import backends
+from farm.cli.text import printable
 from farm.errors import StoreError, UsageError
 from farm.matrix import Matrix
 from farm.matrix.load import load_files
@@ -52,19 +55,22 @@ def store(args: argparse.Namespace) -> Store:
     return Store(args.out or os.environ.get("FARM_STORE") or "farm-results")
 
 
-def page(store: Store, run_id: str) -> Path:
-    """Build a finished run's page.  StoreError where it cannot be written; the run itself is whole then."""
+def tell_page(args: argparse.Namespace, store: Store, run_id: str) -> None:
+    """Build a stored run's page and say where it is; where it cannot be written, that, and how to make it later.  The
+    results are stored by then, and the exit code is theirs."""
     from dashboards.build import build
 
     try:
-        return build(store, run_id)
+        print(f"page: {build(store, run_id).resolve()}", file=sys.stderr)
     except (OSError, StoreError) as error:
         cause = error.__cause__ or error
         why = getattr(cause, "strerror", None) or cause
-        raise StoreError(
-            f"{store.pages}: the page cannot be written ({why}); the run itself is whole, "
-            f"farm dashboard build {run_id} makes its page"
-        ) from None
+        at = f" --out {shlex.quote(args.out)}" if args.out else ""
+        told = (
+            f"{store.pages}: the page cannot be written ({why}); every result is stored all the same, and once that is "
+            f"mended, farm dashboard build {run_id}{at} makes the page"
+        )
+        print(f"farm {args.command}: {printable(told)}", file=sys.stderr)
 
 
 @contextmanager

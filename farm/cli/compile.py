@@ -127,6 +127,8 @@ def _tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Outcome)
     print("", file=err)
     for line in progress.summary(outcome.rows, outcome.seconds):
         print(line, file=err)
+    for line in progress.unsupported(outcome.rows):
+        print(f"  {printable(line)}"[:300], file=err)
     for name in dict.fromkeys(target for target, _ in outcome.kernels):
         built = sum(r["cell_id"].endswith(f"@{name}") and r["resources"] not in ("", "[]") for r in outcome.rows)
         print(f"{name}: {built} cells are {sum(t == name for t, _ in outcome.kernels)} kernels", file=err)
@@ -142,7 +144,7 @@ def _tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Outcome)
         print(f"interrupted: {lost} cells were not compiled; what finished is in the journal", file=err)
     if args.no_page:
         return
-    print(f"page: {common.page(store, run_id).resolve()}", file=err)
+    common.tell_page(args, store, run_id)
 
 
 def _difference(args: argparse.Namespace, request: CompileRequest) -> int:

@@ -19,7 +19,7 @@ from farm import ops, rejudge, results, revision
 from farm.cell import Cell, Status
 from farm.cli import common, progress
 from farm.cli.text import printable
-from farm.errors import FarmError, InfraError, UsageError
+from farm.errors import FarmError, InfraError, StoreError, UsageError
 from farm.matrix import Tolerance, load_tolerances
 from farm.matrix.rules import lookup
 from farm.store import Run, Store
@@ -67,6 +67,12 @@ def run(args: argparse.Namespace) -> int:
         head, rows, cells = source.head, source.rows, source.cells()
         samples = source.samples()
         stored = _stored_rules(head)
+    written = head.get("schema")
+    if isinstance(written, int) and written > results.SCHEMA:  # its columns may mean what this farm does not know
+        raise StoreError(
+            f"{source.dir}: the run was written with schema {written}, this farm judges up to {results.SCHEMA}; "
+            "use the farm that wrote it"
+        )
     if head.get("kind") == "compile":
         raise UsageError(f"{source.id} was compiled, not run: there is nothing to judge in it")
     asked = load_tolerances(args.tolerances, cells) if args.tolerances else ()
@@ -89,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     run_id = _write(store, name, source, plan, cells, judged, samples, begun, verdict, code)
     _tell(head, source.id, run_id, changes, judged, time.monotonic() - begun)
     if not args.no_page:
-        print(f"page: {common.page(store, run_id).resolve()}", file=sys.stderr)
+        common.tell_page(args, store, run_id)
     if args.json:
         print(json.dumps(store.run(run_id).head, indent=1))
     return code

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -147,7 +148,13 @@ def connect(
     if args.address == "inline":
         cluster: Any = InlineCluster(args.devices, run_id)
     else:
-        cluster = RayCluster(args.address, args.devices, run_id, None if joins else wanted)
+        try:
+            cluster = RayCluster(args.address, args.devices, run_id, None if joins else wanted)
+        except ModuleNotFoundError as error:
+            if error.name != "ray":
+                raise
+            need = "pip install 'ray>=2.55'" + ("" if joins else ", or run without it: --address inline")
+            raise InfraError(f"there is no Ray in this Python ({sys.executable}); {need}") from None
     try:
         if joins:
             there = cluster.available()
@@ -197,16 +204,19 @@ def _end_without_cluster(args: argparse.Namespace, store: Store, run_id: str, er
     means findings."""
     print(
         f"farm {args.command}: {printable(str(error))}; what finished is in the journal of {run_id}, "
-        f"farm resume {run_id} goes on",
+        f"{_resume(args, run_id)} goes on",
         file=sys.stderr,
     )
     if not args.no_page:
-        from dashboards.build import build
-
-        print(f"page: {build(store, run_id).resolve()}", file=sys.stderr)
+        common.tell_page(args, store, run_id)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(3)
+
+
+def _resume(args: argparse.Namespace, run_id: str) -> str:
+    """The command that goes on with a run, in the store that this one was told."""
+    return shlex.join(["farm", "resume", run_id, *(("--out", args.out) if args.out else ())])
 
 
 def _devices(slots: Any) -> str:
@@ -219,6 +229,8 @@ def tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, seco
     print("", file=err)
     for line in progress.summary(outcome.rows, seconds):
         print(line, file=err)
+    for line in progress.unsupported(outcome.rows):
+        print(f"  {printable(line)}"[:300], file=err)
     bad = [r for r in outcome.rows if progress.needs_a_look(r, args.strict_peers)]
     if bad and not outcome.interrupted:
         print(f"{len(bad)} cell{'s need' if len(bad) > 1 else ' needs'} a look; the first:", file=err)
@@ -229,7 +241,7 @@ def tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, seco
     if outcome.interrupted:
         lost = sum(r["status"] == "lost" for r in outcome.rows)
         print(f"interrupted: {lost} cells were not run; what finished is in the journal, "
-              f"farm resume {run_id} goes on", file=err)  # fmt: skip
+              f"{_resume(args, run_id)} goes on", file=err)  # fmt: skip
     if not args.no_page:
-        print(f"page: {common.page(store, run_id).resolve()}", file=err)
+        common.tell_page(args, store, run_id)
     return 3 if outcome.interrupted else outcome.exit_code

@@ -56,11 +56,28 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _not_importable(error: Exception) -> str:
+    """`/clone/kernels/__init__.py:25 cannot be imported (RuntimeError: boom)`: the innermost line of a file."""
+    if isinstance(error, SyntaxError) and error.filename:
+        file, line = error.filename, error.lineno
+    else:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<")]
+        file, line = (frames[-1].filename, frames[-1].lineno) if frames else ("the farm", 0)
+    why = error.msg if isinstance(error, SyntaxError) else error
+    return printable(f"{file}:{line} cannot be imported ({type(error).__name__}: {why})")[:400]
+
+
 def main(argv: list[str] | None = None) -> int:
     """Exit code of one command line."""
     open_missing()
     arguments = sys.argv[1:] if argv is None else argv
-    top = parser()
+    try:
+        top = parser()
+    except Exception as error:  # of our own modules, or of the kernels whose contracts they read
+        if "--debug" in arguments:
+            traceback.print_exc()
+        print(f"farm: {_not_importable(error)}; correct it, farm --debug shows where", file=sys.stderr)
+        return 3
     for word in arguments:
         try:
             word.encode()

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from farm.cli import common, launching
+from farm.cli.progress import duration
 from farm.errors import StoreError
 from farm.matrix import plan
 from farm.matrix.plan import Count
@@ -25,7 +26,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     common.matrix_options(p)
     p.add_argument("--json", action="store_true", help="the whole plan: every cell with id and key")
-    p.add_argument("--out", metavar="PLAN", type=Path, help="write the plan to this file, for farm run --plan")
+    p.add_argument(
+        "--out", metavar="PLAN", type=Path, help="write the plan to this file, for farm run --plan, and only count here"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,20 +52,23 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(text)
         return 0
-    for cell in found.cells:
-        note = f"   skipped: {cell.skip_reason}" if cell.skip_reason else ""
-        print(f"{cell.cell_id}{note}")
-    print()
+    if not args.out:
+        for cell in found.cells:
+            note = f"   skipped: {cell.skip_reason}" if cell.skip_reason else ""
+            print(f"{cell.cell_id}{note}")
+        print()
     for backend, count in found.backends.items():
         print(_told(backend, count))
         for target, its in found.targets.items():
             if target.partition(":")[0] == backend:
                 print(f"  {_told(target, its)}")
+    if args.out:
+        print(f"plan: {args.out}; each site runs its part: farm run --plan {args.out} --target BACKEND")
     return 0
 
 
 def _told(place: str, count: Count) -> str:
     return (
-        f"{place}: {count.cells} cells, {count.skipped} of them skipped by a rule, "
-        f"about {count.seconds:.0f} s of work on one device"
+        f"{place}: {count.cells} cell{'' if count.cells == 1 else 's'}, {count.skipped} of them skipped by a rule, "
+        f"about {duration(count.seconds)} of work on one device"
     )

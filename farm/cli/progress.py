@@ -43,14 +43,17 @@ class Plain:
         self.planned = Counter(c.backend for c in cells)
         self.done: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
+        self._ran: Counter[str] = Counter()
         self._eta: Mapping[str, float] = {}
         self._last = time.monotonic()
+        self._told: list[str] = []
 
     def __enter__(self) -> Plain:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._standing()
+        if self._told != [self.standing(b) for b in self.planned]:
+            self._standing()
 
     def line(self, text: str) -> None:
         print(text, file=self.out, flush=True)
@@ -60,6 +63,7 @@ class Plain:
 
     def cell(self, row: Mapping[str, Any]) -> None:
         self.done[row["backend"]] += 1
+        self._ran[row["backend"]] += row["status"] != Status.SKIPPED.value
         if row["status"] in _BAD:
             self.failed[row["backend"]] += 1
             self.line(f"  {printable(told(row))}"[:400])
@@ -74,16 +78,18 @@ class Plain:
             self._standing()
 
     def standing(self, backend: str) -> str:
-        """`cpu: 40 of 102 done, 2 failed, about 12 s left`."""
+        """`cpu: 40 of 102 done, 2 failed, about 12 s left`; without the last before a device's first result, when
+        the estimate knows nothing of this host."""
         done, planned = self.done[backend], self.planned[backend]
         text = f"{backend}: {done} of {planned} done, {self.failed[backend]} failed"
         left = self._eta.get(backend)
-        return f"{text}, about {duration(left)} left" if left and done < planned else text
+        return f"{text}, about {duration(left)} left" if left and self._ran[backend] and done < planned else text
 
     def _standing(self) -> None:
         self._last = time.monotonic()
-        for backend in self.planned:
-            self.line(f"  {self.standing(backend)}")
+        self._told = [self.standing(b) for b in self.planned]
+        for text in self._told:
+            self.line(f"  {text}")
 
 
 class Live(Plain):
@@ -126,3 +132,16 @@ def summary(rows: list[dict[str, Any]], seconds: float) -> list[str]:
     total = sum(sum(c.values()) for c in groups.values())
     out.append(f"{len(rows)} planned = {total} accounted for, in {duration(seconds)}")
     return out
+
+
+def unsupported(rows: Iterable[Mapping[str, Any]], most: int = 3) -> list[str]:
+    """Why cells of subjects were unsupported, the most frequent reasons first: `4 unsupported: mine: takes no offset`.
+
+    They are no findings, but whoever brought a kernel should not have to open a page to learn what was not tried.
+    """
+    seen = Counter(
+        (r["provider"], r["reason"]) for r in rows if r["status"] == Status.UNSUPPORTED.value and r["role"] == "subject"
+    )
+    told = [f"{n} unsupported: {provider}: {reason}" for (provider, reason), n in seen.most_common(most)]
+    more = len(seen) - most
+    return [*told, f"and {more} more reason{'s' if more > 1 else ''}, on the run's page"] if more > 0 else told

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import secrets
 import shlex
+import sys
 import time
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,6 +16,7 @@ from farm.cli import common, launching
 from farm.coordinator import RunRequest
 from farm.errors import BackendError, StoreError, UsageError
 from farm.matrix import Matrix, Plan, plan
+from farm.nodes import config
 from farm.sites import planfile
 from farm.sites.planfile import PlanFile
 from farm.store import Store
@@ -49,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
     cluster, slots, planned = launching.connect(
         args, run_id, work.choose, work.planned, lambda: _check_store(store, run_id)
     )
+    if work.note:
+        print(f"farm run: {work.note}", file=sys.stderr)
     try:
         writer = store.create(run_id)
         if work.file:
@@ -77,6 +81,7 @@ class _Matrices:
     """What matrix files and the options that narrow them ask for."""
 
     file: PlanFile | None = None
+    note = ""  # what is told before the run begins
 
     def __init__(self, args: argparse.Namespace):
         if args.target is not None:
@@ -84,6 +89,7 @@ class _Matrices:
         if not args.matrices:
             raise UsageError("there is no MATRIX and no --plan; name one, farm run --help has an example")
         self._select = args.select
+        self._local = args.address in ("local", "inline")
         self._asked = common.named_backends(args)
         self._matrices: list[Matrix] = common.matrices(args)
         self.providers = common.own_providers(args)
@@ -103,7 +109,22 @@ class _Matrices:
         named = self._asked or list(dict.fromkeys(required))
         if named and not absent:
             launching.present(named, has)
-        return named or [b for b in backends.accelerators() if has(b)] or ["cpu"]
+        return named or [b for b in backends.accelerators() if has(b)] or self._cpu()
+
+    def _cpu(self) -> list[str]:
+        """The interpreter stands in, and says so.  BackendError where this node's configuration promises a device."""
+        here = config.load() if self._local else config.NodeConfig()
+        if here.backend in backends.accelerators():
+            raise BackendError(
+                f"{here.file}: this node's backend is {here.backend}, and there is no such device here; "
+                f"farm doctor --backend {here.backend} says what was looked for, --backend cpu runs without"
+            )
+        if here.backend != "cpu":
+            self.note = (
+                "no accelerator was found, so the CPU's interpreter runs this: it proves numerics and never speed; "
+                "farm doctor says what was looked for"
+            )
+        return ["cpu"]
 
     def planned(self, wanted: list[str]) -> Plan:
         return plan(self._matrices, wanted, select=self._select)
@@ -111,6 +132,8 @@ class _Matrices:
 
 class _PlanPart:
     """What a site's part of a plan asks for; the plan says all of it."""
+
+    note = ""
 
     def __init__(self, args: argparse.Namespace):
         given = {"MATRIX": args.matrices, "--select": args.select is not None, "--backend": args.backend is not None,

@@ -13,7 +13,7 @@ from dashboards.runlines import commit
 from dashboards.words import cells, clip, count, duration, label, percent, ratio, sig, when
 
 SHOWN = 12
-SIGNS = {"passed": "✅", "findings": "❌", "farm_fault": "⚠️", "interrupted": "⚠️", "nothing": "⚠️"}
+SIGNS = {"passed": "✅", "findings": "❌", "farm_fault": "⚠️", "interrupted": "⚠️", "nothing": "⚠️", "going_on": "⏳"}
 
 
 def markdown(run: RunLike, limit_bytes: int = 60_000) -> str:

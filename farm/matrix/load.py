@@ -12,7 +12,7 @@ from typing import Any
 from farm import backends as farm_backends
 from farm import ops as farm_ops
 from farm.cell import Cell
-from farm.errors import MatrixError, UsageError
+from farm.errors import FarmError, MatrixError, UsageError
 from farm.scheduler.events import QUIET
 from farm.targets import malformed, pattern_of
 from kernels.contract import Contract
@@ -39,13 +39,19 @@ def load(path: Path | str, **how: Any) -> Matrix:
 
 
 def load_files(paths: Sequence[Path | str], *, overrides: Overrides = (), **how: Any) -> list[Matrix]:
-    """The matrices of several files; UsageError for a `--set NAME:path` whose NAME is none of them."""
+    """The matrices of several files; UsageError for a `--set NAME:path` whose NAME is none of them, and for a
+    `--provider OP:NAME` whose op none of them has."""
     found = [matrix for path in paths for matrix in load_all(path, overrides=overrides, **how)]
     names = list(dict.fromkeys(m.name for m in found))
     for key, text in overrides:
         only, colon, _ = key.partition(":")
         if colon and only not in names:
             raise UsageError(f'--set {key}={text}: there is no matrix "{only}"; {suggest(only, names, "matrices")}')
+    ops = dict.fromkeys(m.op for m in found)
+    for key in how.get("extra_providers") or ():
+        only, colon, _ = key.rpartition(":")
+        if colon and only not in ops:  # it would silently be tested nowhere
+            raise UsageError(f"--provider {key}: no matrix here has the op {only}, they have {', '.join(ops)}; add one")
     return found
 
 
@@ -143,10 +149,15 @@ class _Reader:
 
     def _contract(self, node: Node) -> Contract:
         op = ax.word(node)
+        if op not in self.ops:
+            raise node.unknown(self.ops, "ops")
         try:
             contract = self.contracts(op)
-        except KeyError:
-            raise node.unknown(self.ops, "ops") from None
+        except FarmError:
+            raise
+        except Exception as error:  # whatever its own code raises
+            why = f"{type(error).__name__}: {error}"[:200]
+            raise node.error(f"names an op whose contract.py cannot be imported ({why}); correct it there") from error
         names = [d.name for d in contract.dimensions] + [p.name for p in contract.parameters]
         bad = next((n for n in names if n in ax.RESERVED or n.endswith("_dtype")), None)
         if bad or len(set(names)) != len(names):

@@ -46,7 +46,12 @@ LEASE_SECONDS = 1.0
 MAX_ATTEMPTS = 2  # one retry
 MAX_DEVICE_FAULTS = 3  # then the device is retired
 MAX_LEASE_CELLS = 64  # one lease's results stay well under 100 KiB on the wire
-MAX_TOLD = 3  # devices that the reason of a lost cell names
+MAX_TOLD = 3  # kinds of devices that the reason of a lost cell names
+
+
+def _some(names: Sequence[str]) -> str:
+    """`rocm:0`, or `rocm:0 and 7 more`: devices that are told together."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 class Scheduler:
@@ -328,8 +333,9 @@ class Scheduler:
     def _why_lost(self, pool: Pool) -> str:
         """The pool, what became of the devices that were given up, and which others there are."""
         mine = {name: d for name, d in self._devices.items() if d.backend == pool.backend}
-        told = [f"{name}: {d.reason}" for name, d in mine.items() if d.state == "gone" and d.serves(pool)]
-        told += [f"{name} is {d.target}" for name, d in mine.items() if d.target is not None and not d.serves(pool)]
+        said = {name: f": {d.reason}" for name, d in mine.items() if d.state == "gone" and d.serves(pool)}
+        said |= {n: f" is {d.target}" for n, d in mine.items() if d.target is not None and not d.serves(pool)}
+        told = [f"{_some([n for n in said if said[n] == what])}{what}" for what in dict.fromkeys(said.values())]
         waited = f" within {self._grace:g} s" if self._grace else ""
         more = f"; and {len(told) - MAX_TOLD} more" if len(told) > MAX_TOLD else ""
         detail = f" ({'; '.join(told[:MAX_TOLD])}{more})" if told else ""

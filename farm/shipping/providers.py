@@ -102,7 +102,8 @@ def _check_function(file: Path, name: str, path: str) -> None:
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError) as error:
-        raise UsageError(f"--provider {path}: {file} is no Python that can be read ({error})") from None
+        why = f"{error.msg}, line {error.lineno}" if isinstance(error, SyntaxError) else "no UTF-8 text"
+        raise UsageError(f"--provider {path}: {file} is no Python that can be read ({why}); correct it") from None
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from farm import address
 from farm.cli import main
+from farm.cli.main import parser
+from farm.cli.run import _Matrices
 
 BASE = """\
 name: m
@@ -217,10 +219,11 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
     "provider no module": (["--provider", "mine=no_such_module_here:f"], 'there is no module "no_such_module_here"'),
     "provider path": (["--provider", "mine=../x:f"], "there is no module"),
     "provider no such function": (["--provider", "mine=own:rms_nrom"], 'defines no "rms_nrom"'),
-    "provider no Python": (["--provider", "mine=broken:f"], "is no Python that can be read"),
+    "provider no Python": (["--provider", "mine=broken:f"], "is no Python that can be read ("),
     "provider of the farm": (["--provider", "torch=own:f"], "is a provider of the farm"),
     "provider twice": (["--provider", "a=own:f", "--provider", "a=own:f"], "is given twice"),
     "provider of no op": (["--provider", "rms_nrom:a=own:f"], 'did you mean "rms_norm"?'),
+    "provider joins nothing": (["--provider", "matmul:a=own:f"], "no matrix here has the op matmul"),
     "provider name": (["--provider", "a/b=own:f"], "a provider's name has letters"),
     "no devices": (["--devices", "0"], "between 1 and 256 devices"),
     "negative devices": (["--devices", "-2"], "between 1 and 256 devices"),
@@ -257,6 +260,35 @@ def test_a_run_that_is_there_is_told_before_a_cluster_starts(here: Path, capsys:
     assert main(["run", "m.yaml", "--run-id", "one"]) == 2
     assert "a run one is there already; choose another --run-id" in capsys.readouterr().err
     assert [p.name for p in folder.iterdir()] == ["journal.jsonl"]
+
+
+def test_a_node_whose_accelerator_is_gone_does_not_run_on_its_cpu(
+    refuse: Refuse, here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A driver that fell over must not turn a night of measurements into one of the interpreter, all green."""
+    (here / "node.yaml").write_text("backend: rocm\n")
+    monkeypatch.setenv("FARM_NODE", str(here / "node.yaml"))
+    monkeypatch.setattr("farm.backends.rocm.detect", lambda count=None: [])
+    for where in ("local", "inline"):
+        said = refuse("run", "m.yaml", "--address", where)
+        assert "node.yaml: this node's backend is rocm, and there is no such device here" in said
+    assert main(["run", "m.yaml", "--backend", "cpu", "--address", "inline"]) == 3  # asked for by name
+    assert "Started" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "there", "node", "chosen", "told"),
+    [([], "", "", "cpu", True), ([], "rocm", "", "rocm", False), (["--backend", "cpu"], "", "", "cpu", False),
+     ([], "", "backend: cpu", "cpu", False), (["--address", "host:1"], "", "backend: rocm", "cpu", True)],
+)  # fmt: skip
+def test_the_interpreter_that_stands_in_says_so(
+    here: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str], there: str, node: str, chosen: str, told: bool
+) -> None:
+    (here / "node.yaml").write_text(node)
+    monkeypatch.setenv("FARM_NODE", str(here / "node.yaml"))
+    work = _Matrices(parser().parse_args(["run", "m.yaml", *argv]))
+    assert work.choose(lambda backend: backend in (there, "cpu"), False) == [chosen]
+    assert ("no accelerator was found" in work.note) == told
 
 
 def test_two_matrices_of_one_name(refuse: Refuse, here: Path) -> None:

@@ -101,11 +101,46 @@ def test_a_bug_is_the_farms_fault_and_never_a_finding(
     )
 
 
+@pytest.mark.parametrize("text", ["raise RuntimeError('boom')", "x = ("])
+def test_kernels_that_cannot_be_imported_are_a_sentence_and_no_finding(tmp_path: Path, text: str) -> None:
+    """The farm reads the contracts of the kernels that are first on the path: exit code 1 would accuse a cell."""
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "contract.py").write_text("")
+    (tmp_path / "kernels" / "__init__.py").write_text(f"import os\n{text}\n")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from farm.cli import main; sys.exit(main(['schema']))"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    (said,) = ended.stderr.splitlines()
+    assert (ended.returncode, ended.stdout) == (3, "")
+    assert said.startswith(f"farm: {tmp_path / 'kernels' / '__init__.py'}:2 cannot be imported (")
+    assert said.endswith("; correct it, farm --debug shows where")
+
+
+@pytest.mark.parametrize(
+    "words", [["--out", "s", "build", "x"], ["build", "--out", "s", "x"], ["build", "x", "--out", "s"]]
+)
+def test_a_pages_options_may_stand_anywhere(words: list[str]) -> None:
+    args = parser().parse_args(["dashboard", *words])
+    assert (args.action, args.run, args.out) == ("build", "x", "s")
+    assert parser().parse_args(["dashboard", "build"]).out is None
+
+
 def test_debug_shows_where(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for error, code in ((ValueError("v"), 3), (UsageError("u"), 2)):
         raising(monkeypatch, error)
         assert main(["--debug", "schema"]) == code
         assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("address", "cure"), [("local", "--address inline"), ("10.0.0.1:6379", "pip install")])
+def test_a_python_without_ray(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str, cure: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    smoke = str(ROOT / "matrices/smoke.yaml")
+    assert main(["run", smoke, "--backend", "sim", "--address", address, "--out", str(tmp_path)]) == 3
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "there is no Ray in this Python" in said and cure in said
+    assert ("inline" in said) == (address == "local"), "a cluster cannot be joined without it"
 
 
 def test_ctrl_c_before_a_run_is_no_traceback(
@@ -149,9 +184,12 @@ def test_schema_is_a_json_schema(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_plan_lists_cells_and_adds_up(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     smoke, file = str(ROOT / "matrices/smoke.yaml"), tmp_path / "plan.json"
-    assert main(["plan", smoke, "--backend", "cpu,sim", "--out", str(file)]) == 0
+    assert main(["plan", smoke, "--backend", "cpu,sim"]) == 0
     lines = capsys.readouterr().out.splitlines()
     cells, totals = lines[: lines.index("")], lines[lines.index("") + 1 :]
+    assert main(["plan", smoke, "--backend", "cpu,sim", "--out", str(file)]) == 0
+    *counted, where = capsys.readouterr().out.splitlines()
+    assert counted == totals and where.startswith(f"plan: {file}; "), "the list is in the file"
     found = json.loads(file.read_text())
     assert len(cells) == len(found["cells"]) == sum(b["cells"] for b in found["backends"].values())
     assert [t.split(":")[0] for t in totals] == ["cpu", "sim"]
@@ -166,4 +204,6 @@ def test_plan_knows_a_provider_of_ones_own_without_loading_it(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.yaml").write_text("name: m\nop: rms_norm\naxes: {shape: [{rows: 1, hidden: 8}]}\n")
     assert main(["plan", "m.yaml", "--provider", "mine=mod:f", "--set", "axes.dtype=bf16"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "cpu/rms_norm/mine/auto/forward/bf16/1x8/llama"
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "cpu/rms_norm/mine/auto/forward/bf16/1x8/llama"
+    assert said[-1].startswith("cpu: 1 cell, 0 of them skipped")

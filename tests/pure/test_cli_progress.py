@@ -30,16 +30,19 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_plain_lines_tell_findings_at_once_and_the_standing_at_the_end() -> None:
     out = io.StringIO()
-    with Plain([cell(), cell(), cell("sim")], out) as said:
+    with Plain([cell(), cell(), *[cell("sim")] * 3], out) as said:
         said.device("cpu:0: a processor, ready")
+        said.eta({"sim": 12.0})
+        said.cell(row("skipped", "sim"))
+        assert "left" not in said.standing("sim"), "a skipped cell tells nothing of the others"
+        said.cell(row("passed", "sim"))
         said.cell(row("passed"))
         said.cell(row("inaccurate", reason="rel_l2 is 2 times its gate"))
-        said.eta({"sim": 12.0})
     assert out.getvalue().splitlines() == [
         "  cpu:0: a processor, ready",
         "  inaccurate: an/id: rel_l2 is 2 times its gate",
         "  cpu: 2 of 2 done, 1 failed",
-        "  sim: 0 of 1 done, 0 failed, about 12 s left",
+        "  sim: 2 of 3 done, 0 failed, about 12 s left",
     ]
 
 
@@ -78,3 +81,21 @@ def test_the_summary_adds_up_and_never_sums_over_evidence() -> None:
         "5 planned = 5 accounted for, in 1 min 05 s",
     ]
     assert progress.told(rows[2]) == "inaccurate: an/id: "
+
+
+def test_a_standing_that_was_just_told_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    out = io.StringIO()
+    with Plain([cell()], out) as said:
+        said.cell(row("passed"))
+    assert out.getvalue().splitlines() == ["  cpu: 1 of 1 done, 0 failed"]
+
+
+def test_why_a_subject_was_not_tried_is_told_and_a_peer_is_not() -> None:
+    rows = [{**row("unsupported", reason=f"reason {n}"), "provider": "mine", "role": "subject"} for n in "aabcd"]
+    rows += [{**row("unsupported", reason="not here"), "provider": "liger", "role": "peer"}]
+    rows += [{**row("passed"), "provider": "mine", "role": "subject"}]
+    said = progress.unsupported(rows)
+    assert said[0] == "2 unsupported: mine: reason a" and len(said) == 4
+    assert said[-1] == "and 1 more reason, on the run's page"
+    assert progress.unsupported(rows[5:]) == []

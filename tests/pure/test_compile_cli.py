@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from farm.cli import compile as compile_cli
 from farm.cli import main
 from farm.compile import ascend_environment, cache
 from farm.compile import run as compile_run
+from farm.store import Store
 
 MATRIX = "name: m\nop: rms_norm\naxes: {shape: [{rows: 4, hidden: 64}]}\nproviders: [farm, torch]\n"
 
@@ -48,6 +52,24 @@ def test_a_tool_chain_that_is_not_there_is_named_with_its_cure(
     told = capsys.readouterr().err
     assert "--target ascend910b" in told and "farm compile --setup ascend" in told and told.count("\n") == 1
     assert not store.exists()
+
+
+def test_why_nothing_was_built_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 4 alone sends whoever brought a kernel to the page."""
+    row = {
+        "status": "unsupported",
+        "provider": "mine",
+        "role": "subject",
+        "evidence": "compiled",
+        "backend": "cuda",
+        "cell_id": "cuda/x@sm_90",
+        "reason": "its call launches no Triton kernel",
+        "resources": "",
+        "log": "",
+    }
+    outcome: Any = SimpleNamespace(rows=[row], seconds=1.0, kernels={}, interrupted=False, exit_code=4)
+    compile_cli._tell(argparse.Namespace(no_page=True), Store(tmp_path), "r", outcome)
+    assert "  1 unsupported: mine: its call launches no Triton kernel\n" in capsys.readouterr().err
 
 
 def test_a_python_without_triton_is_told_before_the_run(

@@ -180,7 +180,7 @@ def test_one_backends_failures_fold_no_others_away() -> None:
 
 def test_a_card_says_environment_and_neighbours() -> None:
     said = text(section(run_page(mixed(), LINKS), "cards"))
-    assert "environment cuda-env up to 2 neighbours busy, none in 1 of 3 cells" in said
+    assert "environment cuda-env up to 2 neighbours busy, in 2 of 3 cells" in said
     assert "environment rocm-env no neighbour busy in any cell" in said
     assert evidence.company([row(0)]) == ""
 

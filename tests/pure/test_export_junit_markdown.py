@@ -63,7 +63,8 @@ def test_junit_survives_what_xml_forbids():
 
 def test_markdown_says_the_verdict_first(run):
     text = markdown(run)
-    assert text.startswith("### ⚠️ The farm failed on 6 cells; besides, 34 cells of subjects failed, in 4 groups.")
+    cause = "actor lost twice (node-b, node-c)"
+    assert text.startswith(f"### ⚠️ The farm failed on 6 cells: {cause}; besides, 34 cells of subjects failed, in 4")
     assert "4,000 planned = 3,896 passed, 10 inaccurate" in text
     assert "| cuda:NVIDIA-H200:700W | executed | rms\\_norm | farm | 1,276 / 1,304 | 5.3 |" in text
     assert "farm run matrices/rms_norm.yaml --backend cuda,cpu,sim" in text

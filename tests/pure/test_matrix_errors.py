@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matrix_fakes import BASE, WORLD, load_text, refusal, with_axis
@@ -410,6 +411,18 @@ def test_an_unreadable_contract_name_is_told(tmp_path: Path) -> None:
 
     said = refusal(tmp_path, BASE, contracts=lambda op: Bad())
     assert said == ('m.yaml:2: op names an op whose contract calls something "cache", a reserved word; rename it there')
+
+
+@pytest.mark.parametrize("error", [SyntaxError("'(' was never closed"), KeyError("x"), AttributeError("no CONTRACT")])
+def test_a_contract_that_cannot_be_imported_is_told(tmp_path: Path, error: Exception) -> None:
+    """Whoever writes an op meets this first; also a KeyError is its own, and no unknown op."""
+
+    def broken(op: str) -> Any:
+        raise error
+
+    said = refusal(tmp_path, BASE, contracts=broken)
+    assert said.startswith("m.yaml:2: op names an op whose contract.py cannot be imported (")
+    assert f"({type(error).__name__}: {error})" in said
 
 
 def test_load_all_needs_no_contract_it_does_not_read(tmp_path: Path) -> None:

@@ -258,12 +258,22 @@ def test_a_page_that_cannot_be_written_does_not_hide_the_run(
 ) -> None:
     store = stored_run(tmp_path)
     store.pages.write_text("a file where the folder should be")
-    assert main(["judge", "first", "--out", str(tmp_path), "--run-id", "second"]) == 2
+    assert main(["judge", "first", "--out", str(tmp_path), "--run-id", "second"]) == 1  # its one finding
     said = capsys.readouterr().err
-    assert "the page cannot be written (File exists); the run itself is whole, farm dashboard build second" in said
+    assert "the page cannot be written (File exists); every result is stored all the same" in said
+    assert f"farm dashboard build second --out {tmp_path} makes the page" in said and "page: " not in said
     assert store.run("second").complete
 
 
 def test_a_compiled_run_has_nothing_to_judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert judge(stored_run(tmp_path, kind="compile")) == 2
     assert "first was compiled, not run" in capsys.readouterr().err
+
+
+def test_a_run_of_a_newer_farm_is_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = stored_run(tmp_path)
+    path = store.run("first").dir / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": results.SCHEMA + 1}))
+    assert judge(store) == 2
+    assert f"written with schema {results.SCHEMA + 1}, this farm judges up to" in capsys.readouterr().err
+    assert [r.id for r in store.runs()] == ["first"]

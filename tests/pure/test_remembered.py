@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fake_device import FakeApi  # noqa: E402
+from fake_device import FakeApi, norm  # noqa: E402
 
 from farm.cell import Timing  # noqa: E402
 from farm.child import timed  # noqa: E402
@@ -30,10 +30,6 @@ def api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
     monkeypatch.setattr(graph, "MIN_REPLAY_US", 16.0)
     monkeypatch.setattr(graph, "_FLOOR", {})
     return fake
-
-
-def norm(x: Any, weight: Any) -> Any:
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
 
 
 def by_pointer(copy: bool) -> Function:

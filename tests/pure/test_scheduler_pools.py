@@ -317,9 +317,19 @@ def test_many_refusals_are_told_in_short() -> None:
     s = scheduler_of({n: machine(n) for n in names}, names, [("b", "", "none")], 0.0, 1.0)
     s.begin(0.0)
     for name in names:
-        actions = s.step(DeviceDown(1.0, name, "no", final=True))
+        actions = s.step(DeviceDown(1.0, name, f"no {name}", final=True))
     (lost,) = [a for a in actions if isinstance(a, Conclude)]
-    assert lost.reason.endswith("(b:0: no; b:1: no; b:2: no; and 6 more)")
+    assert lost.reason.endswith("(b:0: no b:0; b:1: no b:1; b:2: no b:2; and 6 more)")
+
+
+def test_devices_that_were_refused_alike_are_told_once() -> None:
+    names = [f"b:{i}" for i in range(9)]
+    s = scheduler_of({n: machine(n) for n in names}, names, [("b", "", "none")], 0.0, 1.0)
+    s.begin(0.0)
+    for name in names:
+        actions = s.step(DeviceDown(1.0, name, "no" if name != "b:4" else "another", final=True))
+    (lost,) = [a for a in actions if isinstance(a, Conclude)]
+    assert lost.reason.endswith("(b:0 and 7 more: no; b:4: another)")
 
 
 def test_a_pool_without_devices_waits_for_the_grace() -> None:
