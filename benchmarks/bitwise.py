@@ -34,6 +34,9 @@ DIRECTIONS = ("forward", "backward")
 #: Narrow and wide rows, even and odd, fewer and more rows than programs; of 32,768 columns as many rows as `auto` wants
 #: for what was measured with 8,192: a kernel of gpu/ring.py, where the table has one.
 SHAPES = ((2048, 128), (333, 1000), (512, 4096), (520, 32768), (70, 16385), (5, 100000))
+#: With these, of which `auto` alone is run, since they take long: as many rows as it wants for what was measured with
+#: 8,192, a kernel of gpu/split.py, where the table has one.
+AUTO_SHAPES = ((520, 131072),)
 #: Runs of each cell in the first and in the second process.
 RUNS = (2, 1)
 
@@ -270,7 +273,10 @@ def main(argv: Sequence[str]) -> int:
     options = parse(argv)
     if options.child:
         return child(options.child)
-    planned = cells(options.ops, options.modes, [DTYPE_ALIASES[d] for d in options.dtypes], options.shapes)
+    dtypes = [DTYPE_ALIASES[d] for d in options.dtypes]
+    planned = cells(options.ops, options.modes, dtypes, options.shapes)
+    if options.shapes == list(SHAPES) and "auto" in options.modes:
+        planned += cells(options.ops, ["auto"], dtypes, AUTO_SHAPES)
     budget = Deadline(options.budget)
     try:
         first = in_processes(planned, RUNS[0], 0.7 * budget.remaining, options.jobs)

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
@@ -33,6 +34,9 @@ from kernels.ops.rms_norm.gpu.choose import RINGS
 GROUP_SECONDS = 150.0
 #: Children at a time: the device is shared by their checks, the cores by their compilers.
 WORKERS = 4
+RING_CHECK = "benchmarks.ring_check"
+#: Where cases are checked: elsewhere for a test alone.
+DEVICE = "cuda"
 #: What is timed: the most interesting first.
 TASKS = (
     ("rms_norm", "backward", "bfloat16", 8192, 32768),
@@ -55,12 +59,12 @@ TASKS = (
 # What follows runs in a child, on the device.
 
 
-def choice_of(case: Case) -> Any:
+def choice_of(case: Case, family: str = "ring") -> Any:
     from kernels.ops.rms_norm import dispatch
     from kernels.ops.rms_norm.gpu import choose
 
     target, cores = dispatch.machine()
-    kernel = f"{case.operation}_ring"
+    kernel = f"{case.operation}_{family}"
     config = {"mode": "static_persistent", "per_core": 1, **options(kernel), **case.config, "kernel": kernel}
     return choose.build(case.operation, config, case.rows, case.hidden, SIZE[case.dtype], cores, target)
 
@@ -69,7 +73,7 @@ def _guarded(rows: int, hidden: int, dtype: Any) -> tuple[Any, Any]:
     """(everything, the rows between two guard rows), filled with NaN."""
     import torch
 
-    everything = torch.full((rows + 2, hidden), float("nan"), dtype=dtype, device="cuda")
+    everything = torch.full((rows + 2, hidden), float("nan"), dtype=dtype, device=DEVICE)
     return everything, everything[1:-1]
 
 
@@ -77,18 +81,18 @@ def _untouched(everything: Any) -> bool:
     return bool(everything[0].isnan().all() and everything[-1].isnan().all())
 
 
-def check(case: Case) -> str:
-    """What is wrong with a case, or ""."""
+def check(case: Case, choose: Callable[[Case], Any] = choice_of, before: Callable[[], None] = lambda: None) -> str:
+    """What is wrong with a case, or ""; `before` is called before each launch."""
     import torch
 
     from kernels.ops.rms_norm.gpu import launch
 
-    make = torch.Generator(device="cuda").manual_seed(case.rows * 31 + case.hidden)
+    make = torch.Generator(device=DEVICE).manual_seed(case.rows * 31 + case.hidden)
     dtype = getattr(torch, case.dtype)
 
     def matrix() -> Any:
-        scale = 10.0 ** (torch.arange(case.rows, device="cuda") % 5 - 2).float()[:, None]
-        values = torch.randn(case.rows, case.hidden + case.gap, generator=make, device="cuda") * scale
+        scale = 10.0 ** (torch.arange(case.rows, device=DEVICE) % 5 - 2).float()[:, None]
+        values = torch.randn(case.rows, case.hidden + case.gap, generator=make, device=DEVICE) * scale
         return values.to(dtype)[:, : case.hidden]
 
     x = matrix()
@@ -96,8 +100,8 @@ def check(case: Case) -> str:
     if case.weight != "none":
         kind = dtype if case.weight in ("same", "shifted") else getattr(torch, case.weight)
         shift = int(case.weight == "shifted")
-        weight = (1 + 0.1 * torch.randn(case.hidden + shift, generator=make, device="cuda")).to(kind)[shift:]
-    choice = choice_of(case)
+        weight = (1 + 0.1 * torch.randn(case.hidden + shift, generator=make, device=DEVICE)).to(kind)[shift:]
+    choice = choose(case)
     problems = []
     if case.operation == "forward":
         residual = matrix() if case.fused else None
@@ -105,9 +109,10 @@ def check(case: Case) -> str:
         for _ in range(2):
             all_y, y = _guarded(case.rows, case.hidden, dtype)
             all_s, total = _guarded(case.rows, case.hidden, dtype) if case.fused else (None, None)
-            rstd = torch.full((case.rows,), float("nan"), device="cuda")
+            rstd = torch.full((case.rows,), float("nan"), device=DEVICE)
+            before()
             launch.forward(choice, x, residual, weight, 1e-6, case.offset, case.rounds, y, total, rstd)
-            torch.cuda.synchronize()
+            torch.get_device_module(DEVICE).synchronize()
             if not _untouched(all_y) or (all_s is not None and not _untouched(all_s)):
                 problems.append("wrote outside its rows")
             results.append((y, total, rstd))
@@ -122,10 +127,11 @@ def check(case: Case) -> str:
             all_dx, dx = _guarded(case.rows, case.hidden, dtype)
             dx = given if case.in_place else dx
             dw = None if weight is None else torch.full_like(weight, float("nan"))
-            used = torch.full((choice.programs, case.hidden), float("nan"), device="cuda")
+            used = torch.full((choice.programs, case.hidden), float("nan"), device=DEVICE)
             del used  # the partial sums' memory, most likely
+            before()
             launch.backward(choice, given, dsum, x, weight, rstd, case.offset, case.rounds, dx, dw)
-            torch.cuda.synchronize()
+            torch.get_device_module(DEVICE).synchronize()
             if not _untouched(all_dx):
                 problems.append("wrote outside its rows")
             results.append((dx, dw))
@@ -134,7 +140,7 @@ def check(case: Case) -> str:
     return "; ".join(dict.fromkeys(problems))
 
 
-def child_check(cases: list[dict[str, Any]]) -> None:
+def child_check(cases: list[dict[str, Any]], check: Callable[[Case], str] = check) -> None:
     """Checks, a line of JSON before and after each."""
     for index, fields in enumerate(cases):
         print(json.dumps({"begin": index}), flush=True)
@@ -147,8 +153,15 @@ def child_check(cases: list[dict[str, Any]]) -> None:
             return
 
 
-def child_time(seconds: float, workers: int) -> None:
-    """Times each task: a line of JSON each."""
+def child_time(
+    seconds: float,
+    workers: int,
+    tasks: Sequence[tuple[str, str, str, int, int]] = TASKS,
+    kernels: Collection[str] = RINGS,
+    ring: bool = False,
+) -> None:
+    """Times the `kernels` at each task, beside what `auto` chooses, with `ring` among the ring kernels too: a line of
+    JSON each."""
     import multiprocessing
 
     import torch
@@ -159,22 +172,22 @@ def child_time(seconds: float, workers: int) -> None:
     begun = time.monotonic()
     target, cores = dispatch.machine()
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        for place, shape in enumerate(TASKS):
+        for place, shape in enumerate(tasks):
             task = Task(*shape)
             left = seconds - (time.monotonic() - begun)
             if left < 20:
                 print(json.dumps({"task": task.name, "skipped": "no time left"}), flush=True)
                 continue
-            configs = [c for c in seeds(task) if c["kernel"] in RINGS]
+            configs = [c for c in seeds(task) if c["kernel"] in kernels]
             tune.compile_all([(task, c) for c in configs], pool, workers)
             timer = tune.Timer(task)
             chosen = dispatch.choose(
-                target, task.rows, task.hidden, task.dtype, task.operation, cores=cores, op=task.op
+                target, task.rows, task.hidden, task.dtype, task.operation, cores=cores, op=task.op, ring=ring
             )
             timer.bench.function = chosen  # type: ignore[assignment]
             timer.sets[0].run(chosen)
             today = timer.sample(15, 30.0)
-            share = (seconds - (time.monotonic() - begun)) / (len(TASKS) - place) * 1.5
+            share = (seconds - (time.monotonic() - begun)) / (len(tasks) - place) * 1.5
             stop = time.monotonic() + max(10.0, share)
             tried: list[tuple[float, Config]] = []
             failed: dict[str, int] = {}
@@ -203,11 +216,11 @@ def child_time(seconds: float, workers: int) -> None:
 # What follows runs in the parent, which never touches the device.
 
 
-def _child(words: list[str], seconds: float) -> tuple[list[dict[str, Any]], str]:
+def child(words: list[str], seconds: float, module: str = RING_CHECK) -> tuple[list[dict[str, Any]], str]:
     """(the lines of JSON that a child printed, how it ended: "" or why not well)."""
     with tempfile.TemporaryFile("w+") as errors, tempfile.TemporaryFile("w+") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.ring_check", *words], stdout=out, stderr=errors, start_new_session=True
+            [sys.executable, "-m", module, *words], stdout=out, stderr=errors, start_new_session=True
         )
         ended = ""
         try:
@@ -241,18 +254,23 @@ def judged(cases: list[Case], lines: list[dict[str, Any]], ended: str) -> list[t
     return found
 
 
-def run_checks(seconds: float, workers: int, sample: int) -> list[tuple[Case, str]]:
+def run_checks(
+    seconds: float, workers: int, together: list[list[Case]], module: str = RING_CHECK
+) -> list[tuple[Case, str]]:
+    """Each child of `module` has the cases of one group."""
     begun = time.monotonic()
 
     def one(cases: list[Case]) -> list[tuple[Case, str]]:
         left = seconds - (time.monotonic() - begun)
         if left < 15:
             return judged(cases, [], "no time left")
-        lines, ended = _child(["--child-check", json.dumps([asdict(c) for c in cases])], min(left, GROUP_SECONDS))
+        lines, ended = child(
+            ["--child-check", json.dumps([asdict(c) for c in cases])], min(left, GROUP_SECONDS), module
+        )
         return judged(cases, lines, ended)
 
     with ThreadPoolExecutor(workers) as pool:
-        return [found for group in pool.map(one, groups(sample)) for found in group]
+        return [found for group in pool.map(one, together) for found in group]
 
 
 def table_of_times(found: list[dict[str, Any]], ended: str) -> list[str]:
@@ -273,7 +291,7 @@ def table_of_times(found: list[dict[str, Any]], ended: str) -> list[str]:
     return lines + ([f"timing: {ended}"] if ended else [])
 
 
-def _above_0(text: str) -> int:
+def above_0(text: str) -> int:
     if not (text.isdigit() and int(text)):
         raise argparse.ArgumentTypeError(f"needs a number, 1 or more; got {text!r}")
     return int(text)
@@ -283,7 +301,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ring_check", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seconds", type=float, default=540.0, help="for everything; checks get two fifths")
     parser.add_argument("--only", choices=("check", "time"))
-    parser.add_argument("--sample", type=_above_0, default=1, metavar="N", help="check every N-th case (all)")
+    parser.add_argument("--sample", type=above_0, default=1, metavar="N", help="check every N-th case (all)")
     parser.add_argument("--out", help="a JSON file for everything that was found")
     parser.add_argument("--workers", type=int, default=max(1, min(12, (os.cpu_count() or 1) - 2)))
     parser.add_argument("--child-check", help=argparse.SUPPRESS)
@@ -304,7 +322,7 @@ def main(arguments: list[str] | None = None) -> int:
     bad = 0
     if given.only != "time":
         share = given.seconds if given.only == "check" else 0.4 * given.seconds
-        checked = run_checks(share, min(WORKERS, given.workers), given.sample)
+        checked = run_checks(share, min(WORKERS, given.workers), groups(given.sample))
         report["checked"] = [{"case": asdict(c), "name": c.name, "problem": p} for c, p in checked]
         bad = sum(1 for _, problem in checked if problem)
         for case, problem in [cp for cp in checked if cp[1]][:40]:
@@ -312,7 +330,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"checked {len(checked)} cases, {bad} not right, {time.monotonic() - begun:.0f} s", flush=True)
     if given.only != "check":
         left = max(60.0, given.seconds - (time.monotonic() - begun))
-        lines, ended = _child(["--child-time", str(left - 25), "--workers", str(given.workers)], left)
+        lines, ended = child(["--child-time", str(left - 25), "--workers", str(given.workers)], left)
         report["timed"] = lines
         print("\n".join(table_of_times(lines, ended)), flush=True)
     if given.out:

@@ -1,6 +1,7 @@
 """Searches, on the GPU of this machine, the launch configurations that `kernels/ops/rms_norm/gpu/tuned.py` holds.
 
-    python -m benchmarks.tune --out report.json [--only forward,backward] [--shapes 4096x4096,...] [--seconds 500]
+    python -m benchmarks.tune --out report.json [--only forward,backward] [--shapes 4096x4096,...]
+        [--kernels forward_split,...] [--seconds 500]
 
 A coordinate search per (op, operation, dtype, rows, hidden): a few seeds for each kernel, then the neighbours of the
 best ones, which differ in one key.  All that is to be timed in a round is compiled first, in parallel processes that
@@ -19,7 +20,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from benchmarks.tune_space import (
@@ -28,12 +29,18 @@ from benchmarks.tune_space import (
     SIZE,
     Config,
     Task,
+    held,
     key_of,
     mode_of,
     neighbours,
     seeds,
 )
 from benchmarks.tune_table import table
+from kernels.ops.rms_norm.gpu.choose import DEFAULTS, SPLITS
+
+#: A call of the kernels of split.py that takes so many seconds, and as long as at so many bytes a second, is one in
+#: which programs gave up on each other, after some 10 ms (`split_plan.POLLS`).
+GAVE_UP_S, GAVE_UP_RATE = 0.005, 1.5e12
 
 
 class Buffers:
@@ -172,6 +179,12 @@ class Timer:
             self.bench.function = choice_of(self.task, config)
             self.sets[0].run(self.bench.function)
             torch.cuda.synchronize()
+            if config["kernel"] in SPLITS:
+                begun = time.perf_counter()
+                self.sets[0].run(self.bench.function)
+                torch.cuda.synchronize()
+                if time.perf_counter() - begun > GAVE_UP_S + self.task.bytes / GAVE_UP_RATE:
+                    return None, "programs gave up on each other: they do not run at once"
             wrong = self.sets[0].wrong()
             if wrong:
                 return None, wrong
@@ -221,8 +234,10 @@ class _Source:
         return (function(self.source),)
 
 
-def search(tasks: list[Task], seconds: float, workers: int, keep: int = 4) -> dict[str, list[tuple[float, Config]]]:
-    """For each task's name the configurations by time, best first."""
+def search(
+    tasks: list[Task], seconds: float, workers: int, kernels: Collection[str] = tuple(DEFAULTS), keep: int = 4
+) -> dict[str, list[tuple[float, Config]]]:
+    """For each task's name the configurations of `kernels` and those that the table has for it, by time, best first."""
     import torch
 
     begun = time.monotonic()
@@ -233,9 +248,12 @@ def search(tasks: list[Task], seconds: float, workers: int, keep: int = 4) -> di
         for round_number in range(4):
             jobs: list[tuple[Task, Config]] = []
             for task in tasks:
-                best = sorted(known[task.name].values(), key=lambda tc: tc[0])[: keep if round_number < 2 else 2]
+                ranked = sorted(known[task.name].values(), key=lambda tc: tc[0])
+                best = [tc for tc in ranked if tc[1]["kernel"] in kernels][: keep if round_number < 2 else 2]
                 candidates: Iterable[Config] = (
-                    seeds(task) if round_number == 0 else itertools.chain(*(neighbours(task, c) for _, c in best))
+                    [*(c for c in seeds(task) if c["kernel"] in kernels), *held(task)]
+                    if round_number == 0
+                    else itertools.chain(*(neighbours(task, c) for _, c in best))
                 )
                 fresh = {key_of(c): c for c in candidates if key_of(c) not in tried[task.name]}
                 tried[task.name] |= set(fresh)
@@ -283,6 +301,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="forward,backward", help="which operations")
     parser.add_argument("--ops", default=",".join(OPS))
     parser.add_argument("--dtypes", default="bfloat16")
+    parser.add_argument(
+        "--kernels", default="", help="search these alone, and time what the table has beside them; default: all"
+    )
     parser.add_argument("--shapes", default="", help="rows x hidden, e.g. 4096x4096,32768x128; default: all")
     parser.add_argument("--seconds", type=float, default=500.0)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
@@ -301,6 +322,10 @@ def main(arguments: list[str] | None = None) -> int:
         for name in given.split(","):
             if name not in known[flag]:
                 parser.error(f"{flag}: there is no {name!r}, but {', '.join(known[flag])}")
+    kernels = options.kernels.split(",") if options.kernels else list(DEFAULTS)
+    for name in kernels:
+        if name not in DEFAULTS:
+            parser.error(f"--kernels: there is no {name!r}, but {', '.join(DEFAULTS)}")
     if not re.fullmatch(r"([1-9]\d*x[1-9]\d*(,[1-9]\d*x[1-9]\d*)*)?", options.shapes):
         parser.error(f"--shapes: {options.shapes!r} is not like 4096x4096,32768x128")
     import torch
@@ -315,7 +340,7 @@ def main(arguments: list[str] | None = None) -> int:
         for dtype in options.dtypes.split(",")
         for shape in (wanted or SHAPES[operation])
     ]
-    found = search(tasks, options.seconds, options.workers)
+    found = search(tasks, options.seconds, options.workers, kernels)
     report: dict[str, Any] = {name: {"tried": [[round(us, 3), c] for us, c in best]} for name, best in found.items()}
     _write(options.out, report)  # before the roofs: they take a while
     for task in tasks:

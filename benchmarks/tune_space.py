@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from kernels.ops.rms_norm.gpu import ring_plan
-from kernels.ops.rms_norm.gpu.choose import DEFAULTS, RINGS, UNALIGNED, unaligned_block
+from kernels.ops.rms_norm.gpu import ring_plan, split_plan, tuned
+from kernels.ops.rms_norm.gpu.choose import DEFAULTS, RINGS, SPLITS, UNALIGNED, configuration, unaligned_block
 
 Config = dict[str, Any]
 
@@ -35,6 +35,8 @@ SIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
 SHARED, THREADS = 232448, 1024
 #: Rows of fewer bytes are not tried in the kernels of ring.py.
 RING_BYTES = 16384
+#: Rows of fewer columns are not tried in those of split.py, nor parts of fewer.
+SPLIT_COLUMNS, PART_COLUMNS = 32768, 2048
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,10 @@ DOMAIN: dict[str, tuple[Any, ...]] = {
     "regs": (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16),
     "spare": (1, 2, 3, 4, 6),
     "early": (False, True),
+    "parts": (2, 3, 4, 6, 8, 11, 12, 16, 22, 24, 32, 33, 44, 64),
+    "later": (False, True),
+    "polls": (0,),
+    "registers": (32, 40, 0, 48),  # beside as many as the compiler wants
 }
 
 
@@ -144,7 +150,13 @@ def seeds(task: Task) -> list[Config]:
         if task.hidden * SIZE[task.dtype] >= RING_BYTES:
             add("forward_ring", block=(2048, 4096, 8192), num_warps=(8, 16, 32), per_core=(1, 2), regs=(0, 2, 4, 6),
                 hold=(True, False))  # fmt: skip
+        if task.hidden >= SPLIT_COLUMNS:
+            add("forward_split", parts=(2, 4, 8, 16, 32), num_warps=(4, 8, 16, 32), weight=("first", "last"),
+                registers=(0, 40))  # fmt: skip
     else:
+        if task.hidden >= SPLIT_COLUMNS:
+            add("backward_split", parts=(4, 8, 11, 16, 32, 33), num_warps=(8, 16), num_stages=(2, 3), per_core=(1, 2),
+                later=(False, True))  # fmt: skip
         if task.block <= 32768:
             add("backward_rows", rows=tiles[:4], num_warps=(4, 8, 16, 32), num_stages=(1, 3), per_core=(-16, -32),
                 span=spans, fold=(True, False) if narrow else (True,))  # fmt: skip
@@ -162,6 +174,20 @@ def seeds(task: Task) -> list[Config]:
     return list({key_of(c): c for c in found}.values())
 
 
+def held(task: Task) -> list[Config]:
+    """What the table has for the task's own shape, or else what `auto` takes there on an H200; each key told."""
+    measured = tuned.TABLE.get((task.op, task.operation, task.dtype), ())
+    found = [config for rows, hidden, config in measured if (rows, hidden) == (task.rows, task.hidden)]
+    if not found:
+        shape = (task.rows, task.hidden, task.dtype, task.operation)
+        found = [configuration("cuda:90", *shape, cores=132, op=task.op, ring=True, split=True)]
+    usual = {"rows": 1, "num_stages": 1, "per_core": 0}
+    return [
+        {k: v for k, v in {**usual, **options(config["kernel"]), **config}.items() if k not in ("mode", "pdl")}
+        for config in found
+    ]
+
+
 def options(kernel: str) -> Config:
     """The kernel's options as they are by default."""
     return {k: v for k, v in DEFAULTS[kernel].items() if k != "pdl"}
@@ -169,6 +195,8 @@ def options(kernel: str) -> Config:
 
 def sensible(task: Task, config: Config) -> bool:
     """Whether a configuration can be launched at all, and is not far from what can be good."""
+    if config["kernel"] in SPLITS:
+        return _split_sensible(task, config)
     most = task.tile(config["kernel"])
     block = min(config.get("block", most), most)
     tile, warps = config.get("rows", 1) * block, config["num_warps"]
@@ -233,6 +261,27 @@ def _ring_sensible(task: Task, config: Config) -> bool:
     return live <= 65536 // (32 * warps * per_core)
 
 
+def _split_sensible(task: Task, config: Config) -> bool:
+    """The same for the kernels of split.py: all parts have columns, and registers are about enough for what a thread
+    holds beside 32 for addresses and sums (reasoned); backward also the rows that are fetched ahead, in shared memory.
+    """
+    size, warps, kernel = SIZE[task.dtype], config["num_warps"], config["kernel"]
+    found = split_plan.plan(task.hidden, config["parts"])
+    per_thread = found.block / (32 * warps)
+    if found.parts != config["parts"] or found.width < PART_COLUMNS or not 16 // size <= per_thread <= 64:
+        return False
+    words = size / 4  # registers of an element as it is stored
+    if kernel == "forward_split":
+        live = 16 + per_thread * words * (2 if config["weight"] == "first" else 1)
+        return live <= min(config["registers"] or 255, 65536 / (32 * warps))
+    per_core, streams = config["per_core"], 3 if task.op.startswith("fused") else 2
+    ahead = (config["num_stages"] - 1) * streams * found.block * size
+    if not 1 <= per_core * warps <= 64 or per_core * (ahead + 2048) > SHARED:
+        return False
+    live = 32 + per_thread * (1 + words + 2 * words * (2 if config["later"] else 1))
+    return live <= min(255, 65536 / (32 * warps * per_core))
+
+
 def neighbours(task: Task, config: Config) -> list[Config]:
     """Every sensible configuration that differs in one key."""
     found = []
@@ -267,6 +316,8 @@ def mode_of(config: Config, hidden: int) -> str:
         return "column_tiled" if config["rows"] > 1 else "multi_wave_reload"
     if kernel == "backward_columns":
         return "column_tiled" if config["rows"] > 1 else "multi_wave_reload"
+    if kernel == "forward_split":
+        return "multi_wave_cached"
     if kernel == "forward_rows":
         return "row_packed" if config["rows"] > 1 else "multi_wave_cached"
     if kernel == "forward_unaligned" and config["rows"] == 1 and not config["per_core"]:

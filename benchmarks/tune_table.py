@@ -6,7 +6,7 @@ import json
 
 from benchmarks.tune_space import Config, mode_of
 from kernels.ops.rms_norm.gpu import tuned
-from kernels.ops.rms_norm.gpu.choose import DEFAULTS, RINGS, UNALIGNED
+from kernels.ops.rms_norm.gpu.choose import DEFAULTS, RINGS, SPLITS, UNALIGNED
 
 HEADER = '''"""What `benchmarks/tune.py` found on the chips that were measured.  Pure; made by it, not edited.
 
@@ -67,9 +67,9 @@ def find(
     """The configuration for a shape: of the shapes measured in the same tile the nearest one; None where there is none.
 
     `serves` says which kernels can serve; of one shape's configurations the first that does was the fastest.  Measured
-    on sm_90; sm_100 takes the same (reasoned: the same registers and threads a multiprocessor).
+    on sm_90; sm_100 and sm_103 take the same (reasoned: the same registers and threads a multiprocessor).
     """
-    if target not in ("cuda:90", "cuda:100"):
+    if target not in ("cuda:90", "cuda:100", "cuda:103"):
         return None
     vector = 4 if dtype == "float32" else 8  # elements in 16 bytes
     entries = TABLE.get((op, operation, dtype), ())
@@ -99,7 +99,7 @@ def _kept(tried: list[Config]) -> list[Config]:
     case, which dense rows take before all others."""
     kept: dict[str, Config] = {}
     for config in tried:
-        special = config["kernel"] in (*UNALIGNED, *RINGS)
+        special = config["kernel"] in (*UNALIGNED, *RINGS, *SPLITS)
         kind = config["kernel"] if special else ""
         if kind not in kept and ("" not in kept or kind in UNALIGNED):
             kept[kind] = config

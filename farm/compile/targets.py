@@ -59,6 +59,7 @@ class CompileTarget:
 _ALL = (
     CompileTarget("sm_90", "cuda", "cuda", 90, 32, 132, 232448, 233472, "H100 SXM, H200"),
     CompileTarget("sm_100", "cuda", "cuda", 100, 32, 152, 232448, 233472, "GB200"),
+    CompileTarget("sm_103", "cuda", "cuda", 103, 32, 160, 232448, 233472, "GB300"),
     CompileTarget("gfx942", "rocm", "hip", "gfx942", 64, 304, 65536, 65536, "MI300X"),
     CompileTarget("gfx950", "rocm", "hip", "gfx950", 64, 256, 163840, 163840, "MI355X"),
     CompileTarget("ascend910b", "ascend", "npu", "Ascend910B3", 0, 40, 196608, 196608, "Ascend 910B3"),

@@ -77,7 +77,8 @@ def test_a_ring_kernel_that_does_not_compile_is_named(found: Any, target: str) -
     assert "cp.async does not support transfers smaller than 4 bytes" in found.log("misaligned", "4096x8192", target)
 
 
-def test_what_is_tuned_spills_nothing_on_sm_100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["sm_100", "sm_103"])
+def test_what_is_tuned_spills_nothing_on_blackwell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Its table is that of sm_90: what would spill is exchanged, `choose._ring`."""
     ring = {"mode": "static_persistent", "kernel": "backward_ring", "block": 2048, "num_warps": 8, "regs": 2}
     planted = [(LIKE, ring), (LIKE, {**ring, "block": 4096, "num_warps": 16})]
@@ -85,12 +86,12 @@ def test_what_is_tuned_spills_nothing_on_sm_100(tmp_path: Path, monkeypatch: pyt
     for asked, config in [*TUNED, *planted]:
         op, operation, dtype, rows, hidden = asked
         monkeypatch.setattr(tuned, "TABLE", {asked[:3]: ((rows, hidden, config),)})
-        chosen = choose._measured("cuda:100", op, operation, dtype, rows, hidden, False, True)
+        chosen = choose._measured(name.replace("sm_", "cuda:"), op, operation, dtype, rows, hidden, False, True)
         if chosen is not None:
             cases.append({"op": operation, "fused": op.startswith("fused"), "hidden": hidden, "dtype": dtype,
                           "config": chosen})  # fmt: skip
     spilling = {**cases[-1], "hidden": 8192, "config": {**ring, "block": 8192, "num_warps": 2}}
-    done = compile_for("sm_100", [*cases, spilling], tmp_path)
+    done = compile_for(name, [*cases, spilling], tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     spills = [kernel["spill_store_bytes"] for kernel in json.loads(done.stdout.splitlines()[-1])]
     assert spills[:-1] == [0] * len(cases) and len(cases) >= 2

@@ -141,11 +141,11 @@ WHOLE_ROW = ("forward_rows", "forward_persistent", "backward_rows")
 @functools.cache
 def tuned_entries() -> tuple[Entry, ...]:
     """Each different configuration of the table with what it was measured for and its tile, on few rows; but for the
-    kernels of ring.py, which are Gluon's and cannot be interpreted."""
+    kernels of ring.py, which are Gluon's and cannot be interpreted, and of split.py (test_gpu_split)."""
     found: dict[tuple[Any, ...], None] = {}
     for (op, operation, dtype), measured in tuned.TABLE.items():
         for n, (_, hidden, config) in enumerate(measured):
-            if config["kernel"] in choose.RINGS:
+            if config["kernel"] in (*choose.RINGS, *choose.SPLITS):
                 continue
             block, rows = next_power_of_2(hidden), config.get("rows", 1)
             if config["kernel"] == "backward_columns":  # whose programs do not know how wide a row is

@@ -41,7 +41,7 @@ def test_the_entries_hold_every_configuration_of_the_table() -> None:
         (op, operation, dtype == "float32", json.dumps(config, sort_keys=True))
         for (op, operation, dtype), measured in tuned.TABLE.items()
         for _, _, config in measured
-        if config["kernel"] not in choose.RINGS
+        if config["kernel"] not in (*choose.RINGS, *choose.SPLITS)
     }
     held = {(e.op, e.operation, e.dtype == "float32", e.config) for e in tuned_entries()}
     assert table and held == table
@@ -83,7 +83,8 @@ def test_any_two_options_together_are_right(entry: Entry, monkeypatch: pytest.Mo
 def test_the_options_are_all_there() -> None:
     """A new option of a kernel, or one that the table has, must be added to what is tried."""
     given_by_shape = {"mode", "kernel", "num_warps", "num_stages", "rows", "block", "per_core"}
-    assert set(SPACES) == set(choose.DEFAULTS) - set(choose.RINGS)  # Gluon cannot be interpreted
+    # Gluon cannot be interpreted, and test_gpu_split has its own.
+    assert set(SPACES) == set(choose.DEFAULTS) - set(choose.RINGS) - set(choose.SPLITS)
     for kernel, (_, options, _) in SPACES.items():
         beyond = {"pdl", "ahead"}  # instructions of a device
         assert set(choose.DEFAULTS[kernel]) - beyond <= set(options)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import tune
-from benchmarks.tune_space import DOMAIN, OPS, SHAPES, Config, Task, key_of, mode_of, neighbours, seeds, sensible
+from benchmarks.tune_space import DOMAIN, OPS, SHAPES, Config, Task, held, key_of, mode_of, neighbours, seeds, sensible
 from benchmarks.tune_table import table
 from kernels.ops.rms_norm.choice import MODES
 from kernels.ops.rms_norm.gpu import choose, tuned
@@ -76,10 +76,81 @@ def test_what_fits_nowhere_is_not_sensible() -> None:
         ({"kernel": "backward_rows", "rows": 1}, 4096, "static_persistent"),
         ({"kernel": "backward_rows", "rows": 2}, 4096, "row_packed"),
         ({"kernel": "backward_columns", "rows": 4}, 65536, "column_tiled"),
+        ({"kernel": "forward_split"}, 131072, "multi_wave_cached"),
+        ({"kernel": "backward_split"}, 131072, "static_persistent"),
     ],
 )
 def test_a_configuration_is_told_by_the_mode_that_it_is(config: Config, hidden: int, mode: str) -> None:
     assert mode_of(config, hidden) == mode
+
+
+WIDE = [
+    Task(op, operation, dtype, 8192, hidden)
+    for op in OPS
+    for operation in SHAPES
+    for dtype, hidden in (("bfloat16", 131072), ("bfloat16", 32768), ("float32", 65536))
+]
+
+
+@pytest.mark.parametrize("task", WIDE, ids=lambda t: t.name)
+def test_rows_that_programs_share_are_searched(task: Task) -> None:
+    """Both operations; no two configurations are one launch, and a backward's programs find room at once."""
+    found = [c for c in seeds(task) if c["kernel"] in choose.SPLITS]
+    assert len(found) > 20 and {c["kernel"] for c in found} == {f"{task.operation}_split"}
+    choices = [built(task, c) for c in found]
+    assert len(set(choices)) == len(choices)
+    for config, choice in zip(found, choices):
+        assert dict(choice.options)["parts"] == config["parts"]
+        if task.operation == "backward":
+            row = choice.block * SIZE[task.dtype] * (2 + task.op.startswith("fused"))
+            assert config["per_core"] * ((config["num_stages"] - 1) * row + 1024) <= 232448
+            assert choice.programs <= 132 * config["per_core"]
+        for other in neighbours(task, config):
+            built(task, other)
+
+
+def test_narrow_rows_are_not_divided() -> None:
+    for operation in SHAPES:
+        assert not [c for c in seeds(Task("rms_norm", operation, "bfloat16", 4096, 16384)) if "parts" in c]
+
+
+def test_what_the_table_has_is_timed_beside_the_kernels_that_are_asked_for() -> None:
+    """So that a search of some kernels alone knows what they are to beat, and its report what stands in for them."""
+    for (op, operation, dtype), entries in tuned.TABLE.items():
+        for rows, hidden, config in entries:
+            task = Task(op, operation, dtype, rows, hidden)
+            own = held(task)
+            assert [c for c in own if c["kernel"] == config["kernel"]]
+            for c in own:
+                mode = mode_of(c, hidden)
+                assert "mode" not in c and mode in MODES[1:]
+    task = Task("rms_norm", "forward", "bfloat16", 8192, 131072)
+    (entry, *_) = [c for rows, hidden, c in tuned.TABLE["rms_norm", "forward", "bfloat16"] if hidden == task.hidden]
+    assert built(task, held(task)[0]) == choose.build("forward", entry, 8192, 131072, 2, 132, "cuda:90")
+    for task in (
+        Task("fused_add_rms_norm", "forward", "bfloat16", 8191, 131072),
+        Task("rms_norm", "forward", "float32", 64, 99),
+    ):
+        (own,) = held(task)  # not measured: what auto takes there
+        shape = (task.rows, task.hidden, task.dtype, task.operation)
+        assert built(task, own) == choose.choose("cuda:90", *shape, cores=132, op=task.op, mode="auto", ring=True)
+
+
+def test_a_table_keeps_what_stands_in_for_divided_rows(tmp_path: Path) -> None:
+    """Not every tensor, and not every machine, can have them."""
+    task = WIDE[0]
+    split = next(c for c in seeds(task) if c["kernel"] == "forward_split")
+    tried = [[1.0, split], [1.1, {**split, "parts": 16}], *([2.0 + n, c] for n, c in enumerate(held(task)))]
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({task.name: {"tried": tried}}))
+    namespace: dict[str, Any] = {}
+    exec(compile(table([str(report)], "on a chip"), "tuned.py", "exec"), namespace)
+    kernels = [c["kernel"] for _, _, c in namespace["TABLE"]["rms_norm", "forward", "bfloat16"]]
+    assert kernels == ["forward_split", "forward_ring", "forward_chunks"]
+    found = namespace["find"]("cuda:90", "rms_norm", "forward", "bfloat16", 8192, 131072)
+    assert {**choose.DEFAULTS["forward_split"], **found} == {
+        **choose.DEFAULTS["forward_split"], **split, "mode": "multi_wave_cached",
+    }  # fmt: skip
 
 
 def test_bytes_are_those_of_the_contract() -> None:
@@ -121,6 +192,7 @@ def test_the_shipped_table_is_what_the_program_writes() -> None:
         ((), "--out REPORT.json is needed"),
         (("--out", "r.json", "--dtypes", "bf16"), "--dtypes: there is no 'bf16', but float32"),
         (("--out", "r.json", "--ops", "matmul"), "--ops: there is no 'matmul', but rms_norm"),
+        (("--out", "r.json", "--kernels", "split"), "--kernels: there is no 'split', but forward_rows"),
         (("--out", "r.json", "--only", "full"), "--only: there is no 'full', but forward"),
         (("--out", "r.json", "--shapes", "4096"), "--shapes: '4096' is not like"),
         (("--out", "r.json", "--shapes", "0x8"), "--shapes: '0x8' is not like"),

@@ -23,8 +23,8 @@ REPOSITORY = Path(dispatch.__file__).parents[3]
 OPS = ("rms_norm", "fused_add_rms_norm")
 SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
 CORES = {
-    "cuda:90": 132, "cuda:100": 148, "cuda:80": 108, "hip:gfx942": 304, "hip:gfx950": 256, "interpreter": 4,
-    "npu:Ascend910B3": 40,
+    "cuda:90": 132, "cuda:100": 148, "cuda:103": 160, "cuda:80": 108, "hip:gfx942": 304, "hip:gfx950": 256,
+    "interpreter": 4, "npu:Ascend910B3": 40,
 }  # fmt: skip
 #: Elements of one tensor in a kernel, Triton's own limit.
 MAX_ELEMENTS = 2**20
@@ -99,6 +99,8 @@ READ = {
     "backward_unaligned": {"fold", "hold", "load", "pdl", "span", "spread", "store"},
     "forward_ring": {"early", "hold", "pdl", "per_core", "regs", "slots", "spare", "store"},
     "backward_ring": {"hold", "pdl", "per_core", "regs", "slots", "spare", "store"},
+    "forward_split": {"lanes", "load", "parts", "pdl", "polls", "registers", "spin", "store", "weight", "width"},
+    "backward_split": {"lanes", "later", "load", "parts", "pdl", "polls", "registers", "spin", "store", "width"},
 }
 
 
@@ -110,13 +112,15 @@ def launchable(choice: Choice, target: str, rows: int, hidden: int, size: int, o
     assert set(options) == READ[kernel] and kernel.startswith(operation)
     threads(choice, target)
     tile(choice, hidden)
-    assert options["pdl"] <= (target in ("cuda:90", "cuda:100"))
+    assert options["pdl"] <= (target in ("cuda:90", "cuda:100", "cuda:103"))
     assert options.get("ahead", 0) == 0 or target.startswith("cuda")
     assert {options["store"], options.get("load", "")} <= {"", "evict_first", "evict_last"}
     groups = divide_up(rows, choice.rows)
     if kernel in gpu.UNALIGNED:
         groups = unaligned(choice, rows, hidden, size)
         assert options["span"] <= choice.block and power(options["span"]) and options["span"] * size >= 16
+    if kernel in gpu.SPLITS:
+        groups = split(choice, kernel, rows, hidden)
     grid(choice, kernel, groups, hidden, cores)
     in_one_dimension(
         choice, divide_up(hidden, choice.block) if kernel == "backward_columns" else choice.programs, target
@@ -139,7 +143,7 @@ def launchable(choice: Choice, target: str, rows: int, hidden: int, size: int, o
         assert power(span) and part % span == 0 and power(chunk) and chunk % span == 0
         assert options["trips"] in (0, divide_up(hidden, chunk))
     elif kernel in gpu.RINGS:
-        assert target in ("cuda:90", "cuda:100") and hidden * size % 16 == 0 and choice.rows == 1
+        assert target in ("cuda:90", "cuda:100", "cuda:103") and hidden * size % 16 == 0 and choice.rows == 1
         assert choice.block * size >= choice.num_warps * 32 * 16 and choice.programs <= cores * options["per_core"]
         assert any(gpu.ring_of(op, operation, {**options, "kernel": kernel, "block": choice.block}, hidden, dtype)
                    for op in ("rms_norm", "fused_add_rms_norm") for dtype in SIZES if SIZES[dtype] == size)  # fmt: skip
@@ -167,6 +171,18 @@ def unaligned(choice: Choice, rows: int, hidden: int, size: int) -> int:
     groups = rows if choice.rows == 1 else period * divide_up(rows, period * choice.rows)
     assert choice.programs == groups or choice.programs % period == 0
     return groups
+
+
+def split(choice: Choice, kernel: str, rows: int, hidden: int) -> int:
+    """How many programs there are: a part of each row one forward, of each group of rows backward; and at least one
+    thread for each part's word."""
+    options: dict[str, Any] = dict(choice.options)
+    parts, width = options["parts"], options["width"]
+    assert choice.rows == 1 and width <= choice.block < 2 * width and (parts - 1) * width < hidden <= parts * width
+    assert parts <= options["lanes"] and options["polls"] >= 1
+    assert choice.programs % parts == 0 and choice.programs // parts <= rows
+    assert kernel == "backward_split" or choice.programs == rows * parts
+    return choice.programs
 
 
 def in_one_dimension(choice: Choice, programs: int, target: str) -> None:
@@ -212,6 +228,8 @@ def partial_sums(choice: Choice, kernel: str, hidden: int, cores: int, target: s
     count = choice.programs
     if kernel == "backward_columns":
         count //= divide_up(hidden, choice.block)
+    if kernel in gpu.SPLITS:
+        count //= dict(choice.options)["parts"]  # type: ignore[operator]
     assert count == 1 or count * hidden <= 2**17 * cores or (kernel in gpu.UNALIGNED and count <= 8)
     summed = gpu.reduction(count, hidden)
     threads(summed, target)
@@ -240,10 +258,12 @@ def test_near_what_was_measured_choices_can_be_launched_too(
     rows, hidden = max(1, int(measured_rows * 2.0**doublings)), max(1, int(measured_hidden * width))
     for dtype in dtypes_of(measured):
         for ring in (False, target.startswith("cuda")):
-            choice = dispatch.choose(target, rows, hidden, dtype, operation, cores=CORES[target], op=op, ring=ring)
+            choice = dispatch.choose(
+                target, rows, hidden, dtype, operation, cores=CORES[target], op=op, ring=ring, split=ring
+            )
             launchable(choice, target, rows, hidden, SIZES[dtype], operation, CORES[target])
             named = dispatch.refusal(target, choice.mode, rows, hidden, dtype, operation, op)
-            wider = dict(choice.options)["kernel"] in gpu.RINGS  # than what the mode holds that is asked for by name
+            wider = choice.kernel in (*gpu.RINGS, *gpu.SPLITS)  # than what the mode holds that is asked for by name
             assert named is None or wider
 
 
@@ -261,10 +281,8 @@ def test_a_measured_shape_gets_the_configuration_that_was_found_for_it(key: tupl
             found = tuned.find("cuda:90", op, operation, dtype, rows, hidden, lambda k, kernel=kernel: k == kernel)
             assert found == config
             dense = kernel in gpu.UNALIGNED  # of rows that are not aligned, others are for those apart
-            ring = kernel in gpu.RINGS
-            choice = dispatch.choose(
-                "cuda:90", rows, hidden, dtype, operation, cores=132, op=op, dense=dense, ring=ring
-            )
+            given = {"dense": dense, "ring": kernel in gpu.RINGS, "split": kernel in gpu.SPLITS}
+            choice = dispatch.choose("cuda:90", rows, hidden, dtype, operation, cores=132, op=op, **given)
             assert choice.mode == config["mode"] and dict(choice.options)["kernel"] == config["kernel"]
             assert choice == gpu.build(operation, config, rows, hidden, SIZES[dtype], 132, "cuda:90")
 
@@ -306,7 +324,7 @@ def may_serve(found: Any, target: str, op: str, operation: str, dtype: str, rows
     """Measured on sm_90, in that dtype or one as large, for as wide a tile, with at most sixteen times the rows."""
     measured = [e for d in SIZES if dtype in dtypes_of(d) for e in tuned.TABLE.get((op, operation, d), ())]
     near = [(r, h) for r, h, config in measured if config == found]
-    return target in ("cuda:90", "cuda:100") and any(
+    return target in ("cuda:90", "cuda:100", "cuda:103") and any(
         r / 16 <= rows <= r * 16 and h / 2 < hidden < h * 2 for r, h in near
     )
 
@@ -327,7 +345,7 @@ def test_without_the_table_only_its_own_targets_choose_otherwise(monkeypatch: py
     monkeypatch.setattr(tuned, "TABLE", {})
     without = asked()
     dispatch.choose.cache_clear()
-    assert {target for target in CORES if with_table[target] != without[target]} == {"cuda:90", "cuda:100"}
+    assert {target for target in CORES if with_table[target] != without[target]} == {"cuda:90", "cuda:100", "cuda:103"}
 
 
 @pytest.mark.parametrize(

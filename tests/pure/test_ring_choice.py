@@ -37,21 +37,22 @@ def test_the_ring_is_chosen_where_it_was_measured_and_may_be() -> None:
     assert chosen(20000)[0] == "backward_ring"
 
 
-def test_where_it_would_spill_on_sm_100_another_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("blackwell", ["cuda:100", "cuda:103"])
+def test_where_it_would_spill_on_blackwell_another_stands_in(monkeypatch: pytest.MonkeyPatch, blackwell: str) -> None:
     """Other chunks, which do not spill there; or where there are none, another kernel.  The compiled tests hold them
     against the compiler."""
-    kernel, choice = chosen(target="cuda:100")
+    kernel, choice = chosen(target=blackwell)
     assert (kernel, choice.block, choice.num_warps, dict(choice.options)["regs"]) == ("backward_ring", 4096, 8, 1)
-    kernel, choice = chosen(20000, target="cuda:100")  # 20,480 sums of dw: as it was measured
+    kernel, choice = chosen(20000, target=blackwell)  # 20,480 sums of dw: as it was measured
     assert (kernel, choice.num_warps, dict(choice.options)["regs"]) == ("backward_ring", 16, 0)
     for key in (("fused_add_rms_norm", "backward", "bfloat16"), ("rms_norm", "backward", "float32")):
         monkeypatch.setattr(tuned, "TABLE", {key: ((8192, 32768, RING), (8192, 32768, OTHER))})
         dispatch.choose.cache_clear()
         found = {}
-        for target in ("cuda:90", "cuda:100"):
+        for target in ("cuda:90", blackwell):
             choice = dispatch.choose(target, 8192, 32768, key[2], "backward", cores=132, op=key[0], ring=True)
             found[target] = dict(choice.options)["kernel"]
-        assert found == {"cuda:90": "backward_ring", "cuda:100": "backward_twice"}
+        assert found == {"cuda:90": "backward_ring", blackwell: "backward_twice"}
 
 
 def test_a_forward_is_the_same_on_sm_100(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,18 +45,20 @@ def choose(
     mode: str = "auto",
     dense: bool = True,
     ring: bool = False,
+    split: bool = False,
 ) -> Choice:
     """The launch of `op` for [rows, hidden] of `dtype` on `target` with `cores` (SMs, CUs, or vector cores).
 
     `operation` is "forward" or "backward" (dx and dw).  `auto` serves every shape with rows >= 1; another mode raises
     NotImplementedError with the reason where it cannot.  `dense` is what `are_dense` says of the tensors: where they
     are not, rows that are not 16-byte aligned have another kernel; else it plays no part.  `ring` is what `can_ring`
-    says: whether `auto` may choose among the kernels of gpu/ring.py, too, where they were measured to be the fastest.
+    says: whether `auto` may choose among the kernels of gpu/ring.py, too, where they were measured to be the fastest,
+    and `split` what `can_split` says, of those of gpu/split.py.
     """
     reason = refusal(target, mode, rows, hidden, dtype, operation, op)
     if reason:
         raise NotImplementedError(reason)
-    seen = {} if target.startswith("npu") else {"dense": dense, "ring": ring}
+    seen = {} if target.startswith("npu") else {"dense": dense, "ring": ring, "split": split}
     choice: Choice = family(target).choose(
         target, rows, hidden, dtype, operation, cores=cores, op=op, mode=mode, **seen
     )  # fmt: skip
@@ -64,12 +66,14 @@ def choose(
 
 
 def can_serve(choice: Choice, target: str, *tensors: Any) -> bool:
-    """Whether the kernel of a choice for dense rows, and with `ring`, can have these matrices (None counts as one that
-    it can).  Where it cannot, the choice for rows that are not dense, without `ring`, can have any."""
+    """Whether the kernel of a choice for dense rows, and with `ring` or `split`, can have these matrices (None counts
+    as one that it can).  Where it cannot, the choice for rows that are not dense, without either, can have any."""
     if choice.kernel.endswith("_unaligned"):
         return are_dense(*tensors)
     if choice.kernel.endswith("_ring"):
         return can_ring(target, *tensors)
+    if choice.kernel.endswith("_split"):
+        return can_split(target, *tensors)
     return True
 
 
@@ -90,6 +94,19 @@ def can_ring(target: str, *tensors: Any) -> bool:
         (t.stride(0) | t.shape[1]) * t.element_size() % 16 == 0 and t.data_ptr() % 16 == 0 for t in given
     )  # fmt: skip
     return all(aligned) and len({t.dtype for t in given}) == 1
+
+
+def can_split(target: str, *tensors: Any) -> bool:
+    """Whether the kernels of gpu/split.py can have these matrices (None counts as one that they can have): on NVIDIA
+    (they compile for AMD, and ran on none), and none of them may be another's storage, as dx is dy's in place."""
+    return target.startswith("cuda:") and are_apart(*tensors)
+
+
+def are_apart(*tensors: Any) -> bool:
+    """Whether all tensors (None counts as none) begin at different places; those without memory, of torch's device
+    `meta`, are apart unless they are one object."""
+    given = [t.data_ptr() or id(t) for t in tensors if t is not None]
+    return len(set(given)) == len(given)
 
 
 @cache

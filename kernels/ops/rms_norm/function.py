@@ -134,7 +134,9 @@ def _choose(
     target, cores = dispatch.machine()
     rows, hidden = x.shape
     shape = (target, rows, hidden, DTYPES[x.dtype], operation)
-    choice = dispatch.choose(*shape, cores=cores, op=op, mode=mode, ring=True)
+    choice = dispatch.choose(*shape, cores=cores, op=op, mode=mode, ring=True, split=True)
+    if choice.kernel.endswith("_split") and not dispatch.can_serve(choice, target, *matrices):
+        choice = dispatch.choose(*shape, cores=cores, op=op, mode=mode, ring=True)
     if not dispatch.can_serve(choice, target, *matrices):
         choice = dispatch.choose(*shape, cores=cores, op=op, mode=mode, dense=False)
     return choice, dispatch.family(target, "launch")

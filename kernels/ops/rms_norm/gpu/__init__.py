@@ -10,7 +10,8 @@ rounded to x's dtype:
 Everything is float32 from the load to the one cast at the store.  `ROUND` adds the rounding that the castings `llama`
 and `none` declare: xhat becomes x's dtype before it meets the weight, and so does each row's product in dw.
 
-What every kernel relies on (`tiles.py` tells what a tile is; `unaligned.py` and `ring.py` tell what they need beyond):
+What every kernel relies on (`tiles.py` tells what a tile is; `unaligned.py`, `ring.py` and `split.py` tell what they
+need beyond):
 
 * tensors are `rows` x `hidden` and their last dimension is contiguous; X, R, DY and DS come with their row stride in
   elements, all others are dense.  Rows are addressed in int64, what lies inside a tile in int32: the caller sees to it
@@ -18,6 +19,7 @@ What every kernel relies on (`tiles.py` tells what a tile is; `unaligned.py` and
 * hidden and row strides arrive divided by ALIGN, a power of two: the compiler then knows how wide loads may be also
   where they are not multiples of 16, the only thing that it would find out by itself.
 * pointers that are None compile their code away.
-* DX may be DY: what a program overwrites, it alone reads, and has read before.
-* no atomics: sums over rows are one float32 row of partial sums a program, added up in a fixed order by `sum_partials`.
+* DX may be DY, but in split.py: what a program overwrites, it alone reads, and has read before.
+* nothing is added up by atomics: sums over rows are one float32 row of partial sums a program (of split.py, a group of
+  programs), added up in a fixed order by `sum_partials`.
 """

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from kernels.ops.rms_norm.choice import Choice, divide_up, next_power_of_2
-from kernels.ops.rms_norm.gpu import ring_plan, tuned
+from kernels.ops.rms_norm.gpu import ring_plan, split_plan, tuned
 from kernels.ops.rms_norm.gpu.rules import BACKWARD, FORWARD, MAX_BACKWARD_BYTES, clamp
 
 #: The widest row that one tile may hold forward.  Reasoned: 65,536 float32 over the 1,024 threads of a block fill the
@@ -30,6 +30,8 @@ MAX_SPLITS = 65535
 #: HIP launches fewer threads than this in a dimension of the grid, 64 a wave (HIP's kernel language, grid limits).
 MAX_HIP_THREADS = 2**32
 MAX_HIP_WAVES = 16
+#: 32-bit registers of a multiprocessor, and the most of a thread, on every NVIDIA GPU from sm_70 on.
+REGISTERS, MAX_REGISTERS = 65536, 255
 #: Offsets inside a tile are int32: fewer rows where these are so wide.
 MAX_OFFSET = 2**31
 #: The kernels of unaligned.py, for rows that are no whole vectors of so many bytes, from so many vectors a row on: the
@@ -53,6 +55,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "backward_columns": {"store": "", "pdl": True},
     "forward_ring": {"slots": 0, "regs": 0, "spare": 3, "hold": True, "early": True, "store": "", "pdl": True},
     "backward_ring": {"slots": 0, "regs": 0, "spare": 3, "hold": True, "store": "", "pdl": True},
+    "forward_split": {
+        "parts": 8, "weight": "last", "registers": 0, "load": "", "store": "", "polls": 0, "pdl": True,
+    },
+    "backward_split": {"parts": 16, "later": True, "load": "", "store": "", "polls": 0, "pdl": True},
     "forward_unaligned": {"span": "row", "spread": False, "weight": "first", "load": "", "store": "", "pdl": True},
     "backward_unaligned": {
         "span": "row", "spread": False, "hold": True, "fold": True, "load": "", "store": "", "pdl": True,
@@ -61,6 +67,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 #: The kernels of `ring.py`.
 RINGS = ("forward_ring", "backward_ring")
+#: The kernels of `split.py`.
+SPLITS = ("forward_split", "backward_split")
+#: Targets that take what sm_90 was measured to be fastest with, but for what spills there.
+BLACKWELL = ("cuda:100", "cuda:103")
 #: So many float32 of dw are half the registers of a multiprocessor.
 MANY_SUMS = 32768
 
@@ -107,40 +117,72 @@ def choose(
     mode: str,
     dense: bool = True,
     ring: bool = False,
+    split: bool = False,
 ) -> Choice:
     """See kernels.ops.rms_norm.dispatch.choose; `mode` is one that serves.
 
     `auto` takes rows that are not 16-byte aligned to the kernels of unaligned.py, where they are `dense` and such a
     kernel has a tile for them: of tuned.py then their entries alone are asked, and else all others, but for those of
-    the kernels of ring.py where `ring` is false.
+    the kernels of ring.py where `ring` is false, and of split.py where `split` is.
     """
-    unaligned = dense and unaligned_serves(operation, hidden, _BYTES[dtype])
-    found = None
-    if mode == "auto":
-        found = _measured(target, op, operation, dtype, rows, hidden, unaligned, ring)
-    if found is not None:
-        in_registers = "hold" in DEFAULTS[found["kernel"]] and found["kernel"] not in RINGS
-        if target == "cuda:100" and dtype == "float32" and in_registers:
-            found = {**found, "hold": False}  # held, 4096x4096 float32 spilled 4 bytes there (offline, triton 3.7.1)
-        return _bound(build(operation, found, rows, hidden, _BYTES[dtype], cores, target), target)
-    if mode == "auto" and unaligned:
-        config = _unaligned(target, rows, hidden, _BYTES[dtype], operation, cores, op)
-        return _bound(build(operation, config, rows, hidden, _BYTES[dtype], cores, target), target)
-    if mode == "auto":
-        mode = _auto(target, rows, hidden, dtype, operation, cores)
-    rule = FORWARD[mode] if operation == "forward" else BACKWARD[mode]
-    config = rule(rows, hidden, _BYTES[dtype], cores)
+    config = configuration(
+        target, rows, hidden, dtype, operation, cores=cores, op=op, mode=mode, dense=dense, ring=ring, split=split
+    )
     return _bound(build(operation, config, rows, hidden, _BYTES[dtype], cores, target), target)
 
 
+def configuration(
+    target: str,
+    rows: int,
+    hidden: int,
+    dtype: str,
+    operation: str,
+    *,
+    cores: int,
+    op: str,
+    mode: str = "auto",
+    dense: bool = True,
+    ring: bool = False,
+    split: bool = False,
+) -> dict[str, Any]:
+    """What `build` makes the choice of."""
+    unaligned = dense and unaligned_serves(operation, hidden, _BYTES[dtype])
+    found = None
+    if mode == "auto":
+        found = _measured(target, op, operation, dtype, rows, hidden, unaligned, ring, split)
+    if found is not None:
+        in_registers = "hold" in DEFAULTS[found["kernel"]] and found["kernel"] not in RINGS
+        if target in BLACKWELL and dtype == "float32" and in_registers:
+            found = {**found, "hold": False}  # held, 4096x4096 float32 spilled 4 bytes there (offline, triton 3.7.1)
+        return found
+    if mode == "auto" and unaligned:
+        return _unaligned(target, rows, hidden, _BYTES[dtype], operation, cores, op)
+    if mode == "auto":
+        mode = _auto(target, rows, hidden, dtype, operation, cores)
+    rule = FORWARD[mode] if operation == "forward" else BACKWARD[mode]
+    return rule(rows, hidden, _BYTES[dtype], cores)
+
+
 def _measured(
-    target: str, op: str, operation: str, dtype: str, rows: int, hidden: int, unaligned: bool, ring: bool
+    target: str,
+    op: str,
+    operation: str,
+    dtype: str,
+    rows: int,
+    hidden: int,
+    unaligned: bool,
+    ring: bool,
+    split: bool = False,
 ) -> dict[str, Any] | None:
     """What tuned.py has for a shape among the kernels that can serve it."""
 
     def found(rings: bool) -> dict[str, Any] | None:
         def serves(kernel: str) -> bool:
-            return (kernel in UNALIGNED) is unaligned and (rings or kernel not in RINGS)
+            return (
+                (kernel in UNALIGNED) is unaligned
+                and (rings or kernel not in RINGS)
+                and (split or kernel not in SPLITS)
+            )
 
         return tuned.find(target, op, operation, dtype, rows, hidden, serves)
 
@@ -155,15 +197,15 @@ def _ring(
 ) -> dict[str, Any] | None:
     """The configuration of a ring kernel as `target` can have it; None where another kernel has to stand in.
 
-    sm_100, offline with triton 3.7.1: a backward of 32,768 bfloat16 columns spills 12 to 116 bytes, but nothing in the
-    chunks below (29,000 columns: 300, and `backward_twice` 732 at 32,768); where it is fused or float32, every
-    configuration that was compiled spills 44 bytes and more.
+    sm_100 and sm_103, offline with triton 3.7.1: a backward of 32,768 bfloat16 columns spills 12 to 116 bytes, but
+    nothing in the chunks below (29,000 columns: 300, and `backward_twice` 732 at 32,768); where it is fused or
+    float32, every configuration that was compiled spills 44 bytes and more.
     """
     fitted = ring_of(op, operation, config, hidden, dtype)
     if fitted is None:
         return None
     dw = fitted.chunks * config["block"] * config.get("per_core", 1) if operation == "backward" else 0
-    if target != "cuda:100" or dw < MANY_SUMS:
+    if target not in BLACKWELL or dw < MANY_SUMS:
         return config
     if hidden > MAX_BACKWARD_BLOCK or _BYTES[dtype] > 2 or op.startswith("fused"):
         return None
@@ -200,6 +242,8 @@ def build(operation: str, config: dict[str, Any], rows: int, hidden: int, size: 
         block, whole = unaligned_block(hidden, size), period(hidden, size)
         tile = min(tile, next_power_of_2(divide_up(rows, whole)))
         groups = rows if tile == 1 else whole * divide_up(rows, whole * tile)
+    if kernel in SPLITS:
+        config["parts"], config["width"], block = split_plan.plan(hidden, config["parts"])
     per_core = config.pop("per_core", 0)
     mode, warps, stages = config.pop("mode"), config.pop("num_warps"), config.pop("num_stages", 1)
     nvidia = target.startswith("cuda:") and int(target.split(":")[1]) >= 90
@@ -229,6 +273,11 @@ def build(operation: str, config: dict[str, Any], rows: int, hidden: int, size: 
         blocks = divide_up(hidden, block)
         programs = blocks * max(1, min(groups, MAX_SPLITS, cores * per_core // blocks))
         config["target"] = target
+    elif kernel in SPLITS:
+        config |= _shared(config, warps, per_core or 1, target)
+        programs = config["parts"] * (
+            rows if kernel == "forward_split" else split_plan.groups(rows, config["parts"], cores * (per_core or 1))
+        )
     else:
         if kernel in RINGS:
             block, per_core = max(block, vectors), per_core or 1
@@ -236,6 +285,19 @@ def build(operation: str, config: dict[str, Any], rows: int, hidden: int, size: 
         most = cores * per_core if per_core else _most_programs(target, warps)
         programs = groups if groups <= most else max(whole, most // whole * whole)
     return Choice(mode, tile, block, warps, stages, programs, tuple(sorted(config.items())))
+
+
+def _shared(config: dict[str, Any], warps: int, per_core: int, target: str) -> dict[str, Any]:
+    """What the kernels of split.py need to know of a target.  `registers`: the most of a thread on NVIDIA, 0 for as
+    many as the compiler wants; of a backward so that `per_core` programs run at once."""
+    nvidia = target.startswith("cuda:")
+    interpreted = not nvidia and not target.startswith("hip")
+    polls = config["polls"] or (split_plan.INTERPRETED_POLLS if interpreted else split_plan.POLLS)
+    threads = next_power_of_2(config["parts"]) if interpreted else warps * (32 if nvidia else 64)
+    found = {"polls": polls, "spin": nvidia, "lanes": max(threads, next_power_of_2(config["parts"]))}
+    most = min(MAX_REGISTERS, REGISTERS // (32 * warps * per_core) // 8 * 8)
+    found["registers"] = (most if config["kernel"] == "backward_split" else config["registers"]) if nvidia else 0
+    return found
 
 
 def period(hidden: int, size: int) -> int:

@@ -12,7 +12,7 @@ from kernels import launches
 from kernels.ops.rms_norm import dispatch
 from kernels.ops.rms_norm.choice import Choice, divide_up
 from kernels.ops.rms_norm.gpu import backward as backward_kernels
-from kernels.ops.rms_norm.gpu import choose, ring_plan, unaligned
+from kernels.ops.rms_norm.gpu import choose, ring_plan, split, unaligned
 from kernels.ops.rms_norm.gpu import forward as forward_kernels
 
 _FORWARD = {
@@ -38,6 +38,9 @@ def forward(
     """Fill y, and where they are given `total` (x + residual) and rstd; shapes as in kernels.ops.rms_norm.function."""
     if dict(choice.options)["kernel"] == "forward_ring":
         _forward_ring(choice, x, residual, weight, eps, offset, rounds, y, total, rstd)
+        return
+    if dict(choice.options)["kernel"] == "forward_split":
+        _forward_split(choice, x, residual, weight, eps, offset, rounds, y, total, rstd)
         return
     rows, hidden = x.shape
     options = dict(choice.options)
@@ -87,7 +90,7 @@ def backward(
     dx: torch.Tensor,
     dw: torch.Tensor | None,
 ) -> None:
-    """Fill dx and, where it is given, dw; dx may be dy's storage."""
+    """Fill dx and, where it is given, dw; dx may be dy's storage, but for `backward_split`, which raises ValueError."""
     rows, hidden = x.shape
     options = dict(choice.options)
     align, (units, *strides) = _units(hidden, dy.stride(0), 0 if dsum is None else dsum.stride(0), x.stride(0))
@@ -122,6 +125,9 @@ def backward(
     elif options["kernel"] == "backward_ring":
         partial = _partial(choice.programs, dw, x)
         _backward_ring(choice, dy, dsum, x, weight, rstd, offset, rounds, dx, partial)
+    elif options["kernel"] == "backward_split":
+        partial = _partial(choice.programs // int(options["parts"]), dw, x)
+        _backward_split(choice, dy, dsum, x, weight, rstd, offset, rounds, dx, partial)
     else:
         blocks = divide_up(hidden, choice.block)
         splits = choice.programs // blocks
@@ -216,6 +222,52 @@ def _as_planned(choice: Choice, constants: tuple[Any, ...]) -> Choice:
     return replace(choice, options=tuple(sorted(options.items())))
 
 
+def _forward_split(choice: Choice, x: Any, residual: Any, weight: Any, eps: float, offset: float, rounds: bool, y: Any,
+                   total: Any, rstd: Any) -> None:  # fmt: skip
+    rows, hidden = x.shape
+    options = dict(choice.options)
+    if choice.programs != rows * options["parts"]:
+        raise ValueError(f"forward_split: the choice is of {choice.programs // options['parts']} rows, x has {rows}")
+    align, (units, *strides) = _units(hidden, x.stride(0), 0 if residual is None else residual.stride(0))
+    overlap = bool(options["pdl"])
+    _launch(
+        split.forward_split, (choice.programs,), choice, "forward",
+        x, residual, weight, y, total, rstd, _slots(rows, options, x), rows, units, *strides, eps, offset, rounds,
+        align, *_divided(choice, hidden), options["weight"], options["load"], options["store"], overlap,
+        launch_pdl=overlap, maxnreg=options["registers"],
+    )  # fmt: skip
+
+
+def _backward_split(choice: Choice, dy: Any, dsum: Any, x: Any, weight: Any, rstd: Any, offset: float, rounds: bool,
+                    dx: Any, partial: Any) -> None:  # fmt: skip
+    rows, hidden = x.shape
+    options = dict(choice.options)
+    if not dispatch.are_apart(dx, dy):
+        raise ValueError("backward_split needs a dx that is not dy; choose with split=False")
+    align, (units, *strides) = _units(hidden, dy.stride(0), 0 if dsum is None else dsum.stride(0), x.stride(0))
+    overlap = bool(options["pdl"])
+    _launch(
+        split.backward_split, (choice.programs,), choice, "backward",
+        dy, dsum, x, weight, rstd, dx, partial, _slots(rows, options, x), rows, choice.programs // options["parts"],
+        units, *strides, offset, rounds, align, *_divided(choice, hidden), choice.num_stages, options["later"],
+        options["load"], options["store"], overlap, launch_pdl=overlap, maxnreg=options["registers"],
+    )  # fmt: skip
+
+
+def _slots(rows: int, options: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
+    """A word of 0 for each part of each row.  Cleared on x's stream before every launch: one more launch, of 8 bytes a
+    part, which itself moves some 10,000."""
+    return torch.zeros((rows, int(options["parts"])), dtype=torch.int64, device=x.device)
+
+
+def _divided(choice: Choice, hidden: int) -> tuple[Any, ...]:
+    """PARTS, WIDTH, BLOCK, WHOLE, LANES, POLLS and SPIN of the kernels of split.py."""
+    options = dict(choice.options)
+    parts, width = int(options["parts"]), int(options["width"])
+    whole = width == choice.block and parts * width == hidden
+    return parts, width, choice.block, whole, options["lanes"], options["polls"], options["spin"]
+
+
 def _units(*sizes: int) -> tuple[int, list[int]]:
     """(ALIGN, the sizes in units of it): the largest power of two up to 16 that divides all."""
     align = math.gcd(16, *sizes)
@@ -237,8 +289,8 @@ def _sum_partials(partial: torch.Tensor, dw: torch.Tensor, overlap: bool, mode: 
     )  # fmt: skip
 
 
-def _launch(kernel: Any, grid: tuple[int, ...], choice: Choice, direction: str, *args: Any, **extra: bool) -> None:
-    chosen = {k: v for k, v in extra.items() if v}  # AMD's compiler does not know the word launch_pdl
+def _launch(kernel: Any, grid: tuple[int, ...], choice: Choice, direction: str, *args: Any, **extra: Any) -> None:
+    chosen = {k: v for k, v in extra.items() if v}  # AMD's compiler does not know the words launch_pdl and maxnreg
     kernel[grid](*args, num_warps=choice.num_warps, num_stages=choice.num_stages, **chosen)
     if launches.listening():
         launches.record(kernel.__name__, grid, {**choice.to_dict(), "direction": direction})

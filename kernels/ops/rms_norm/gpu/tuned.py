@@ -228,9 +228,9 @@ def find(
     """The configuration for a shape: of the shapes measured in the same tile the nearest one; None where there is none.
 
     `serves` says which kernels can serve; of one shape's configurations the first that does was the fastest.  Measured
-    on sm_90; sm_100 takes the same (reasoned: the same registers and threads a multiprocessor).
+    on sm_90; sm_100 and sm_103 take the same (reasoned: the same registers and threads a multiprocessor).
     """
-    if target not in ("cuda:90", "cuda:100"):
+    if target not in ("cuda:90", "cuda:100", "cuda:103"):
         return None
     vector = 4 if dtype == "float32" else 8  # elements in 16 bytes
     entries = TABLE.get((op, operation, dtype), ())

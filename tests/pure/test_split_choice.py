@@ -1,0 +1,120 @@
+"""How rows are divided among programs, and when `auto` may choose a kernel of split.py: only where it was measured, and
+only for whom it can serve."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels.ops.rms_norm import dispatch
+from kernels.ops.rms_norm.choice import OPERATIONS
+from kernels.ops.rms_norm.gpu import choose, split_plan, tuned
+
+SPLIT = {"mode": "multi_wave_cached", "kernel": "forward_split", "parts": 8, "num_warps": 16}
+BACKWARD = {"mode": "static_persistent", "kernel": "backward_split", "parts": 16, "num_warps": 16, "per_core": 1}
+RING = {"mode": "static_persistent", "kernel": "forward_ring", "block": 8192, "num_warps": 8, "per_core": 1, "regs": 6}
+OTHER = {"mode": "multi_wave_reload", "kernel": "forward_chunks", "block": 8192, "num_warps": 32}
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.integers(1, 2**20), st.integers(1, 64))
+def test_every_column_is_in_one_part_and_no_part_is_empty(hidden: int, parts: int) -> None:
+    made = split_plan.plan(hidden, parts)
+    assert 1 <= made.parts <= parts and made.width % split_plan.STEP == 0
+    assert (made.parts - 1) * made.width < hidden <= made.parts * made.width
+    assert made.width <= made.block < 2 * made.width and made.block & (made.block - 1) == 0
+    assert made.width - -(-hidden // parts) < split_plan.STEP  # no wider than it must be
+
+
+def test_groups_fill_what_runs_at_once_and_no_more_than_rows() -> None:
+    assert split_plan.groups(8192, 16, 132) == 8
+    assert split_plan.groups(8192, 33, 132) == 4
+    assert split_plan.groups(3, 16, 264) == 3
+    assert split_plan.groups(3, 16, 8) == 1  # more programs than run at once: they give up, and are right
+
+
+@pytest.fixture(autouse=True)
+def measured(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A table in which they were the fastest at one shape, then the ring, then another kernel."""
+    table = {
+        ("rms_norm", "forward", "bfloat16"): tuple((8192, 131072, c) for c in (SPLIT, RING, OTHER)),
+        ("rms_norm", "backward", "bfloat16"): ((8192, 131072, BACKWARD),),
+    }
+    monkeypatch.setattr(tuned, "TABLE", table)
+    dispatch.choose.cache_clear()
+    yield
+    dispatch.choose.cache_clear()
+
+
+def chosen(operation: str = "forward", target: str = "cuda:90", split: bool = True, **more: Any) -> Any:
+    rows, hidden = more.pop("rows", 8192), more.pop("hidden", 131072)
+    return dispatch.choose(target, rows, hidden, "bfloat16", operation, cores=132, split=split, **more)
+
+
+def test_they_are_chosen_where_they_were_measured_and_may_be() -> None:
+    choice = chosen()
+    assert (choice.kernel, choice.mode, choice.programs, choice.block) == ("forward_split", SPLIT["mode"], 65536, 16384)
+    options = dict(choice.options)
+    assert (options["parts"], options["width"], options["lanes"], options["spin"]) == (8, 16384, 512, True)
+    assert options["polls"] == split_plan.POLLS and options["pdl"] is True
+    choice = chosen("backward")
+    assert (choice.kernel, choice.programs, choice.block) == ("backward_split", 128, 8192)
+    assert dict(choice.options)["registers"] == 128
+    assert chosen(hidden=100_000).kernel == "forward_split" and chosen(target="cuda:100").kernel == "forward_split"
+
+
+def test_else_the_next_best_stands_in() -> None:
+    assert chosen(split=False, ring=True).kernel == "forward_ring"
+    assert chosen(split=False).kernel == "forward_chunks"
+    assert chosen("backward", split=False).kernel == "backward_columns"
+
+
+@pytest.mark.parametrize("target", ["cuda:80", "hip:gfx942", "interpreter"])
+def test_other_targets_have_their_rules(target: str) -> None:
+    assert not any(chosen(o, target=target).kernel.endswith("_split") for o in OPERATIONS)
+
+
+def test_no_rule_and_no_mode_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen(mode="multi_wave_reload").kernel == "forward_chunks"
+    assert chosen("backward", mode="column_tiled").kernel == "backward_columns"
+    monkeypatch.setattr(tuned, "TABLE", {})
+    dispatch.choose.cache_clear()
+    for operation in OPERATIONS:
+        for hidden in (128, 4096, 32768, 65536, 131072, 2**20):
+            for target in ("cuda:90", "cuda:100", "cuda:80", "hip:gfx942", "interpreter"):
+                assert not chosen(operation, target=target, hidden=hidden, ring=True).kernel.endswith("_split")
+
+
+def test_whose_tensors_they_can_have() -> None:
+    x, y = torch.zeros(4, 64), torch.zeros(4, 64)
+    assert dispatch.can_split("cuda:90", x, None, y, None) and dispatch.can_split("cuda:100", x)
+    assert not dispatch.can_split("hip:gfx942", x) and not dispatch.can_split("interpreter", x)
+    assert not dispatch.can_split("cuda:90", x, y, x)
+    assert not dispatch.can_split("cuda:90", x, x.view(8, 32))
+    assert dispatch.can_split("cuda:90", x[:2], x[2:])
+    a, b = torch.empty(4, 64, device="meta"), torch.empty(4, 64, device="meta")
+    assert dispatch.can_split("cuda:90", a, b) and not dispatch.can_split("cuda:90", a, b, a)
+    choice = chosen()
+    assert dispatch.can_serve(choice, "cuda:90", x, y) and not dispatch.can_serve(choice, "cuda:90", x, x)
+
+
+def test_on_other_targets_a_configuration_is_built_without_ptx() -> None:
+    """`farm compile` may build the table's for any target."""
+    for target, lanes, polls in (("hip:gfx942", 1024, split_plan.POLLS), ("interpreter", 16, 2)):
+        options = dict(choose.build("backward", BACKWARD, 64, 131072, 2, 304, target).options)
+        assert not options["spin"] and not options["pdl"] and options["registers"] == 0
+        assert (options["lanes"], options["polls"]) == (lanes, polls)
+
+
+@pytest.mark.parametrize(("warps", "per_core", "registers"), [(16, 1, 128), (8, 2, 128), (8, 1, 255), (16, 2, 64)])
+def test_a_backward_s_programs_have_registers_for_all_of_them_at_once(
+    warps: int, per_core: int, registers: int
+) -> None:
+    config = {**BACKWARD, "num_warps": warps, "per_core": per_core}
+    choice = choose.build("backward", config, 8192, 131072, 2, 132, "cuda:90")
+    assert dict(choice.options)["registers"] == registers
+    assert choice.programs == 132 * per_core // 16 * 16
