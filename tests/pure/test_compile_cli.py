@@ -28,7 +28,7 @@ def matrix(tmp_path: Path) -> str:
     ("words", "said"),
     [
         ([], "there is no MATRIX"),
-        (["{matrix}"], "--target is missing; name some of sm_90, sm_100, gfx942, gfx950, ascend910b"),
+        (["{matrix}"], "--target is missing; name some of sm_90, sm_100, sm_103, gfx942, gfx950, ascend910b"),
         (["{matrix}", "--target", "sm90"], 'did you mean "sm_90"?'),
         (["{matrix}", "--target", "sm_90", "--select", "provider=torch"], "peers are not compiled"),
         (["{matrix}", "--target", "sm_90", "--workers", "0"], "between 1 and 64"),
