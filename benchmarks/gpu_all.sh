@@ -192,7 +192,8 @@ step() {  # NAME GPUS
       export GPU_ALL_STEP="$name-$$"
       [ "$mask" = all ] || export CUDA_VISIBLE_DEVICES=$mask
       exec timeout -k 8 "$limit" bash "$here/benchmarks/gpu_all.sh" --step "$name" "$limit" "$work"
-    ) > "$work/$name.log" 2>&1
+    ) > "$work/$name.log" 2>&1 &
+    wait $!  # and not in the foreground, where a signal to this script would wait for the step's end
     code=$?
     sweep "$name-$$"
     said=$(grep -a '^= ' "$work/$name.log" | tail -1 | cut -c3-)
@@ -208,7 +209,9 @@ lanes() {  # the steps of $first and $second, one GPU each; on a host with one G
   # shellcheck disable=SC2086  # names without spaces
   if [ "$gpus" -ge 2 ]; then
     lane 0 $first & one=$!
-    lane 1 $second & wait $one $!
+    lane 1 $second & both="$one $!"
+    wait $both
+    both=
   else
     lane 0 $first $second
   fi
@@ -226,8 +229,15 @@ keep() {  # what there is so far, in few files, each there at once or not at all
   done
 }
 (while sleep "${KEEP_S:-20}"; do keep; done) > /dev/null 2>&1 &
-keeper=$!
-trap 'kill $keeper 2> /dev/null; wait $keeper 2> /dev/null; keep' EXIT
+keeper=$! both=
+finish() {  # whoever ends this script ends its steps too
+  # shellcheck disable=SC2086
+  kill $keeper $both 2> /dev/null
+  wait $keeper 2> /dev/null
+  sweep ".*-$$"
+  keep
+}
+trap finish EXIT
 trap 'exit 143' TERM INT HUP
 
 first='' second='' after=''

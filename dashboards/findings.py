@@ -145,6 +145,8 @@ def _resume(run: RunLike, rows: Sequence[Row]) -> str:
     """What goes on with an interrupted run where cells have no result; "" of a complete run, which never changes."""
     if run.complete or any(r.get("status") != "lost" for r in rows):
         return ""
+    if run.head.get("kind"):  # compiled, merged, judged again: that needs no device, and is not gone on with
+        return whole(run.head)
     stores = [v for n, v, _ in _options(run.head.get("argv") or []) if n == "--out"]
     return shlex.join(["farm", "resume", run.id, *(w for v in stores[-1:] for w in ("--out", v))])
 

@@ -53,7 +53,13 @@ class Children:
             raise supervise.NoChild(f"its child could not be started ({error})") from None
         if self._stopping():  # `stop` came in between and found no child to end
             self.current.kill(grace=0.5)
-        said = supervise.greeting(self.current, self._spawn_s)
+        try:
+            said = supervise.greeting(self.current, self._spawn_s)
+        except supervise.NoChild as reason:
+            self.let_go()  # or one that was not to be ended either would be taken for a living child
+            if self.stuck:
+                raise supervise.NoChild(f"{reason}; it could not be ended", final=True) from None
+            raise
         refused = self._placed.refused(said)
         if refused:
             self.replace()

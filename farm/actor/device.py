@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from farm import spool
 from farm.actor import calibrating as supervised
 from farm.actor import captures, supervise, trials
+from farm.actor.backlog import Backlog
 from farm.actor.captures import Captures
 from farm.actor.children import Children
 from farm.actor.notes import Notes
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
     from farm.judge import Judges
 
 PREPARE_SECONDS = 300.0
+#: What is said of cells waits so long for more of it, since each answer to a poll costs both sides a call: with 16
+#: devices and answers of one event the coordinator did little else.  What is said of the device or a lease never waits.
+LINGER_SECONDS = 0.1
+OF_CELLS = frozenset({"started", "measured", "judged", "ended"})
+MOST_EVENTS = 200  # of one answer
 
 
 class DeviceActor:
@@ -45,7 +51,7 @@ class DeviceActor:
     def __init__(self, config: dict[str, Any], judges: Judges):
         self._config = config
         self._judges = judges
-        self._events: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._events: queue.Queue[tuple[float, dict[str, Any]]] = queue.Queue()  # with when each was
         self._leases: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._stopping = False
         self._placed = Placed(config)
@@ -54,6 +60,7 @@ class DeviceActor:
         )
         self._notes: Notes | None = None  # what trials of captures found, for the next actor of this device
         self._guard = Guard(self._placed.guarded, lambda: self._stopping)
+        self._backlog = Backlog(config["spool"])
         spawn_s = float(config["deadlines"]["spawn"])
         self._children = Children(self._placed, self._guard, spawn_s, lambda: self._stopping)
         spool.claim(config["spool"])
@@ -71,15 +78,19 @@ class DeviceActor:
         self._leases.put(lease)
 
     def poll(self, wait_s: float) -> list[dict[str, Any]]:
-        """Events since the last poll; waits up to `wait_s` for the first."""
-        out: list[dict[str, Any]] = []
+        """Events since the last poll, oldest first; waits up to `wait_s` for the first, and then LINGER_SECONDS for
+        others.  `age_s` of each: how long ago it was."""
+        out: list[tuple[float, dict[str, Any]]] = []
         try:
             out.append(self._events.get(timeout=wait_s))
-            while len(out) < 200:
-                out.append(self._events.get_nowait())
+            linger = Deadline(LINGER_SECONDS)
+            while len(out) < MOST_EVENTS:
+                waits = out[-1][1]["event"] in OF_CELLS and not linger.expired
+                out.append(self._events.get(timeout=linger.remaining) if waits else self._events.get_nowait())
         except queue.Empty:
             pass
-        return out
+        now = time.monotonic()
+        return [{**event, "age_s": now - at} for at, event in out]
 
     def stop(self) -> None:
         """End the child and the thread; nothing of this actor is left afterwards."""
@@ -98,7 +109,7 @@ class DeviceActor:
     # the working thread
 
     def _emit(self, kind: str, **fields: Any) -> None:
-        self._events.put({"event": kind, "device": self._config["device"], **fields})
+        self._events.put((time.monotonic(), {"event": kind, "device": self._config["device"], **fields}))
 
     def _guarded(self) -> None:
         """The device is this actor's alone for as long as its thread lives."""
@@ -143,26 +154,34 @@ class DeviceActor:
             if lease.get("calibrate"):
                 self._calibrate(lease["calibrate"])
                 continue
-            for waiting in lease.get("coming", []):
-                self._judges.warm(waiting)
-            self._try_captures(lease["attempts"])
-            attempts = sorted(lease["attempts"], key=self._spends)  # those that spend the child last, together
-            for i, attempt in enumerate(attempts):
-                if self._stopping:
-                    break
-                for coming in attempts[i + 1 : i + 3]:  # the device never waits for inputs that could be ready
-                    self._judges.prefetch(coming["cell"])
-                try:
-                    self._attempt(attempt)
-                except _DeviceGone as gone:
-                    self._emit("device_down", reason=gone.reason, final=gone.final)
-                    return
-                except Exception:
-                    self._end(attempt, "infra_error", "harness", "the farm's actor failed", log=traceback.format_exc())
+            try:
+                self._serve(lease)
+            except _DeviceGone as gone:
+                self._emit("device_down", reason=gone.reason, final=gone.final)
+                return
             if not self._stopping:
                 self._emit("lease_done", lease=lease["id"])
         if self._children.current:
             self._children.current.close()
+
+    def _serve(self, lease: dict[str, Any]) -> None:
+        """All attempts of a lease.  _DeviceGone where the device can serve no more of them."""
+        for waiting in lease.get("coming", []):
+            self._judges.warm(waiting)
+        self._try_captures(lease["attempts"])
+        attempts = sorted(lease["attempts"], key=self._spends)  # those that spend the child last, together
+        for i, attempt in enumerate(attempts):
+            self._backlog.wait(lambda: self._stopping)
+            if self._stopping:
+                break
+            for coming in attempts[i + 1 : i + 3]:  # the device never waits for inputs that could be ready
+                self._judges.prefetch(coming["cell"])
+            try:
+                self._attempt(attempt)
+            except _DeviceGone:
+                raise
+            except Exception:
+                self._end(attempt, "infra_error", "harness", "the farm's actor failed", log=traceback.format_exc())
 
     def _try_captures(self, attempts: list[dict[str, Any]]) -> None:
         """Before a lease: a trial of each capture in it that is not known, where the device's graphs need that.  What
@@ -176,6 +195,8 @@ class DeviceActor:
                 outcome = self._trial(attempt, prepared) if trials.needed(prepared["tensors"]) else trials.NOT_NEEDED
             except supervise.NoChild:
                 return
+            except _DeviceGone:
+                raise
             except Exception:
                 traceback.print_exc()
                 continue
@@ -198,11 +219,27 @@ class DeviceActor:
         outcome = trials.follow(child, order, limits, self._children.last_words)
         before, self._children.trials = self._children.trials, self._children.trials + 1
         if not outcome.fit:
-            self._children.replace()
+            self._renew(attempt, outcome)
         if outcome.lost and before and not self._stopping:  # or one of those before it had spoilt the process
             return self._trial(attempt, prepared)
         attempt["compile_s"] = outcome.compile_s
         return outcome
+
+    def _renew(self, attempt: dict[str, Any], outcome: trials.Outcome) -> None:
+        """Another child after one that a trial has spent.  Where there can be none, the cell that was tried answers for
+        it: left to the lease's next cell, it would take out one device after the other and never be blamed."""
+        log = self._children.log()
+        self._children.replace()
+        try:
+            self._children.ensure()
+        except supervise.NoChild as reason:
+            if self._stopping:
+                return
+            self._emit("started", cell=attempt["cell"]["index"], attempt=attempt["number"])
+            attempt["started"] = time.time()
+            what = f"{outcome.why}; after that no child could be started: {reason}"
+            self._end(attempt, "infra_error", "device", what, log=log)
+            raise _DeviceGone(str(reason), reason.final) from None
 
     def _attempt(self, attempt: dict[str, Any]) -> None:
         """One attempt from inputs to outputs; whatever happens, exactly one `measured` or `ended` event."""
@@ -429,9 +466,15 @@ class DeviceActor:
 
         def done(judged: dict[str, Any]) -> None:
             shutil.rmtree(out_dir, ignore_errors=True)
+            self._backlog.ended()
             self._emit("judged", cell=index, attempt=number, **judged)
 
-        self._judges.judge(request, done)
+        self._backlog.began()
+        try:
+            self._judges.judge(request, done)
+        except BaseException:
+            self._backlog.ended()
+            raise
 
 
 def believed(reply: protocol.Measured, wall_s: float, evidence: str) -> protocol.Measured:

@@ -98,6 +98,9 @@ def judged(address: str, trial: Trial, token: Token) -> FarmError | None:
 
 
 def _short(text: str) -> str:
+    text, trace, _ = text.partition("Traceback (most recent call last)")  # which Ray puts into some of its errors
+    if trace:
+        text = text.partition(" (from ")[0].rstrip(" :.;(")
     return text if len(text) <= 200 else text[:199].rstrip() + "…"
 
 

@@ -15,11 +15,17 @@ def fence(journal: Path) -> None:
     what it, or its kernel's cache, still writes there is nobody's, and does not land among the lines that follow."""
     if journal.is_file():
         copy = journal.with_suffix(".tmp")
+        copy.unlink(missing_ok=True)  # never into the copy of one who was stopped within this, and may go on
         with journal.open("rb") as source, copy.open("wb") as target:
             shutil.copyfileobj(source, target)
             target.flush()
             os.fsync(target.fileno())
         copy.replace(journal)
+
+
+def fencing(journal: Path) -> bool:
+    """Whether somebody was ended within `fence`: then it is still to be done."""
+    return journal.with_suffix(".tmp").exists()
 
 
 def mend(journal: Path) -> None:
