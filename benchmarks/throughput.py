@@ -1,13 +1,38 @@
-"""Cells per second of finished runs, after start-up: `python -m benchmarks.throughput STORE [RUN..]`.
+"""Cells per second of runs, and what the farm itself costs.
 
-From the journal.  With two runs or more, the ratio of each to the first.
+    python -m benchmarks.throughput STORE [RUN..]
+        of finished runs, after start-up, from their journals; with two or more, the ratio of each to the first
+    python -m benchmarks.throughput --cells 20000 [--devices 8] [--address local] [--interrupt-after SECONDS]
+        runs so many tiny cells on simulated devices in a folder that is removed afterwards, and tells cells/s, CPU time
+        per cell by kind of process, start-up included, and how long the run took to end after SIGTERM where it was sent
+        one
+
+On a host that does other work only the CPU times say something.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
+import signal
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
 
 from farm.store import Run, Store
+
+#: How often the processes are looked at; what one does between the last look and its end is not counted.
+LOOK_S = 0.25
+#: Cells of one width: 3 dtypes, 4 operations, 3 castings, 6 modes; they share 6 sets of inputs.
+PER_WIDTH = 3 * 4 * 3 * 6
+KINDS = {
+    "farm.child": "child", "ray::_RayDevice": "device's actor", "ray::Judge": "judge", "gcs_server": "Ray",
+    "raylet": "Ray", "ray::": "Ray", "ray/": "Ray",
+}  # fmt: skip
 
 
 def rate(run: Run) -> tuple[int, int, float]:
@@ -25,10 +50,133 @@ def rate(run: Run) -> tuple[int, int, float]:
     return len({device for device, _ in first}), sum(t > ready for t in ends), max(ends) - ready
 
 
+# ---- what a run costs ----
+
+
+class Process(NamedTuple):
+    """One process at one look: its parent, the words that it was started by, CPU seconds so far (user and system)."""
+
+    parent: int
+    words: str
+    user: float
+    system: float
+
+
+def matrix(cells: int) -> str:
+    """A matrix of about `cells` cells (a multiple of PER_WIDTH, at least one), each of a few rows, on fake devices that
+    take no time."""
+    widths = ", ".join(str(8 + i) for i in range(max(1, round(cells / PER_WIDTH))))
+    return f"""name: scale
+op: rms_norm
+axes:
+  shape:
+    - {{rows: 4, hidden: [{widths}]}}
+  dtype: [float32, float16, bfloat16]
+  operation: [forward, no-grad-forward, backward, full]
+  casting: [llama, gemma, none]
+providers:
+  farm: {{mode: [auto, static_persistent, multi_wave_reload, multi_wave_cached, row_packed, column_tiled]}}
+sim: {{default: {{time_us: 20, noise: 0.01, wall_s: 0}}}}
+timing: {{method: host, min_samples: 20}}
+"""
+
+
+def kind(words: str) -> str:
+    """What a process of a run is, by its command line."""
+    return next((name for mark, name in KINDS.items() if mark in words), "coordinator")
+
+
+def below(root: int, processes: Mapping[int, Process]) -> set[int]:
+    """`root` and every process that descends from it."""
+    found, fresh = {root}, {root}
+    while fresh:
+        fresh = {pid for pid, p in processes.items() if p.parent in fresh} - found
+        found |= fresh
+    return found
+
+
+def by_kind(processes: Iterable[Process]) -> dict[str, tuple[int, float, float]]:
+    """Kind -> (processes, user seconds, system seconds)."""
+    out: dict[str, tuple[int, float, float]] = {}
+    for p in processes:
+        count, user, system = out.get(kind(p.words), (0, 0.0, 0.0))
+        out[kind(p.words)] = (count + 1, user + p.user, system + p.system)
+    return out
+
+
+def _look() -> dict[int, Process]:
+    tick = os.sysconf("SC_CLK_TCK")
+    out = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            except OSError:
+                continue
+            out[int(entry.name)] = Process(int(stat[1]), words, int(stat[11]) / tick, int(stat[12]) / tick)
+    return out
+
+
+def measure(cells: int, devices: int, address: str, interrupt_after: float | None) -> None:
+    """Run it and print what it cost."""
+    with tempfile.TemporaryDirectory(prefix="throughput-") as folder:
+        (Path(folder) / "scale.yaml").write_text(matrix(cells), encoding="utf-8")
+        command = [
+            sys.executable, "-m", "farm", "run", "scale.yaml", "--backend", "sim", "--devices", str(devices),
+            "--address", address, "--out", "store", "--run-id", "scale",
+        ]  # fmt: skip
+        paths = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
+        environment = {**os.environ, "PYTHONPATH": paths, "FARM_CACHE": f"{folder}/cache"}
+        begun = time.monotonic()
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
+        seen: dict[int, Process] = {}
+        told: float | None = None
+        try:
+            while process.poll() is None:
+                now = _look()
+                seen |= {pid: now[pid] for pid in below(process.pid, now) if pid in now and now[pid].words}
+                if interrupt_after is not None and told is None and time.monotonic() - begun >= interrupt_after:
+                    told = time.monotonic()
+                    process.send_signal(signal.SIGTERM)
+                time.sleep(LOOK_S)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(timeout=60)
+        ended = time.monotonic()
+        run = Store(Path(folder) / "store").run("scale")
+        _print(run, seen.values(), ended - begun, None if told is None else ended - told)
+
+
+def _print(run: Run, processes: Iterable[Process], seconds: float, ending: float | None) -> None:
+    done = sum(line["event"] == "result" for line in run.journal())
+    _, counted, took = rate(run)
+    print(f"{done} cells in {seconds:.1f} s, of them {counted} in {took:.1f} s after start-up", end="")
+    print(f" = {counted / took if took else 0.0:.1f}/s; journal {(run.dir / 'journal.jsonl').stat().st_size >> 20} MiB")
+    if ending is not None:
+        print(f"ended {ending:.1f} s after SIGTERM")
+    print("CPU ms per cell (user + system):")
+    for name, (count, user, system) in sorted(by_kind(processes).items()):
+        print(f"    {name:16} x{count:<4} {1e3 * user / done:7.2f} + {1e3 * system / done:6.2f}")
+
+
 def main(argv: list[str]) -> None:
-    store = Store(argv[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.throughput")
+    parser.add_argument("runs", nargs="*", metavar="STORE [RUN..]")
+    parser.add_argument("--cells", type=int)
+    parser.add_argument("--devices", type=int, default=8)
+    parser.add_argument("--address", default="local")
+    parser.add_argument("--interrupt-after", type=float, metavar="SECONDS")
+    args = parser.parse_args(argv)
+    if args.cells is not None:
+        measure(args.cells, args.devices, args.address, args.interrupt_after)
+        return
+    if not args.runs:
+        parser.error("name a store, or say how many --cells to run")
+    store = Store(args.runs[0])
     first = None
-    for run in [store.run(name) for name in argv[1:]] or store.runs():
+    for run in [store.run(name) for name in args.runs[1:]] or store.runs():
         devices, cells, seconds = rate(run)
         speed = cells / seconds if seconds else 0.0
         first = first or speed

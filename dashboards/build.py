@@ -42,6 +42,7 @@ def build(store: StoreLike, run_id: str | None = None, out_dir: Path | None = No
     Returns the path of the run's page, or of the list.  A file appears whole or not at all.
     """
     need_store(store)
+    store = _ReadOnce(store)
     out = Path(out_dir) if out_dir else Path(store.path) / "pages"
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -59,6 +60,21 @@ def build(store: StoreLike, run_id: str | None = None, out_dir: Path | None = No
     except OSError as e:
         raise StoreError(f"{out}: pages cannot be written: {e.strerror or e}; choose a folder that can") from e
     return page
+
+
+class _ReadOnce:
+    """A store that keeps the run that it gave last: its page, the list's line and the page of evidence are of one
+    reading.  Only one, since the rows of 10^5 cells are half a gigabyte."""
+
+    def __init__(self, store: StoreLike):
+        self.path, self.runs, self._store = Path(store.path), store.runs, store
+        self._last: Any = None
+
+    def run(self, run_id: str) -> Any:
+        if self._last is None or self._last.id != run_id:
+            self._last = None  # gone before the next is read
+            self._last = self._store.run(run_id)
+        return self._last
 
 
 def need_store(store: StoreLike) -> None:

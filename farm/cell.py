@@ -74,7 +74,10 @@ class Owner(str, Enum):
 
 def canonical_json(value: Any) -> str:
     """`value` as JSON with sorted keys and no spaces: equal values give equal text on every Python."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _canonical(value)
+
+
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 
 
 @dataclass(frozen=True)

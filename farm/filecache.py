@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -28,6 +29,13 @@ from farm.ops import ROOT
 DEFAULT_GIB, FREE_SHARE = 24.0, 0.3
 #: What was used this recently is never removed: a child may be about to read it.
 YOUNG_SECONDS = 1800.0
+#: How often what is used says so, by its time; and how often a cache that is full of the young is looked through.
+TOUCH_SECONDS, FULL_SECONDS = 60.0, 60.0
+#: Once it outgrows its bound it is brought down to this share of it.  It is looked through again when this process has
+#: added so much of what was left of the bound then: others add too, and to look through 10^5 folders takes seconds.
+LOW_SHARE, ADDED_SHARE = 0.9, 1 / 32
+#: Folders whose manifests a process keeps in mind.
+KEPT_FOLDERS = 50_000
 
 
 def default_root() -> Path:
@@ -61,6 +69,10 @@ class FileCache:
         self.root = root
         self._limit = (limit_gib or float(os.environ.get("FARM_CACHE_GIB", DEFAULT_GIB))) * 2**30
         self._verified = verified or Path(tempfile.mkdtemp(prefix="farm-verified-"))
+        self._known: dict[Path, tuple[dict[str, int], float]] = {}  # marked: its files' sizes, when it was touched
+        self._lock = threading.Lock()
+        self._left = 0.0  # bytes that this process may add before it looks the cache through again
+        self._full_until = 0.0  # there is nothing to remove before then
         for folder in (*(root / name for name in ("inputs", "references", "locks", "trash")), self._verified):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -70,10 +82,13 @@ class FileCache:
         OSError if the file system is full; nothing half-made is left.
         """
         final = self.root / kind / key
+        if self._still_there(final):
+            return final
         mark = self._verified / f"{kind}-{key}"
         if mark.exists() and _whole(final):
             with contextlib.suppress(FileNotFoundError):
                 os.utime(final)
+                self._keep_in_mind(final)
                 return final
         with self._only_one(key):
             if not (_whole(final) and (mark.exists() or _unchanged(final))):
@@ -82,14 +97,37 @@ class FileCache:
                 temporary = Path(tempfile.mkdtemp(prefix="making-", dir=self.root / "trash"))
                 try:
                     make(temporary)
-                    _write_manifest(temporary)
+                    self._left -= _write_manifest(temporary)
                     temporary.rename(final)
                 finally:
                     shutil.rmtree(temporary, ignore_errors=True)
             os.utime(final)
             with contextlib.suppress(FileNotFoundError):  # the run has ended meanwhile, its folder with it
                 mark.touch()
+                self._keep_in_mind(final)
         return final
+
+    def _still_there(self, final: Path) -> bool:
+        """Whether this process knows the folder as one that bears the run's mark, and every file has its size still."""
+        sizes, touched = self._known.get(final, (None, 0.0))
+        if sizes is None:
+            return False
+        try:
+            whole = all((final / name).stat().st_size == size for name, size in sizes.items())
+            if whole and time.monotonic() - touched > TOUCH_SECONDS:
+                os.utime(final)
+                self._known[final] = (sizes, time.monotonic())
+        except OSError:
+            whole = False
+        if not whole:
+            self._known.pop(final, None)
+        return whole
+
+    def _keep_in_mind(self, final: Path) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            if len(self._known) >= KEPT_FOLDERS:
+                self._known.clear()
+            self._known[final] = ({name: size for name, (size, _) in _manifest(final).items()}, time.monotonic())
 
     @contextlib.contextmanager
     def _only_one(self, key: str) -> Iterator[None]:
@@ -101,14 +139,21 @@ class FileCache:
 
     def _make_room(self) -> None:
         """Remove what was used longest ago once the cache outgrows its bound; maps that are open stay readable."""
-        limit = min(self._limit, FREE_SHARE * shutil.disk_usage(self.root).total)
-        entries = sorted(self._entries(), key=lambda e: e[0])
-        total = sum(size for _, size, _ in entries)
-        for used, size, folder in entries:
-            if total <= limit or time.time() - used < YOUNG_SECONDS:
+        with self._lock:
+            if self._left > 0 or time.monotonic() < self._full_until:
                 return
-            self._trash(folder)
-            total -= size
+            limit = min(self._limit, FREE_SHARE * shutil.disk_usage(self.root).total)
+            entries = sorted(self._entries(), key=lambda e: e[0])
+            total = sum(size for _, size, _ in entries)
+            goal = limit if total <= limit else LOW_SHARE * limit
+            for used, size, folder in entries:
+                if total <= goal or time.time() - used < YOUNG_SECONDS:
+                    break
+                self._trash(folder)
+                total -= size
+            self._left = (limit - total) * ADDED_SHARE
+            if total >= limit:
+                self._full_until = time.monotonic() + FULL_SECONDS
 
     def _trash(self, folder: Path) -> None:
         """Remove a folder whole: its name is gone before any of its files is."""
@@ -136,9 +181,11 @@ def _manifest(folder: Path) -> dict[str, list[int]]:
     return found
 
 
-def _write_manifest(folder: Path) -> None:
+def _write_manifest(folder: Path) -> int:
+    """Returns the bytes of the files that it tells of."""
     found = {f.name: [f.stat().st_size, _sum(f)] for f in sorted(folder.iterdir())}
     (folder / MANIFEST).write_text(json.dumps(found))
+    return sum(size for size, _ in found.values())
 
 
 def _whole(folder: Path) -> bool:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import math
 import os
 import threading
+import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +25,20 @@ import numpy as np
 
 from farm import spool as spools
 from farm.accuracy import dtypes, evaluate, gates
-from farm.cell import Cell
+from farm.cell import Cell, canonical_json
 from farm.child.findings import disqualifying
 from farm.deadline import Deadline
 from farm.filecache import FileCache, create, create_npy, default_root, names, source_digest
 from farm.ops import contract
 
 JUDGE_SECONDS = 900.0
+LATE_LOOK_SECONDS = 1.0
+#: How long, and of how many cells, an actor goes by what a judge told it of their inputs: far less than the half hour
+#: for which files that were just used stay where they are (farm.filecache).
+PREPARED_SECONDS, KEPT_PREPARED, KEPT_KEYS = 60.0, 64, 256
+#: Files up to this size are read and not mapped: a map costs more than their bytes.
+SMALL_BYTES = 1 << 20
+KEPT_SMALL = 32  # folders of small arrays that a judge has in memory
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -40,6 +49,8 @@ class Judge:
         self.spool = Path(spool)
         self.closing = False
         self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="judge")
+        self._lock = threading.Lock()
+        self._small: dict[Path, dict[str, Any]] = {}
         spools.claim(spool)
         spools.sweep(Path(spool).parent)  # this node's, where nobody else may start anything
         self._cache = self._open_cache(Path(cache) if cache else default_root())
@@ -128,7 +139,7 @@ class Judge:
             outputs,
             inputs,
             reference=self._reference(cell, inputs),
-            map=self._pool.map,
+            map=self._map,
             tolerances=[{k: v for k, v in t.items() if k != "date"} for t in request.get("tolerances", [])],
         )
         return {
@@ -146,17 +157,25 @@ class Judge:
 
     # files by content
 
+    def _map(self, work: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
+        """In the pool; a single item here, since to hand it over and wait costs more than a small cell's work."""
+        items = list(items)
+        return self._pool.map(work, items) if len(items) > 1 else map(work, items)
+
     def _inputs(self, cell: Cell) -> Path:
         key = f"{source_digest(cell.op)}-{cell.input_key()}-{_input_names(cell)}"
         return self._folder("inputs", key, lambda folder: self._make_inputs(cell, folder))
 
     def _read_inputs(self, cell: Cell) -> dict[str, Any]:
         folder = self._inputs(cell)
-        return {
-            t.name: _read(folder / f"{t.name}.bin", t.dtype, t.dims)
-            for t in contract(cell.op).tensors(cell)
-            if t.role in ("input", "upstream", "mutated")
-        }
+        return self._in_mind(
+            folder,
+            lambda: {
+                t.name: _read(folder / f"{t.name}.bin", t.dtype, t.dims)
+                for t in contract(cell.op).tensors(cell)
+                if t.role in ("input", "upstream", "mutated")
+            },
+        )
 
     def _make_inputs(self, cell: Cell, folder: Path) -> None:
         op = contract(cell.op)
@@ -173,7 +192,7 @@ class Judge:
                 elif block[0] == 0:
                     files[name][...] = values
 
-        for _ in self._pool.map(fill, evaluate.blocks(evaluate.row_count(cell), evaluate.default_rows(cell, op))):
+        for _ in self._map(fill, evaluate.blocks(evaluate.row_count(cell), evaluate.default_rows(cell, op))):
             pass
         digest = hashlib.sha256()
         for name in sorted(files):
@@ -184,13 +203,29 @@ class Judge:
         op = contract(cell.op)
         key = f"{source_digest(cell.op)}-{evaluate.reference_key(cell, op)}"
         folder = self._folder("references", key, lambda target: self._make_reference(cell, inputs, target))
-        return {Path(name).stem: np.load(folder / name, mmap_mode="r") for name in names(folder)}
+        return self._in_mind(folder, lambda: {Path(name).stem: _load(folder / name) for name in names(folder)})
+
+    def _in_mind(self, folder: Path, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The arrays of a folder; small ones as they were read, for the cells beside the one that they were read for:
+        those share them, and come one after another."""
+        with self._lock:
+            found = self._small.get(folder)
+        if found is None:
+            found = read()
+            if sum(a.nbytes for a in found.values()) <= SMALL_BYTES:
+                for array in found.values():
+                    array.setflags(write=False)
+                with self._lock:
+                    self._small[folder] = found
+                    while len(self._small) > KEPT_SMALL:
+                        del self._small[next(iter(self._small))]
+        return dict(found)
 
     def _make_reference(self, cell: Cell, inputs: Mapping[str, Any], folder: Path) -> None:
         def allocate(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
             return create_npy(folder / f"{name}.npy", dtype, shape)
 
-        evaluate.fill_reference(cell, contract(cell.op), inputs, map=self._pool.map, allocate=allocate)
+        evaluate.fill_reference(cell, contract(cell.op), inputs, map=self._map, allocate=allocate)
 
     def clean(self) -> None:
         """Remove the run's folder."""
@@ -229,9 +264,19 @@ def _with_absent(cell: Cell, tensors: list[dict[str, Any]]) -> list[dict[str, An
 
 
 def _read(path: Path, dtype: str, shape: tuple[int, ...]) -> Any:
+    """A raw file.  ValueError where it is shorter than `shape`."""
+    stored = np.dtype(dtypes.storage_dtype(dtype))
     if 0 in shape:
-        return np.empty(shape, dtypes.storage_dtype(dtype))
-    return np.memmap(path, dtype=dtypes.storage_dtype(dtype), mode="r", shape=shape)
+        return np.empty(shape, stored)
+    count = math.prod(shape)
+    if count * stored.itemsize > SMALL_BYTES:
+        return np.memmap(path, dtype=stored, mode="r", shape=shape)
+    with open(path, "rb") as file:
+        return np.frombuffer(file.read(count * stored.itemsize), stored).reshape(shape)
+
+
+def _load(path: Path) -> Any:
+    return np.load(path, mmap_mode="r" if path.stat().st_size > SMALL_BYTES else None)
 
 
 def _digest(digest: Any, array: Any) -> None:
@@ -308,15 +353,32 @@ class RayJudges:
     def __init__(self, handles: list[Any]):
         self._handles = handles
         self._next = 0
-        self._coming: dict[int, Any] = {}
+        self._coming: dict[str, Any] = {}  # what was asked for, by `prepared_key`
+        self._ready: dict[str, tuple[Deadline, dict[str, Any]]] = {}  # what came lately, likewise
+        self._keys: dict[int, str] = {}  # of cells by their index, which in a run is theirs alone
+        self._late = _Late()
 
     def _one(self) -> Any:
         self._next += 1
         return self._handles[self._next % len(self._handles)]
 
     def prefetch(self, cell: dict[str, Any]) -> None:
-        if cell["index"] not in self._coming:
-            self._coming[cell["index"]] = self._one().prepare.options(concurrency_group="prepare").remote(cell)
+        self._ask(self._key(cell), cell)
+
+    def _key(self, cell: dict[str, Any]) -> str:
+        """`prepared_key`, which a cell is asked for three times."""
+        found = self._keys.get(cell["index"])
+        if found is None:
+            if len(self._keys) >= KEPT_KEYS:
+                self._keys.clear()
+            found = self._keys[cell["index"]] = prepared_key(cell)
+        return found
+
+    def _ask(self, key: str, cell: dict[str, Any]) -> None:
+        known = self._ready.get(key)
+        if key not in self._coming and (known is None or known[0].expired):
+            self._ready.pop(key, None)
+            self._coming[key] = self._one().prepare.options(concurrency_group="prepare").remote(cell)
 
     def warm(self, cell: dict[str, Any]) -> None:
         self._one().warm.options(concurrency_group="warm").remote(cell)
@@ -324,34 +386,77 @@ class RayJudges:
     def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
         import ray
 
-        self.prefetch(cell)
+        key = self._key(cell)
+        self._ask(key, cell)
+        if key not in self._coming:
+            return self._ready[key][1]
         try:
-            out: dict[str, Any] = ray.get(self._coming.pop(cell["index"]), timeout=deadline.remaining)
+            out: dict[str, Any] = ray.get(self._coming.pop(key), timeout=deadline.remaining)
         except ray.exceptions.RayTaskError as error:  # its text is a page of Ray's; the cause is ours
             raise RuntimeError(f"{type(error.cause).__name__}: {error.cause}") from None
+        while len(self._ready) >= KEPT_PREPARED:
+            del self._ready[next(iter(self._ready))]
+        self._ready[key] = (Deadline(PREPARED_SECONDS), out)
         return out
 
     def judge(self, request: dict[str, Any], done: Done) -> None:
-        answered = threading.Event()
-
-        def once(judged: dict[str, Any]) -> None:
-            if not answered.is_set():
-                answered.set()
-                timer.cancel()
-                done(judged)
-
-        def late() -> None:
-            once(_judge_failed(f"the judge did not answer within {JUDGE_SECONDS:g} s"))
+        once = self._late.watch(done)
 
         def arrived(future: Future[Any]) -> None:
             error = future.exception()
             once(_judge_failed(f"the judge died ({type(error).__name__})") if error else future.result())
 
-        timer = threading.Timer(JUDGE_SECONDS, late)
-        timer.daemon = True
-        timer.start()
         answer = self._one().judge.options(concurrency_group="judge").remote(request)
         answer.future().add_done_callback(arrived)
+
+
+class _Late:
+    """Answers in the place of judges that do not, JUDGE_SECONDS after they were asked.  One thread watches all that are
+    awaited: a thread for each is a thousand of them where judges are slow."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, tuple[Deadline, Done]] = {}  # by number, so the first to be asked is the first
+        self._number = 0
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, done: Done) -> Done:
+        """What is to be called with the answer: `done` hears the first only."""
+        with self._lock:
+            self._number += 1
+            number = self._number
+            self._waiting[number] = (Deadline(JUDGE_SECONDS), done)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="late", daemon=True)
+                self._thread.start()
+
+        def once(judged: dict[str, Any]) -> None:
+            with self._lock:
+                first = self._waiting.pop(number, None) is not None
+            if first:
+                done(judged)
+
+        return once
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(LATE_LOOK_SECONDS)
+            with self._lock:
+                late = [n for n, (deadline, _) in self._waiting.items() if deadline.expired]
+                heard = [self._waiting.pop(n)[1] for n in late]
+            for done in heard:
+                done(_judge_failed(f"the judge did not answer within {JUDGE_SECONDS:g} s"))
+
+
+#: What of a cell its inputs, and what a child is told of its tensors, do not depend on.
+_NOT_PREPARED = frozenset(
+    {"provider", "mode", "timing", "role", "tag", "cell_id", "cell_key", "skip_reason", "index", "matrix", "target"}
+)
+
+
+def prepared_key(cell: Mapping[str, Any]) -> str:
+    """Equal for cells of which `Judge.prepare` says the same: those of several providers and modes stand together."""
+    return canonical_json({k: v for k, v in cell.items() if k not in _NOT_PREPARED})
 
 
 def _judge_failed(reason: str) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status, canonical_json
@@ -44,14 +45,31 @@ COLUMNS: dict[str, str] = {
 }  # fmt: skip
 
 
+_EMPTY: dict[str, Any] = {name: "" if kind == "text" else None for name, kind in COLUMNS.items()}
+
+
+def _texts(encode: Callable[[Any], str], values: Mapping[str, Any]) -> str:
+    """A mapping as JSON; of 10^5 cells few have one of their own."""
+    try:
+        return _text_of(encode, tuple((key, repr(value), value) for key, value in values.items()))
+    except TypeError:  # a value that cannot be hashed
+        return encode(dict(values))
+
+
+@lru_cache(maxsize=4096)
+def _text_of(encode: Callable[[Any], str], items: tuple[tuple[str, str, Any], ...]) -> str:
+    """`repr` is in the key, since 1, 1.0 and True, 0.0 and -0.0 are equal and are told apart in JSON."""
+    return encode({key: value for key, _, value in items})
+
+
 def planned_row(cell: Cell) -> dict[str, Any]:
     """What is known of a cell before it runs; its status is `lost` until something else is known."""
-    row: dict[str, Any] = {name: "" if kind == "text" else None for name, kind in COLUMNS.items()}
+    row = dict(_EMPTY)
     row.update(
         cell_id=cell.cell_id, cell_key=cell.cell_key, index=cell.index, matrix=cell.matrix, tag=cell.tag,
         backend=cell.backend, target=cell.target, op=cell.op, provider=cell.provider, role=cell.role, mode=cell.mode,
-        operation=cell.operation, dtype=cell.dtype, dtypes=canonical_json(dict(cell.dtypes)), shape=cell.shape,
-        dims=json.dumps(dict(cell.dims)), params=canonical_json(dict(cell.params)), family=cell.family,
+        operation=cell.operation, dtype=cell.dtype, dtypes=_texts(canonical_json, cell.dtypes), shape=cell.shape,
+        dims=_texts(json.dumps, cell.dims), params=_texts(canonical_json, cell.params), family=cell.family,
         seed=cell.seed, status=Status.LOST.value, reason="planned, no result", flags="[]", metrics="{}", gates="{}",
         launch="{}", resources="[]", fingerprint="{}", timing_method=cell.timing.method, timing_quality="none",
         attempt=0,

@@ -183,7 +183,10 @@ _KINDS: dict[str, Any] = {
 def encode(message: Message, nonce: str = "") -> str:
     """One line, with its newline.  `nonce`: what the supervisor sent with the order that this message answers."""
     stamped = {"nonce": nonce} if nonce else {}
-    return json.dumps({"kind": message.kind, **stamped, **asdict(message)}, separators=(",", ":")) + "\n"
+    return _line({"kind": message.kind, **stamped, **message.__dict__}) + "\n"  # plain data, which asdict would copy
+
+
+_line = json.JSONEncoder(separators=(",", ":"), default=asdict).encode
 
 
 def printable(value: Any) -> Any:

@@ -30,6 +30,7 @@ from farm.shipping import providers as shipping
 from farm.store import RunWriter, Store
 
 MAX_FINDINGS = 10
+PAGE_CELLS = 10_000  # an interrupted run of more has no page at once: 10^5 cells take tens of seconds
 MAX_DEVICES = 256
 MAX_WAIT_SECONDS = 7 * 24 * 3600.0
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -137,11 +138,12 @@ def connect(
     """
     joins = args.address not in ("local", "inline")
     wanted: list[str] = []
+    found: Plan | None = None
     if not joins:
         if args.environment:
             config.environment(config.load(), args.environment)  # else every cell would end as lost
         wanted = choose(host_has, False)
-        planned(wanted)
+        found = planned(wanted)  # 10^5 cells take seconds: once
     ready()
     address.check(args.address)
     waits = joins and bool(args.wait_for_devices)
@@ -160,7 +162,7 @@ def connect(
             there = cluster.available()
             wanted = choose(lambda b: there.get(b, 0) > 0, waits)
         slots = cluster.slots(wanted, absent=True) if waits else cluster.slots(wanted)
-        return cluster, slots, planned(wanted)
+        return cluster, slots, planned(wanted) if found is None else found
     except BaseException:
         cluster.close()
         raise
@@ -243,5 +245,14 @@ def tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, seco
         print(f"interrupted: {lost} cells were not run; what finished is in the journal, "
               f"{_resume(args, run_id)} goes on", file=err)  # fmt: skip
     if not args.no_page:
-        common.tell_page(args, store, run_id)
+        _page(args, store, run_id, outcome.interrupted and len(outcome.rows) > PAGE_CELLS)
     return 3 if outcome.interrupted else outcome.exit_code
+
+
+def _page(args: argparse.Namespace, store: Store, run_id: str, later: bool) -> None:
+    """The run's page; or, where whoever interrupted a long run should not have to wait for it, how to make it."""
+    if later:
+        again = shlex.join(["farm", "dashboard", "build", run_id, *(("--out", args.out) if args.out else ())])
+        print(f"page: not made, since the run was interrupted and is large; {again} makes it", file=sys.stderr)
+        return
+    common.tell_page(args, store, run_id)

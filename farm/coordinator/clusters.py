@@ -118,7 +118,7 @@ class InlineCluster:
     def _pump(self, device: str, actor: DeviceActor) -> None:
         while not self._closed and self._actors.get(device) is actor:
             for event in actor.poll(0.5):
-                self._queue.put((actor, {**event, "at": time.monotonic()}))
+                self._queue.put((actor, {**event, "at": time.monotonic() - event.pop("age_s")}))
 
     def grant(self, device: str, lease: dict[str, Any]) -> None:
         self._actors[device].submit(lease)

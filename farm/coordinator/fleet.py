@@ -69,13 +69,13 @@ class Fleet:
 
     def replace(self, device: str, reason: str) -> None:
         self._journal("replaced", {"device": device, "reason": reason}, "device", "reason")
-        self.neighbours.idle(device)
+        self.neighbours.idle(device, time.monotonic())
         self._report("device_down", device, reason)
         self._cluster.stop(device)
         self.start(device)
 
     def retire(self, device: str, reason: str, *, drained: bool) -> None:
-        self.neighbours.idle(device)
+        self.neighbours.idle(device, time.monotonic())
         self._starting.pop(device, None)
         self._cluster.stop(device)
         self._journal("retired", {"device": device, "reason": reason, "drained": drained}, "device", "reason",

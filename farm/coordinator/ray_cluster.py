@@ -63,11 +63,11 @@ class RayCluster:
             os.environ["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
         else:
             explicit_auth()
-        import ray
-
-        self._ray = ray
         self.lost = False
         try:
+            import ray
+
+            self._ray = ray
             if self._local:
                 joining.start(ray, address, self._init_arguments())
             else:
@@ -254,7 +254,8 @@ class RayCluster:
             except Exception as error:
                 out.append(self._down(device, error))
                 continue
-            out += [{**event, "device": device, "at": now} for event in found]
+            # by how long ago the actor says it was: several come in one answer, and hosts' clocks differ
+            out += [{**event, "device": device, "at": now - event.pop("age_s", 0.0)} for event in found]
             for event in found:
                 if event["event"] == "device_up" and device in self._slots:
                     self.report(self._slots[device], event)

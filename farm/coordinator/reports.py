@@ -30,12 +30,12 @@ class Reports:
 
     def started(self, said: dict[str, Any]) -> Event:
         self._known[said["cell"]] = {}
-        self._neighbours.started(said["device"], said["cell"])
+        self._neighbours.started(said["device"], said["cell"], said["at"])
         self._journal("started", said, "device", "cell", "attempt")
         return Started(said["at"], said["device"], said["cell"], said["attempt"])
 
     def measured(self, said: dict[str, Any]) -> Event:
-        busy = self._neighbours.measured(said["device"], said["cell"])
+        busy = self._neighbours.measured(said["device"], said["cell"], said["at"])
         said = {**said, "origin": {**said["origin"], "neighbours_busy": busy}}
         self._known.setdefault(said["cell"], {}).update(measured=said, origin=said["origin"])
         self._journal("measured", said, "device", "cell", "attempt", "round", "revision", "facts", "timing", "origin",
@@ -59,7 +59,7 @@ class Reports:
         return _as_ended(said)
 
     def lease_done(self, said: dict[str, Any]) -> Event:
-        self._neighbours.idle(said["device"])
+        self._neighbours.idle(said["device"], said["at"])
         self._writer.sync()
         return LeaseDone(said["at"], said["device"], said["lease"])
 

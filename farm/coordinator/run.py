@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import Any
@@ -86,6 +86,7 @@ class _Coordinator:
         self.fleet = Fleet(request, cluster, writer, progress, self.roofs)
         self.reports = Reports(self.cells, writer, self.roofs, self.fleet.neighbours, self.before)
         self.finished = self.interrupted = False
+        self.concluded: list[dict[str, Any]] = []  # rows that are told once the journal has them
         self.created = datetime.now(timezone.utc)
         self.deadlines = {m.name: dict(m.deadlines) for m in request.plan.matrices}
         self.hear: Mapping[str, Callable[[dict[str, Any]], Event | None]] = {
@@ -119,7 +120,8 @@ class _Coordinator:
                 self._open_journal()
                 for device in list(self.fleet.slots):
                     self.fleet.start(device)
-                self._act(self.scheduler.begin(time.monotonic()))
+                with self._journaled():
+                    self._act(self.scheduler.begin(time.monotonic()))
                 while not self.finished:
                     self._turn()
             finally:
@@ -147,16 +149,27 @@ class _Coordinator:
         if self.interrupted:
             self._step(Interrupted(time.monotonic()))
             return
-        for said in self.cluster.events(TICK_SECONDS):
-            event = self.hear[said["event"]](said)
-            if event:
+        heard = self.cluster.events(TICK_SECONDS)
+        with self._journaled():
+            for said in heard:
+                event = self.hear[said["event"]](said)
+                if event:
+                    self._step(event)
+                if self.finished:
+                    return
+            now = time.monotonic()
+            for event in [*self.fleet.refresh(now), *self.fleet.overdue(now), Tick(now)]:
                 self._step(event)
-            if self.finished:
-                return
-        now = time.monotonic()
-        for event in [*self.fleet.refresh(now), *self.fleet.overdue(now), Tick(now)]:
-            self._step(event)
         self.progress.eta({b: self.scheduler.remaining_seconds(b) for b in self.fleet.backends()})
+
+    @contextmanager
+    def _journaled(self) -> Iterator[None]:
+        """Lines of the journal go to the disk together, and cells that end are told after that."""
+        with self.writer.together():
+            yield
+        told, self.concluded = self.concluded, []
+        for row in told:
+            self.progress.cell(row)
 
     # actions out
 
@@ -170,8 +183,10 @@ class _Coordinator:
             elif isinstance(action, Conclude):
                 row = self.reports.conclude(action)
                 if row:
-                    self.progress.cell(row)
-            elif isinstance(action, Start):
+                    self.concluded.append(row)
+            else:  # what follows may wait for a cluster
+                self.writer.commit()
+            if isinstance(action, Start):
                 self.fleet.start(action.device)
             elif isinstance(action, Replace):
                 self.fleet.replace(action.device, action.reason)
@@ -201,7 +216,7 @@ class _Coordinator:
                     "deadlines": deadlines,
                 }
             )
-        self.fleet.neighbours.busy(lease.device)
+        self.fleet.neighbours.busy(lease.device, time.monotonic())
         self.cluster.grant(lease.device, {"id": lease.id, "attempts": attempts, "coming": self._coming(action.coming)})
 
     def _coming(self, waiting: tuple[int, ...]) -> list[dict[str, Any]]:

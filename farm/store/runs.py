@@ -20,8 +20,9 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,12 +32,15 @@ from farm.cell import Cell
 from farm.errors import InfraError, StoreError
 from farm.results import COLUMNS, SCHEMA, planned_row
 from farm.store import lock as runlock
-from farm.store.journal import fence, mend
+from farm.store.journal import fence, fencing, mend
 from farm.timing import roof
 from farm.timing.roof import Calibration
 
 PLAN = "plan.json"
 _LOG_LIMIT = 64 << 10
+#: Lines that `RunWriter.together` holds back at most, and for how long: what a kill may cost beyond a line at a time.
+HELD_LINES, HELD_SECONDS = 1000, 0.1
+_as_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Store:
@@ -164,9 +168,11 @@ class RunWriter:
         except runlock.Busy as error:
             raise StoreError(f"{folder}: {error} writes this run now; wait until it ends, or end it") from None
         try:
-            if self._lock.inherited:
+            if self._lock.inherited or fencing(folder / "journal.jsonl"):
                 fence(folder / "journal.jsonl")
             self._journal = (folder / "journal.jsonl").open("a", encoding="utf-8")
+            self._held: list[str] | None = None  # lines of `together` that are not written yet
+            self._held_since = 0.0
         except BaseException:
             self._lock.release()
             raise
@@ -174,8 +180,9 @@ class RunWriter:
     def plan(self, head: dict[str, Any], cells: Iterable[Cell]) -> None:
         """The first lines: what the run is and every cell it will account for; on disk before anything starts."""
         self.append({"event": "run", "schema": SCHEMA, "run_id": self.id, **head})
-        for cell in cells:
-            self._write({"event": "cell", "cell": cell.to_dict()})
+        with self.together():
+            for cell in cells:
+                self.append({"event": "cell", "cell": cell.to_dict()})
         self.append({"event": "planned"})
         self.sync()
 
@@ -187,21 +194,50 @@ class RunWriter:
         except OSError as error:
             raise self._lost(PLAN, error) from None
 
-    def append(self, line: dict[str, Any]) -> None:
-        """One event; on disk for this machine's other processes at once, for a power cut at the next `sync`.
-        InfraError where it cannot be written, or the run is another process's by now."""
-        self._still_ours()
-        self._write(line)
+    def append(self, line: Mapping[str, Any]) -> None:
+        """One event; on disk for this machine's other processes at once (see `together`), for a power cut at the next
+        `sync`.  InfraError where it cannot be written, or the run is another process's by now."""
+        text = _as_json(line) + "\n"
+        if self._held is None:
+            self._still_ours()
+            self._write(text)
+            return
+        if not self._held:
+            self._held_since = time.monotonic()
+        self._held.append(text)
+        if len(self._held) >= HELD_LINES or time.monotonic() - self._held_since >= HELD_SECONDS:
+            self.commit()
 
-    def _write(self, line: Mapping[str, Any]) -> None:
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Lines that are appended within are written together, with one look at the lock: at the end (also by an
+        exception), at a `sync` or `commit`, and when there are HELD_LINES of them or the first is HELD_SECONDS old."""
+        self._held = []
         try:
-            self._journal.write(json.dumps(line, separators=(",", ":")) + "\n")
+            yield
+        finally:
+            try:
+                self.commit()
+            finally:
+                self._held = None
+
+    def commit(self) -> None:
+        """Write what `together` holds back.  InfraError as `append`."""
+        if self._held:
+            text, self._held = "".join(self._held), []
+            self._still_ours()
+            self._write(text)
+
+    def _write(self, text: str) -> None:
+        try:
+            self._journal.write(text)
             self._journal.flush()
         except OSError as error:
             raise self._lost("the journal", error) from None
 
     def sync(self) -> None:
         """Once per lease, not per line."""
+        self.commit()
         try:
             os.fsync(self._journal.fileno())
         except OSError as error:
@@ -269,10 +305,12 @@ class RunWriter:
         """The tables, then run.json: from then on the directory never changes."""
         self._still_ours()
         try:
-            _write_table(self.dir / "cells.parquet", rows, COLUMNS)
-            _write_table(self.dir / "samples.parquet", samples, SAMPLE_COLUMNS)
+            _write_table(self.dir / "cells.tmp", rows, COLUMNS)
+            _write_table(self.dir / "samples.tmp", samples, SAMPLE_COLUMNS)
             self.sync()
-            self._still_ours()  # large tables take their time
+            self._still_ours()  # large tables take their time, in which the other may have made the run complete
+            for name in ("cells", "samples"):
+                (self.dir / f"{name}.tmp").replace(self.dir / f"{name}.parquet")
             _write_atomic(self.dir / "run.json", json.dumps({"schema": SCHEMA, "run_id": self.id, **head}, indent=1))
         except OSError as error:
             raise self._lost("its tables", error) from None
@@ -299,13 +337,13 @@ def _write_table(path: Path, rows: list[dict[str, Any]], columns: dict[str, str]
     kinds = {"text": pa.string(), "int": pa.int64(), "float": pa.float64()}
     schema = pa.schema([(name, kinds[kind]) for name, kind in columns.items()], metadata={"schema": str(SCHEMA)})
     table = pa.table({name: [row.get(name) for row in rows] for name in columns}, schema=schema)
-    temporary = path.with_suffix(".tmp")
-    pq.write_table(table, temporary, compression="zstd")
-    temporary.replace(path)
+    path.unlink(missing_ok=True)  # never into the file that a writer who was only stopped goes on to write
+    pq.write_table(table, path, compression="zstd")
 
 
 def _write_atomic(path: Path, text: str) -> None:
     temporary = path.with_suffix(".tmp")
+    temporary.unlink(missing_ok=True)  # as in `_write_table`
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -377,11 +415,11 @@ class Run:
 
 def fold(journal: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows from events: the plan's cells, each with its result or else `lost`."""
+    planned: dict[int, dict[str, Any]] = {}
     rows: dict[int, dict[str, Any]] = {}
     for line in journal:
         if line.get("event") == "cell":
-            cell = Cell.from_dict(line["cell"])
-            rows[cell.index] = planned_row(cell)
+            planned[line["cell"]["index"]] = line["cell"]
         elif line.get("event") == "result":
             rows[line["row"]["index"]] = line["row"]
-    return [rows[i] for i in sorted(rows)]
+    return [rows.get(i) or planned_row(Cell.from_dict(planned[i])) for i in sorted(planned.keys() | rows.keys())]

@@ -120,7 +120,7 @@ class FarmRun:
             )
         return self
 
-    def wait(self, seconds: float = 90.0) -> int:
+    def wait(self, seconds: float = 180.0) -> int:
         """The exit code; a run that hangs fails the test and is ended."""
         assert self.process is not None
         try:
@@ -159,7 +159,7 @@ class FarmRun:
         lines = list(Run(path.parent).journal())
         return [line for line in lines if event is None or line["event"] == event]
 
-    def wait_for(self, event: str, count: int = 1, seconds: float = 60.0) -> list[dict[str, Any]]:
+    def wait_for(self, event: str, count: int = 1, seconds: float = 120.0) -> list[dict[str, Any]]:
         """At least `count` events of a kind."""
 
         def look() -> list[dict[str, Any]]:

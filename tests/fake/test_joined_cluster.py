@@ -42,19 +42,19 @@ def test_a_run_joins_leaves_and_leaves_nothing(farm: Farm, cluster: tuple[str, s
     assert run.wait() == 0, run.said()
     assert [r["status"] for r in run.rows()] == ["passed"] * 60
     assert len(run.child_pids()) == 2
-    wait_for("its actors are gone", lambda: not workers(mark), 20)
+    wait_for("its actors are gone", lambda: not workers(mark), 60)
     assert not run.spool.exists()
 
 
 def test_a_killed_driver_takes_its_actors_and_children_with_it(farm: Farm, cluster: tuple[str, str]) -> None:
     address, mark = cluster
     run = farm(matrix(400), address=address)
-    wait_for("two children", lambda: sum("farm.child" in line for line in workers(mark).values()) == 2, 30)
+    wait_for("two children", lambda: sum("farm.child" in line for line in workers(mark).values()) == 2, 90)
     finished = run.wait_for("result", 4)
     assert run.process is not None
     run.process.kill()
     run.process.wait(timeout=20)
-    wait_for("its actors and children are gone", lambda: not workers(mark), 30)
+    wait_for("its actors and children are gone", lambda: not workers(mark), 60)
     run.assert_interrupted(finished)
     following = farm(matrix(4), address=address)
     assert following.wait() == 0, following.said()

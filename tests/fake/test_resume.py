@@ -53,7 +53,7 @@ def kill(run: FarmRun) -> None:
     assert run.process is not None
     run.process.kill()
     run.process.wait(timeout=20)
-    run.assert_nothing_left(10)
+    run.assert_nothing_left()
 
 
 def ledger(run: Run) -> list[tuple[Any, ...]]:
@@ -87,7 +87,7 @@ def test_an_ended_run_goes_on_to_the_ledger_of_one_that_was_not(
     run.wait_for("result", 6)
     assert run.process is not None
     run.process.send_signal(how)
-    assert run.wait(40) == (3 if how == signal.SIGTERM else -9)
+    assert run.wait() == (3 if how == signal.SIGTERM else -9)
     run.assert_nothing_left()
     before = run.journal("result")
     assert 0 < len(before) < CELLS
@@ -151,6 +151,7 @@ def test_a_run_that_is_written_is_not_resumed(farm: Farm, resume: Resume) -> Non
     run = farm(matrix())
     run.wait_for("result", 2)
     assert run.process is not None
+    os.kill(run.process.pid, signal.SIGSTOP)  # or a busy host has ended it before the other has even begun
     other = resume(run)
     assert other.wait() == 2
     assert f"process {run.process.pid} on" in other.said() and "writes this run now" in other.said()

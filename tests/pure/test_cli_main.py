@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shlex
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from farm import __version__
+from farm import __version__, spool
 from farm.cli import main
 from farm.cli.main import COMMANDS, parser
 from farm.cli.text import printable
@@ -136,8 +138,11 @@ def test_a_python_without_ray(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str, cure: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr(spool, "folder", lambda run_id: str(tmp_path / "spool" / run_id))
     smoke = str(ROOT / "matrices/smoke.yaml")
-    assert main(["run", smoke, "--backend", "sim", "--address", address, "--out", str(tmp_path)]) == 3
+    with mock.patch.dict(os.environ):  # what Ray would have read stays in this test
+        assert main(["run", smoke, "--backend", "sim", "--address", address, "--out", str(tmp_path)]) == 3
+    assert list((tmp_path / "spool").iterdir()) == []  # shared memory that nobody would give back
     (said,) = capsys.readouterr().err.splitlines()
     assert "there is no Ray in this Python" in said and cure in said
     assert ("inline" in said) == (address == "local"), "a cluster cannot be joined without it"

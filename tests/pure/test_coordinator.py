@@ -250,20 +250,33 @@ def test_a_neighbour_counts_once_however_often_it_works_and_only_on_its_host() -
     n = Neighbours()
     for device, host, module in [("a", "h", "m"), ("b", "h", "m"), ("c", "h", "x"), ("d", "far", "m"), ("e", "h", "m")]:
         n.placed(device, host, module)
-    n.busy("a")
-    n.busy("b")
-    n.started("a", 1)
-    n.idle("b")
+    n.busy("a", 0.0)
+    n.busy("b", 0.0)
+    n.started("a", 1, 1.0)
+    n.idle("b", 2.0)
     for device in ("b", "c", "d", "e"):
-        n.busy(device)
-    assert n.measured("a", 1) == 2
-    n.idle("e")
-    n.started("a", 2)
-    assert n.measured("a", 2) == 1
-    assert n.measured("a", 2) is None  # it did not begin again
-    n.started("b", 3)
-    n.idle("b")
-    assert n.measured("b", 3) is None
+        n.busy(device, 3.0)
+    assert n.measured("a", 1, 4.0) == 2
+    n.idle("e", 4.5)
+    n.started("a", 2, 5.0)
+    assert n.measured("a", 2, 6.0) == 1
+    assert n.measured("a", 2, 6.0) is None  # it did not begin again
+    n.started("b", 3, 6.0)
+    n.idle("b", 7.0)
+    assert n.measured("b", 3, 7.0) is None
+
+
+def test_neighbours_count_by_when_things_were_not_by_when_they_are_told() -> None:
+    """A device's answers come in bundles: of a cell is heard after the neighbour's lease has ended, or begun."""
+    n = Neighbours()
+    for device in ("a", "b"):
+        n.placed(device, "h", "m")
+    n.busy("b", 1.0)
+    n.idle("b", 2.0)
+    n.busy("b", 5.0)
+    for cell, since, until, busy in ((1, 0.0, 0.9, 0), (2, 1.5, 1.6, 1), (3, 2.5, 4.5, 0), (4, 4.6, 5.1, 1)):
+        n.started("a", cell, since)
+        assert n.measured("a", cell, until) == busy, cell
 
 
 def test_no_cell_costs_a_look_into_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

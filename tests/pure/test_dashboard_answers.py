@@ -109,6 +109,9 @@ def test_an_interrupted_run_is_gone_on_with_and_not_begun_anew():
     assert group.command == f"farm resume {run.id}"
     run.head["argv"] = ["run", "m.yaml", "--out", "my store"]
     assert findings.farm_faults(run)[0].command == f"farm resume {run.id} --out 'my store'"
+    run.head |= {"kind": "compile", "argv": ["compile", "m.yaml", "--target", "sm_90", "--run-id", "x"]}
+    assert findings.farm_faults(run)[0].command == "farm compile m.yaml --target sm_90", "farm resume refuses it"
+    del run.head["kind"]
     run.complete = True  # a complete run never changes
     assert findings.farm_faults(run)[0].command.startswith("farm run ")
 

@@ -86,7 +86,7 @@ def test_a_file_that_is_cut_is_found_in_the_same_run(tmp_path: Path) -> None:
 
 
 def test_the_longest_unused_goes_first_and_the_young_stay(tmp_path: Path) -> None:
-    cache = FileCache(tmp_path, limit_gib=3300 / 2**30)
+    cache = FileCache(tmp_path, limit_gib=3500 / 2**30)
     for i in range(3):
         folder = cache.folder("inputs", f"k{i}", write(1000))  # type: ignore[arg-type]
         old = time.time() - filecache.YOUNG_SECONDS - 100 + i
@@ -95,6 +95,68 @@ def test_the_longest_unused_goes_first_and_the_young_stay(tmp_path: Path) -> Non
     cache.folder("references", "new", write(1000))  # type: ignore[arg-type]
     assert sorted(p.name for p in (tmp_path / "inputs").iterdir()) == ["k1", "k2"]
     assert {p.name for p in (tmp_path / "references").iterdir()} == {"young", "new"}
+
+
+def looks(cache: FileCache, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one whenever the whole cache is looked through."""
+    seen: list[int] = []
+    real = cache._entries
+    monkeypatch.setattr(cache, "_entries", lambda: seen.append(1) or real())
+    return seen
+
+
+def test_a_cache_is_not_looked_through_for_each_folder_that_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 10^5 folders each look takes seconds: by far the most of what a run of as many cells cost."""
+    cache = FileCache(tmp_path, limit_gib=1.0)
+    seen = looks(cache, monkeypatch)
+    for i in range(40):
+        cache.folder("inputs", f"k{i}", write(1000))  # type: ignore[arg-type]
+    assert len(seen) == 1
+
+
+def test_a_cache_stays_within_its_bound_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filecache, "YOUNG_SECONDS", -1.0)
+    cache = FileCache(tmp_path, limit_gib=40_000 / 2**30)
+    seen = looks(cache, monkeypatch)
+    most = 0
+    for i in range(120):
+        cache.folder("inputs", f"k{i}", write(1000))  # type: ignore[arg-type]
+        most = max(most, sum(f.stat().st_size for f in (tmp_path / "inputs").rglob("*") if f.is_file()))
+    assert 30_000 < most <= 42_000
+    assert len(seen) < 120
+
+
+def test_a_cache_that_is_full_of_what_is_young_is_not_looked_through_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = FileCache(tmp_path, limit_gib=3000 / 2**30)
+    seen = looks(cache, monkeypatch)
+    for i in range(20):
+        cache.folder("inputs", f"k{i}", write(1000))  # type: ignore[arg-type]
+    assert len(list((tmp_path / "inputs").iterdir())) == 20
+    assert len(seen) <= 6  # until it was full, and once then
+
+
+def test_what_a_process_has_just_used_costs_it_no_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = FileCache(tmp_path)
+    cache.folder("inputs", "k", write(1000))  # type: ignore[arg-type]
+    read: list[Path] = []
+    real = filecache._manifest
+    monkeypatch.setattr(filecache, "_manifest", lambda folder: read.append(folder) or real(folder))
+    for _ in range(5):
+        cache.folder("inputs", "k", write(1000))  # type: ignore[arg-type]
+    assert read == []
+
+
+def test_what_is_used_stays_young(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filecache, "TOUCH_SECONDS", 0.0)
+    cache = FileCache(tmp_path)
+    folder = cache.folder("inputs", "k", write(1000))  # type: ignore[arg-type]
+    os.utime(folder, (1.0, 1.0))
+    cache.folder("inputs", "k", write(1000))  # type: ignore[arg-type]
+    assert folder.stat().st_mtime > time.time() - 60
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (0, 4), (7,)])

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from farm.coordinator import joining
-from farm.deadline import Deadline
 from farm.doctor.facts import Token, Trial
 from farm.errors import FarmError, InfraError, UsageError
 
@@ -22,6 +21,10 @@ HAS = Token("token", "RAY_AUTH_TOKEN")
 OPEN = Token("disabled")
 WRONG = "AuthenticationError: RPC error: InvalidAuthToken: Authentication token is missing or incorrect. Ensure that"
 NO_NODE = "ConnectionError: Failed to connect (from RuntimeError: No node info found matching attributes: '' when)"
+TRACED = (
+    "ConnectionError: Failed to connect to Ray cluster at 10.0.0.1:6379 (from RuntimeError: Failed to connect to GCS. "
+    'Last connection error: Traceback (most recent call last):\n  File "/a/site-packages/ray/node.py", line 9, in x'
+)
 VERSION = "RuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.59.0\n    Python: 3.12.1"
 
 
@@ -35,13 +38,19 @@ VERSION = "RuntimeError: Version mismatch: The cluster was started with:\n    Ra
         (Trial("hung", "45 s"), HAS, InfraError, "answers nothing within 45 s"),
         (Trial("died", "exit code 1"), HAS, InfraError, "Ray gave up joining (exit code 1)"),
         (Trial("failed", "RpcError: Deadline Exceeded"), HAS, InfraError, "(RpcError: Deadline Exceeded)"),
+        (
+            Trial("failed", TRACED),
+            HAS,
+            InfraError,
+            "(ConnectionError: Failed to connect to Ray cluster at 10.0.0.1:6379);",
+        ),
         (Trial("skipped"), HAS, InfraError, "(skipped)"),
     ],
 )
 def test_what_the_probe_saw_is_one_sentence(trial: Trial, token: Token, kind: type[FarmError], words: str) -> None:
     error = joining.judged("h:1", trial, token)
     assert type(error) is kind and words in str(error)
-    assert str(error).startswith("--address h:1: ") and "\n" not in str(error)
+    assert str(error).startswith("--address h:1: ") and "\n" not in str(error) and "Traceback" not in str(error)
 
 
 def test_who_could_join_is_let_in() -> None:
@@ -140,8 +149,8 @@ def test_a_probe_that_hangs_or_dies_is_told_and_gone(
     )
     monkeypatch.setattr(joining.probe, "__name__", "stuck_probe")
     monkeypatch.syspath_prepend(str(tmp_path))
-    limit = Deadline(40)
-    trial = joining.ask("h:1", seconds=5.0)
-    assert trial.ended == ("hung" if "sleep" in what else "died") and not limit.expired
+    hangs = "sleep" in what
+    trial = joining.ask("h:1", seconds=5.0 if hangs else 60.0)  # a busy host takes its time to start one
+    assert trial.ended == ("hung" if hangs else "died")
     for pid in pids.read_text().split():
         assert not Path("/proc", pid).exists()

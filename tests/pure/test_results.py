@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status
+from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status, canonical_json
 from farm.results import COLUMNS, counts, finish_row, planned_row, verdict
 
 CELL = Cell(
@@ -167,3 +168,11 @@ def test_the_farms_own_fault_comes_before_findings() -> None:
     assert verdict(rows[:1]) == ("findings", 1)
     assert verdict([]) == ("inconclusive", 4)
     assert FINDINGS.isdisjoint(FARM_FAULTS)
+
+
+def test_the_json_of_parameters_is_that_of_their_own_values() -> None:
+    """It is remembered, and 1, 1.0 and True, 0.0 and -0.0 are equal but not the same."""
+    values = (1, 1.0, True, 0.0, -0.0, False, 0, None, "1", [1, 2])
+    for value in (*values, *values):
+        row = planned_row(replace(CELL, params={"p": value}, cell_key="k"))
+        assert row["params"] == canonical_json({"p": value})

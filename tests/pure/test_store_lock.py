@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as parquet
 import pytest
 
 from farm.errors import InfraError, StoreError
@@ -179,16 +180,16 @@ def test_a_lost_lock_is_no_longer_touched(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(runlock, "BEAT_SECONDS", 0.01)
     touched: list[Path] = []
     monkeypatch.setattr(os, "utime", lambda path: touched.append(path))
+    others = set(threading.enumerate())
     lock = acquire(tmp_path)
+    (beating,) = set(threading.enumerate()) - others
     end = time.monotonic() + 20
     while not touched:
         assert time.monotonic() < end
         time.sleep(0.01)
     foreign(tmp_path)
-    time.sleep(0.05)
-    touched.clear()
-    time.sleep(0.1)
-    assert touched == []
+    beating.join(20)
+    assert not beating.is_alive()
     lock.release()
 
 
@@ -221,6 +222,59 @@ def test_run_json_is_not_written_over_the_other_writers_run(tmp_path: Path, monk
         writer.finish([], [], {})
     writer.close()
     assert not (writer.dir / "run.json").exists()
+
+
+def test_tables_of_a_complete_run_are_not_those_of_a_writer_that_lost_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped within its tables; the other finishes the run, and it goes on to write."""
+    monkeypatch.setattr(fcntl, "flock", lambda descriptor, how: None)
+    monkeypatch.setattr(runlock, "WATCH_SECONDS", 0.1)
+    monkeypatch.setattr(runlock, "BEAT_SECONDS", 600.0)  # it is stopped
+    stopped = Store(tmp_path).create("run-1")
+    stopped.append({"event": "run"})
+    write, began = parquet.write_table, []
+
+    def held_up(table: Any, path: Path, **how: Any) -> None:
+        if began:
+            write(table, path, **how)
+            return
+        began.append(path)
+        with path.open("wb") as half:  # what it has written so far; the rest comes when it goes on
+            half.write(b"half")
+            half.flush()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(runlock, "_place", lambda: "another host")
+                other = Store(tmp_path).reopen("run-1")
+                other.finish([], [], {"by": "the other"})
+                other.close()
+            before.update({p: p.read_bytes() for p in stopped.dir.iterdir() if p.is_file()})
+            half.write(b"the other half")
+
+    before: dict[Path, bytes] = {}
+    monkeypatch.setattr(parquet, "write_table", held_up)
+    with pytest.raises(InfraError, match=r"writer\.lock was removed"):
+        stopped.finish([], [], {"by": "the one that was stopped"})
+    stopped.close()
+    whole = {p: content for p, content in before.items() if p.suffix != ".tmp"}
+    assert {p.name for p in whole} == {"cells.parquet", "samples.parquet", "run.json", "journal.jsonl"}
+    assert {p: p.read_bytes() for p in whole} == whole
+
+
+def test_a_fence_that_was_cut_short_is_put_up_again(tmp_path: Path) -> None:
+    """By the host that began it, whose lock it is by then."""
+    folder = tmp_path / "runs" / "run-1"
+    folder.mkdir(parents=True)
+    (folder / "journal.jsonl").write_text('{"event":"run"}\n')
+    (folder / "journal.tmp").write_text('{"ev')
+    with (folder / "journal.jsonl").open("a") as old:
+        writer = Store(tmp_path).reopen("run-1")
+        old.write('{"event":"late"}\n')
+        old.flush()
+        writer.append({"event": "new"})
+        writer.close()
+    assert (folder / "journal.jsonl").read_text() == '{"event":"run"}\n{"event":"new"}\n'
+    assert sorted(p.name for p in folder.iterdir()) == ["journal.jsonl"]
 
 
 def test_a_lock_that_cannot_be_read_stops_the_writer(tmp_path: Path) -> None:

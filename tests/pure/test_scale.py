@@ -1,0 +1,344 @@
+"""What a run of 10^5 cells must not do once a cell.  Counts of operations, never times."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import queue
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from synthetic_runs import FakeStore, interrupted_run
+from test_coordinator import Quiet, ScriptedCluster, run, slot
+from test_store import a_cell, a_row
+
+from dashboards.build import build
+from farm import judge
+from farm.actor import backlog
+from farm.actor import device as actor
+from farm.actor.backlog import Backlog
+from farm.actor.device import DeviceActor
+from farm.cell import Cell
+from farm.cli import common, launching
+from farm.coordinator.journal import line
+from farm.errors import InfraError
+from farm.judge import Judge, RayJudges, prepared_key
+from farm.ops import contract
+from farm.store import RunWriter, Store, fold, runs
+
+# ---- the journal ----
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> RunWriter:
+    return Store(tmp_path).create("run-1")
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:
+    """Calls of `owner.name`, as they come."""
+    seen: list[Any] = []
+    real = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args: seen.append(args) or real(*args))
+    return seen
+
+
+def lines(writer: RunWriter) -> list[Any]:
+    return [json.loads(line) for line in (writer.dir / "journal.jsonl").read_text().splitlines()]
+
+
+def test_lines_together_are_one_write_and_one_look_at_the_lock(
+    writer: RunWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, writes = counted(monkeypatch, writer._lock, "check"), counted(monkeypatch, writer, "_write")
+    monkeypatch.setattr(runs, "HELD_SECONDS", 1e9)
+    with writer.together():
+        for i in range(50):
+            writer.append({"event": "e", "n": i})
+        assert lines(writer) == []
+    assert [line["n"] for line in lines(writer)] == list(range(50))
+    assert (len(looks), len(writes)) == (1, 1)
+    writer.append({"event": "e", "n": 50})  # alone again
+    assert lines(writer)[-1]["n"] == 50 and len(looks) == 2
+
+
+@pytest.mark.parametrize(("name", "limit", "first"), [("HELD_LINES", 10, 10), ("HELD_SECONDS", 0.0, 1)])
+def test_lines_are_not_held_for_long(
+    writer: RunWriter, monkeypatch: pytest.MonkeyPatch, name: str, limit: float, first: int
+) -> None:
+    monkeypatch.setattr(runs, "HELD_SECONDS", 1e9)
+    monkeypatch.setattr(runs, name, limit)
+    with writer.together():
+        for i in range(first):
+            writer.append({"event": "e", "n": i})
+        assert len(lines(writer)) == first
+
+
+def test_a_sync_and_an_exception_leave_no_line_behind(writer: RunWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "HELD_SECONDS", 1e9)
+    with writer.together():
+        writer.append({"event": "of a lease"})
+        writer.sync()
+        assert len(lines(writer)) == 1
+    with pytest.raises(KeyboardInterrupt), writer.together():
+        writer.append({"event": "came before the second Ctrl-C"})
+        raise KeyboardInterrupt
+    assert len(lines(writer)) == 2
+
+
+def test_a_lock_that_was_lost_keeps_held_lines_out(writer: RunWriter) -> None:
+    (writer.dir / "writer.lock").unlink()
+    with pytest.raises(InfraError, match=r"writer\.lock was removed"), writer.together():
+        writer.append({"event": "late"})
+    assert lines(writer) == []
+
+
+def test_the_loop_looks_at_the_lock_once_a_round_and_tells_what_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(RunWriter, "_still_ours", lambda self: looks.append(1))
+    told: list[bool] = []
+
+    def cell(self: Quiet, row: Any) -> None:
+        (journal,) = tmp_path.rglob("journal.jsonl")
+        told.append(any(e["event"] == "result" and e["row"] == row for e in map(json.loads, journal.open())))
+
+    monkeypatch.setattr(Quiet, "cell", cell)
+    outcome, _, _ = run(tmp_path, ScriptedCluster(), [slot("cuda:0")], cells=40)
+    assert len(outcome.rows) == 40 and told == [True] * 40
+    assert len(looks) < 40  # five lines a cell
+
+
+def test_a_result_costs_no_row_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = [a_cell(i) for i in range(4)]
+    journal: list[dict[str, Any]] = [{"event": "cell", "cell": c.to_dict()} for c in cells]
+    journal += [{"event": "result", "row": a_row(c)} for c in cells[:3]]
+    made = counted(monkeypatch, runs, "planned_row")
+    assert [r["status"] for r in fold(journal)] == ["passed", "passed", "passed", "lost"]
+    assert len(made) == 1
+
+
+# ---- what an actor says ----
+
+
+def a_silent_actor(said: list[str]) -> DeviceActor:
+    """An actor without a device, that has `said` so much."""
+    made = object.__new__(DeviceActor)
+    made._config, made._events = {"device": "sim:0"}, queue.Queue()
+    for kind in said:
+        made._emit(kind)
+    return made
+
+
+def test_what_is_said_of_cells_comes_in_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor, "LINGER_SECONDS", 30.0)
+    made = a_silent_actor(["started"])
+    threading.Timer(0.05, lambda: [made._emit(kind) for kind in ("measured", "judged", "lease_done")]).start()
+    assert [e["event"] for e in made.poll(1.0)] == ["started", "measured", "judged", "lease_done"]
+
+
+@pytest.mark.parametrize("kind", ["lease_done", "device_up", "device_down", "device_waits", "calibrated"])
+def test_what_is_said_of_the_device_does_not_wait(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(actor, "LINGER_SECONDS", 3600.0)
+    assert [e["event"] for e in a_silent_actor(["judged", kind]).poll(1.0)] == ["judged", kind]
+
+
+def test_an_answer_is_bounded_and_says_how_old_each_event_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor, "LINGER_SECONDS", 3600.0)
+    said = a_silent_actor(["started"] * (actor.MOST_EVENTS + 1)).poll(1.0)
+    assert len(said) == actor.MOST_EVENTS
+    ages = [e["age_s"] for e in said]
+    assert ages == sorted(ages, reverse=True) and ages[-1] >= 0
+
+
+def test_the_journal_has_the_time_at_which_things_were() -> None:
+    now = time.monotonic()
+    bundled, told = (line("measured", {"at": at, "cell": 1}, "cell") for at in (now - 50.0, now))
+    assert bundled["cell"] == 1 and 49.0 < told["time"] - bundled["time"] < 51.0
+    assert abs(line("drain", {"device": "d"}, "device")["time"] - told["time"]) < 60.0
+
+
+# ---- judges ----
+
+
+def test_a_device_waits_for_judges_that_are_too_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Backlog, "_scarce", lambda self: False)
+    made = Backlog(str(tmp_path))
+    for _ in range(backlog.MOST_WAITING - 1):
+        made.began()
+    made.wait(lambda: pytest.fail("there is room"))  # type: ignore[arg-type, return-value]
+    made.began()
+    looks: list[int] = []
+
+    def judged_at_the_third() -> bool:
+        looks.append(1)
+        if len(looks) == 3:
+            threading.Thread(target=made.ended).start()
+        return False
+
+    made.wait(judged_at_the_third)
+    assert len(looks) >= 3
+    made.began()
+    made.wait(lambda: True)  # an actor that is stopped waits for nobody
+
+
+def test_a_device_waits_where_the_spool_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use = SimpleNamespace(total=100, free=20)
+    monkeypatch.setattr("farm.actor.backlog.shutil.disk_usage", lambda path: use)
+    made = Backlog(str(tmp_path))
+    made.wait(lambda: pytest.fail("nothing of its own waits there"))  # type: ignore[arg-type, return-value]
+    made.began()
+    looks: list[int] = []
+    made.wait(lambda: bool(looks.append(1)) or len(looks) == 2)
+    assert len(looks) == 2
+    use.free = 30
+    made.wait(lambda: pytest.fail("there is room again"))  # type: ignore[arg-type, return-value]
+
+
+class FakeJudge:
+    """A judge as Ray gives it; `asked` are the cells that it was asked to prepare."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.prepare = self.judge = self
+
+    def options(self, **_: Any) -> FakeJudge:
+        return self
+
+    def remote(self, cell: dict[str, Any]) -> Any:
+        self.asked.append(cell)
+        return SimpleNamespace(value={"tensors": [len(self.asked)]}, future=lambda: SimpleNamespace(
+            add_done_callback=lambda arrived: None))  # fmt: skip
+
+
+@pytest.fixture
+def fake_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = SimpleNamespace(get=lambda ref, timeout: ref.value,
+                           exceptions=SimpleNamespace(RayTaskError=ZeroDivisionError))  # fmt: skip
+    monkeypatch.setitem(sys.modules, "ray", made)
+
+
+def cells_of(number: int, **changes: Any) -> list[dict[str, Any]]:
+    return [
+        {**a_cell(i).to_dict(), "dims": {"rows": 4, "hidden": 8}, "mode": f"m{i}", **changes} for i in range(number)
+    ]
+
+
+@pytest.mark.usefixtures("fake_ray")
+def test_cells_of_one_problem_are_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = FakeJudge()
+    judges = RayJudges([one])
+    for cell in cells_of(6):
+        judges.prefetch(cell)
+        assert judges.prepare(cell, judge.Deadline(1.0)) == {"tensors": [1]}
+    assert len(one.asked) == 1
+    judges._ready = {key: (judge.Deadline(0.0), found) for key, (_, found) in judges._ready.items()}
+    assert judges.prepare(cells_of(1)[0], judge.Deadline(1.0)) == {"tensors": [2]}  # it was a while ago
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"dims": {"rows": 4, "hidden": 9}}, {"operation": "backward"}, {"family": "outlier"}, {"seed": 7}, {"op": "other"},
+     {"dtypes": {"x": "float64"}}, {"params": {"weight": False}}, {"contract_version": 99}, {"backend": "other"}],
+)  # fmt: skip
+def test_cells_of_another_problem_are_prepared_anew(change: dict[str, Any]) -> None:
+    (cell,), (other,) = cells_of(1), cells_of(1, **change)
+    assert prepared_key(cell) != prepared_key(other)
+
+
+def test_late_judges_are_answered_for_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "JUDGE_SECONDS", 0.0)
+    monkeypatch.setattr(judge, "LATE_LOOK_SECONDS", 0.01)
+    before = threading.active_count()
+    judges = RayJudges([FakeJudge()])
+    heard: queue.Queue[dict[str, Any]] = queue.Queue()
+    for _ in range(50):
+        judges.judge({}, heard.put)
+    assert threading.active_count() - before <= 1
+    said = [heard.get(timeout=30) for _ in range(50)]
+    assert {s["status"] for s in said} == {"infra_error"} and "did not answer within" in said[0]["reason"]
+
+
+def test_an_answer_is_heard_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[dict[str, Any]] = []
+    once = judge._Late().watch(heard.append)
+    once({"status": "passed"})
+    once({"status": "infra_error"})
+    assert heard == [{"status": "passed"}]
+
+
+def a_whole_cell() -> Cell:
+    parameters = {p.name: p.default for p in contract("rms_norm").parameters}
+    return replace(a_cell(0), params=parameters, cell_key="")
+
+
+def test_cells_that_share_inputs_share_their_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Judge(str(tmp_path / "spool"), 1, str(tmp_path / "cache"))
+    read = counted(monkeypatch, judge, "_read")
+    first = made._read_inputs(a_whole_cell())
+    count = len(read)
+    again = made._read_inputs(a_whole_cell())
+    assert count > 0 and len(read) == count
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+    assert not any(array.flags.writeable for array in again.values())  # one cell's judging must not change another's
+    for i in range(judge.KEPT_SMALL + 5):
+        made._in_mind(Path(f"other{i}"), lambda: {"x": np.zeros(1)})
+    assert len(made._small) == judge.KEPT_SMALL
+
+
+def test_large_arrays_are_mapped_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "SMALL_BYTES", 8)
+    made = Judge(str(tmp_path / "spool"), 1, str(tmp_path / "cache"))
+    found = made._read_inputs(a_whole_cell())
+    assert any(isinstance(array, np.memmap) for array in found.values()) and made._small == {}
+    reference = made._reference(a_whole_cell(), found)
+    assert set(reference) and any(isinstance(array, np.memmap) for array in reference.values())
+
+
+def test_an_output_that_is_too_short_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "y").write_bytes(bytes(12))
+    with pytest.raises(ValueError, match=r"reshape|length"):
+        judge._read(tmp_path / "y", "float32", (2, 2))
+
+
+# ---- pages ----
+
+
+def test_a_run_is_read_once_for_its_page_the_list_and_the_evidence(tmp_path: Path) -> None:
+    run = interrupted_run()
+    run.dir = tmp_path / "runs" / run.id
+    run.dir.mkdir(parents=True)
+    store = FakeStore(tmp_path, [run])
+    asked: list[str] = []
+    real = store.run
+    store.run = lambda name: asked.append(name) or real(name)
+    build(store, run.id)
+    assert asked == [run.id]
+
+
+@pytest.mark.parametrize(
+    ("interrupted", "cells", "made"),
+    [(True, launching.PAGE_CELLS + 1, False), (True, launching.PAGE_CELLS, True), (False, 10**5, True)],
+)
+def test_who_interrupts_a_large_run_does_not_wait_for_its_page(
+    interrupted: bool, cells: int, made: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    pages: list[Any] = []
+    monkeypatch.setattr(common, "tell_page", lambda *args: pages.append(args))
+    row = {**a_row(a_cell(0)), "status": "lost", "evidence": ""}
+    outcome = SimpleNamespace(rows=[row] * cells, interrupted=interrupted, exit_code=0)
+    args = argparse.Namespace(no_page=False, strict_peers=False, out="a store", command="run")
+    code = launching.tell(args, Store(tmp_path), "r1", outcome, 1.0)
+    assert code == (3 if interrupted else 0) and bool(pages) == made
+    told = capsys.readouterr().err
+    assert ("farm dashboard build r1 --out 'a store' makes it" in told) == (not made)
