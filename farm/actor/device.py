@@ -26,6 +26,7 @@ from farm.actor.captures import Captures
 from farm.actor.children import Children
 from farm.actor.notes import Notes
 from farm.actor.placed import Placed
+from farm.actor.said import Said
 from farm.child import protocol
 from farm.deadline import Deadline
 from farm.guard import locks, plausible, telemetry
@@ -33,14 +34,9 @@ from farm.guard.device import Guard
 from farm.timing import methods
 
 if TYPE_CHECKING:
-    from farm.judge import Judges
+    from farm.judges import Judges
 
 PREPARE_SECONDS = 300.0
-#: What is said of cells waits so long for more of it, since each answer to a poll costs both sides a call: with 16
-#: devices and answers of one event the coordinator did little else.  What is said of the device or a lease never waits.
-LINGER_SECONDS = 0.1
-OF_CELLS = frozenset({"started", "measured", "judged", "ended"})
-MOST_EVENTS = 200  # of one answer
 
 
 class DeviceActor:
@@ -51,7 +47,7 @@ class DeviceActor:
     def __init__(self, config: dict[str, Any], judges: Judges):
         self._config = config
         self._judges = judges
-        self._events: queue.Queue[tuple[float, dict[str, Any]]] = queue.Queue()  # with when each was
+        self._said = Said(config["device"])
         self._leases: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._stopping = False
         self._placed = Placed(config)
@@ -78,19 +74,8 @@ class DeviceActor:
         self._leases.put(lease)
 
     def poll(self, wait_s: float) -> list[dict[str, Any]]:
-        """Events since the last poll, oldest first; waits up to `wait_s` for the first, and then LINGER_SECONDS for
-        others.  `age_s` of each: how long ago it was."""
-        out: list[tuple[float, dict[str, Any]]] = []
-        try:
-            out.append(self._events.get(timeout=wait_s))
-            linger = Deadline(LINGER_SECONDS)
-            while len(out) < MOST_EVENTS:
-                waits = out[-1][1]["event"] in OF_CELLS and not linger.expired
-                out.append(self._events.get(timeout=linger.remaining) if waits else self._events.get_nowait())
-        except queue.Empty:
-            pass
-        now = time.monotonic()
-        return [{**event, "age_s": now - at} for at, event in out]
+        """Events since the last poll, see `Said.hear`."""
+        return self._said.hear(wait_s)
 
     def stop(self) -> None:
         """End the child and the thread; nothing of this actor is left afterwards."""
@@ -108,9 +93,6 @@ class DeviceActor:
 
     # the working thread
 
-    def _emit(self, kind: str, **fields: Any) -> None:
-        self._events.put((time.monotonic(), {"event": kind, "device": self._config["device"], **fields}))
-
     def _guarded(self) -> None:
         """The device is this actor's alone for as long as its thread lives."""
         try:
@@ -121,22 +103,22 @@ class DeviceActor:
     def _work(self) -> None:
         try:
             self._placed.prepare()
-            self._guard.take(lambda text: self._emit("device_waits", reason=text, up_to_s=locks.wait_seconds()))
+            self._guard.take(lambda text: self._said.add("device_waits", reason=text, up_to_s=locks.wait_seconds()))
             ready = self._children.ensure()
         except locks.Refused as reason:
-            self._emit("device_down", reason=str(reason), final=True)
+            self._said.add("device_down", reason=str(reason), final=True)
             return
         except supervise.NoChild as reason:
-            self._emit("device_down", reason=str(reason), final=reason.final)
+            self._said.add("device_down", reason=str(reason), final=reason.final)
             return
         except Exception as error:  # or nobody would hear of it: this thread is all there is
             traceback.print_exc()
-            self._emit("device_down", reason=f"its actor failed ({type(error).__name__}: {error})", final=False)
+            self._said.add("device_down", reason=f"its actor failed ({type(error).__name__}: {error})", final=False)
             return
         if self._placed.trial_capture:
             self._notes = Notes(self._config["spool"], ready.fingerprint)
             self._captures.learn(self._notes.read())
-        self._emit(
+        self._said.add(
             "device_up",
             backend=self._config["backend"],
             target=ready.target,
@@ -157,10 +139,10 @@ class DeviceActor:
             try:
                 self._serve(lease)
             except _DeviceGone as gone:
-                self._emit("device_down", reason=gone.reason, final=gone.final)
+                self._said.add("device_down", reason=gone.reason, final=gone.final)
                 return
             if not self._stopping:
-                self._emit("lease_done", lease=lease["id"])
+                self._said.add("lease_done", lease=lease["id"])
         if self._children.current:
             self._children.current.close()
 
@@ -235,7 +217,7 @@ class DeviceActor:
         except supervise.NoChild as reason:
             if self._stopping:
                 return
-            self._emit("started", cell=attempt["cell"]["index"], attempt=attempt["number"])
+            self._said.add("started", cell=attempt["cell"]["index"], attempt=attempt["number"])
             attempt["started"] = time.time()
             what = f"{outcome.why}; after that no child could be started: {reason}"
             self._end(attempt, "infra_error", "device", what, log=log)
@@ -244,7 +226,7 @@ class DeviceActor:
     def _attempt(self, attempt: dict[str, Any]) -> None:
         """One attempt from inputs to outputs; whatever happens, exactly one `measured` or `ended` event."""
         cell = attempt["cell"]
-        self._emit("started", cell=cell["index"], attempt=attempt["number"])
+        self._said.add("started", cell=cell["index"], attempt=attempt["number"])
         attempt["started"] = time.time()
         try:
             prepared = self._judges.prepare(cell, Deadline(PREPARE_SECONDS))
@@ -386,17 +368,17 @@ class DeviceActor:
         try:
             child = self._children.child()
         except supervise.NoChild as reason:
-            self._emit("calibrated", reason=f"no child could be started: {reason}", log="")
+            self._said.add("calibrated", reason=f"no child could be started: {reason}", log="")
             return
         self._children.served = True
         self._guard.begin()
-        step = lambda text: self._emit("calibrating", step=text)  # noqa: E731 - an event by another name
+        step = lambda text: self._said.add("calibrating", step=text)  # noqa: E731 - an event by another name
         try:
             ended = supervised.follow(child, self._config["revision"], order, step)
         except Exception as error:  # or nobody would hear of it before the deadline
             what = f"the farm's actor failed ({type(error).__name__}: {error})"
             ended = {"reason": what, "log": traceback.format_exc()}
-        self._emit("calibrated", **ended, telemetry=self._guard.end())
+        self._said.add("calibrated", **ended, telemetry=self._guard.end())
         if "found" not in ended:
             self._children.replace()
 
@@ -434,7 +416,7 @@ class DeviceActor:
         }
 
     def _end(self, attempt: dict[str, Any], status: str, owner: str, reason: str, *, log: str = "") -> None:
-        self._emit(
+        self._said.add(
             "ended",
             cell=attempt["cell"]["index"],
             attempt=attempt["number"],
@@ -451,7 +433,7 @@ class DeviceActor:
         index, number = attempt["cell"]["index"], attempt["number"]
         others = reply.facts.pop("others", [])
         origin = self._origin(attempt["started"])
-        self._emit(
+        self._said.add(
             "measured", cell=index, attempt=number, facts=reply.facts, timing=reply.timing, origin=origin,
             round=reply.round, revision=reply.revision, telemetry=told,
         )  # fmt: skip
@@ -467,7 +449,7 @@ class DeviceActor:
         def done(judged: dict[str, Any]) -> None:
             shutil.rmtree(out_dir, ignore_errors=True)
             self._backlog.ended()
-            self._emit("judged", cell=index, attempt=number, **judged)
+            self._said.add("judged", cell=index, attempt=number, **judged)
 
         self._backlog.began()
         try:

@@ -93,7 +93,7 @@ class InlineCluster:
     """Actors as objects with a thread each; the judge in a thread pool.  No Ray."""
 
     def __init__(self, devices: int | None, run_id: str):
-        from farm.judge import LocalJudges
+        from farm.judges import LocalJudges
 
         self._count = devices
         self._actors: dict[str, DeviceActor] = {}

@@ -148,7 +148,7 @@ class RayCluster:
 
     def _judges_on(self, node: str) -> list[Any]:
         if node not in self._judges:
-            from farm.judge import ray_judge
+            from farm.judges import ray_judge
 
             cpus = next((int(n.resources.get("CPU", 2)) for n in self._table() if n.id == node and n.alive), 2)
             # Processes rather than threads: NumPy's calls on a block are short, and threads of one interpreter then
@@ -350,7 +350,7 @@ class _RayDevice:
 
         from farm import __version__ as here
         from farm.actor.device import DeviceActor
-        from farm.judge import RayJudges
+        from farm.judges import RayJudges
         from farm.nodes.masks import granted
 
         if here != config["farm_version"]:

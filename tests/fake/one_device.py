@@ -11,7 +11,7 @@ from typing import Any
 from farm.actor.device import DeviceActor
 from farm.actor.supervise import Environment
 from farm.calls import call_for
-from farm.judge import LocalJudges
+from farm.judges import LocalJudges
 from farm.matrix import load_files
 from farm.matrix import plan as make_plan
 from farm.ops import contract

@@ -157,10 +157,9 @@ def test_a_killed_driver_leaves_no_process_and_the_next_run_sweeps_its_spool(far
     run.process.wait(timeout=20)
     run.assert_nothing_left(but=LINGERING)
     run.assert_interrupted(finished)
-    left = run.spool.is_dir()
     following = farm(matrix(1))
     assert following.wait() == 0
-    assert left or address == "local"  # inline there is nobody left who could have removed it
+    # Swept by it, or by another farm of this host: a test beside this one may have run one.
     assert not run.spool.exists()
     assert not following.spool.exists()
 

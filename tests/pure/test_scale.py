@@ -23,15 +23,18 @@ from test_store import a_cell, a_row
 
 from dashboards.build import build
 from farm import judge
+from farm import judges as pools
 from farm.actor import backlog
-from farm.actor import device as actor
+from farm.actor import said as saying
 from farm.actor.backlog import Backlog
-from farm.actor.device import DeviceActor
+from farm.actor.said import Said
 from farm.cell import Cell
 from farm.cli import common, launching
 from farm.coordinator.journal import line
+from farm.deadline import Deadline
 from farm.errors import InfraError
-from farm.judge import Judge, RayJudges, prepared_key
+from farm.judge import Judge
+from farm.judges import RayJudges, prepared_key
 from farm.ops import contract
 from farm.store import RunWriter, Store, fold, runs
 
@@ -130,32 +133,31 @@ def test_a_result_costs_no_row_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> N
 # ---- what an actor says ----
 
 
-def a_silent_actor(said: list[str]) -> DeviceActor:
-    """An actor without a device, that has `said` so much."""
-    made = object.__new__(DeviceActor)
-    made._config, made._events = {"device": "sim:0"}, queue.Queue()
-    for kind in said:
-        made._emit(kind)
+def said_so_far(kinds: list[str]) -> Said:
+    """What an actor has said that nobody has heard yet."""
+    made = Said("sim:0")
+    for kind in kinds:
+        made.add(kind)
     return made
 
 
 def test_what_is_said_of_cells_comes_in_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actor, "LINGER_SECONDS", 30.0)
-    made = a_silent_actor(["started"])
-    threading.Timer(0.05, lambda: [made._emit(kind) for kind in ("measured", "judged", "lease_done")]).start()
-    assert [e["event"] for e in made.poll(1.0)] == ["started", "measured", "judged", "lease_done"]
+    monkeypatch.setattr(saying, "LINGER_SECONDS", 30.0)
+    made = said_so_far(["started"])
+    threading.Timer(0.05, lambda: [made.add(kind) for kind in ("measured", "judged", "lease_done")]).start()
+    assert [e["event"] for e in made.hear(1.0)] == ["started", "measured", "judged", "lease_done"]
 
 
 @pytest.mark.parametrize("kind", ["lease_done", "device_up", "device_down", "device_waits", "calibrated"])
 def test_what_is_said_of_the_device_does_not_wait(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(actor, "LINGER_SECONDS", 3600.0)
-    assert [e["event"] for e in a_silent_actor(["judged", kind]).poll(1.0)] == ["judged", kind]
+    monkeypatch.setattr(saying, "LINGER_SECONDS", 3600.0)
+    assert [e["event"] for e in said_so_far(["judged", kind]).hear(1.0)] == ["judged", kind]
 
 
 def test_an_answer_is_bounded_and_says_how_old_each_event_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actor, "LINGER_SECONDS", 3600.0)
-    said = a_silent_actor(["started"] * (actor.MOST_EVENTS + 1)).poll(1.0)
-    assert len(said) == actor.MOST_EVENTS
+    monkeypatch.setattr(saying, "LINGER_SECONDS", 3600.0)
+    said = said_so_far(["started"] * (saying.MOST_EVENTS + 1)).hear(1.0)
+    assert len(said) == saying.MOST_EVENTS
     ages = [e["age_s"] for e in said]
     assert ages == sorted(ages, reverse=True) and ages[-1] >= 0
 
@@ -239,10 +241,10 @@ def test_cells_of_one_problem_are_prepared_once(monkeypatch: pytest.MonkeyPatch)
     judges = RayJudges([one])
     for cell in cells_of(6):
         judges.prefetch(cell)
-        assert judges.prepare(cell, judge.Deadline(1.0)) == {"tensors": [1]}
+        assert judges.prepare(cell, Deadline(1.0)) == {"tensors": [1]}
     assert len(one.asked) == 1
-    judges._ready = {key: (judge.Deadline(0.0), found) for key, (_, found) in judges._ready.items()}
-    assert judges.prepare(cells_of(1)[0], judge.Deadline(1.0)) == {"tensors": [2]}  # it was a while ago
+    judges._ready = {key: (Deadline(0.0), found) for key, (_, found) in judges._ready.items()}
+    assert judges.prepare(cells_of(1)[0], Deadline(1.0)) == {"tensors": [2]}  # it was a while ago
 
 
 @pytest.mark.parametrize(
@@ -256,8 +258,8 @@ def test_cells_of_another_problem_are_prepared_anew(change: dict[str, Any]) -> N
 
 
 def test_late_judges_are_answered_for_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "JUDGE_SECONDS", 0.0)
-    monkeypatch.setattr(judge, "LATE_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(pools, "JUDGE_SECONDS", 0.0)
+    monkeypatch.setattr(pools, "LATE_LOOK_SECONDS", 0.01)
     before = threading.active_count()
     judges = RayJudges([FakeJudge()])
     heard: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -270,7 +272,7 @@ def test_late_judges_are_answered_for_by_one_thread(monkeypatch: pytest.MonkeyPa
 
 def test_an_answer_is_heard_once(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[dict[str, Any]] = []
-    once = judge._Late().watch(heard.append)
+    once = pools._Late().watch(heard.append)
     once({"status": "passed"})
     once({"status": "infra_error"})
     assert heard == [{"status": "passed"}]

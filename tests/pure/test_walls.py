@@ -51,7 +51,7 @@ def test_reader_of_imports_sees_nested_ones(tmp_path: Path) -> None:
 
 
 def test_only_coordinator_actor_and_judge_import_ray() -> None:
-    allowed = ("farm/coordinator/", "farm/actor/device.py", "farm/judge.py")
+    allowed = ("farm/coordinator/", "farm/actor/device.py", "farm/judges.py")
     guilty = [
         str(p.relative_to(ROOT))
         for p in files("farm", "kernels", "dashboards")
