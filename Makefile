@@ -25,7 +25,7 @@ test: .venv/test.ok
 
 nightly: .venv/test.ok
 	FARM_NIGHTLY=$(or $(SHARE),1) $(BIN)/python -m pytest -q -n auto tests/interpreted/test_gpu_cells.py
-	FARM_NIGHTLY=1 $(BIN)/python -m pytest -q tests/compiled/test_built_split.py
+	FARM_NIGHTLY=1 $(BIN)/python -m pytest -q tests/compiled/test_built_split.py tests/compiled/test_built_ring_cells.py
 	$(BIN)/python -m farm run matrices/no_false_accusation.yaml --backend cpu --address inline --strict-peers --no-page
 	$(BIN)/python -m farm compile --setup ascend
 	$(BIN)/python -m farm compile matrices/rms_norm.yaml matrices/fused_add_rms_norm.yaml --target ascend910b --no-page
