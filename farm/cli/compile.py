@@ -130,8 +130,10 @@ def _tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Outcome)
     for line in progress.unsupported(outcome.rows):
         print(f"  {printable(line)}"[:300], file=err)
     for name in dict.fromkeys(target for target, _ in outcome.kernels):
-        built = sum(r["cell_id"].endswith(f"@{name}") and r["resources"] not in ("", "[]") for r in outcome.rows)
-        print(f"{name}: {built} cells are {sum(t == name for t, _ in outcome.kernels)} kernels", file=err)
+        having = [r for r in outcome.rows if r["cell_id"].endswith(f"@{name}") and r["resources"] not in ("", "[]")]
+        partly = sum(r["status"] != "built" for r in having)  # a forward whose backward is unsupported, say
+        text = f"{name}: {sum(t == name for t, _ in outcome.kernels)} kernels serve {len(having)} cells"
+        print(text + (f", of which {partly} built in part only" if partly else ""), file=err)
     bad = [r for r in outcome.rows if progress.needs_a_look(r, False) and r["status"] != "lost"]
     if bad:
         print(f"{len(bad)} cell{'s need' if len(bad) > 1 else ' needs'} a look; the first:", file=err)

@@ -72,6 +72,20 @@ def test_why_nothing_was_built_is_told(tmp_path: Path, capsys: pytest.CaptureFix
     assert "  1 unsupported: mine: its call launches no Triton kernel\n" in capsys.readouterr().err
 
 
+def test_cells_that_were_built_in_part_are_not_counted_as_built(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = {"provider": "farm", "role": "subject", "evidence": "compiled", "backend": "cuda", "cell_id": "a/x@sm_90",
+              "log": "", "owner": "", "reason": ""}  # fmt: skip
+    rows = [{**common, "status": status, "resources": "[{}]"} for status in ("built", "built", "unsupported")]
+    kernels = {("sm_90", "one"): {}, ("sm_90", "two"): {}, ("gfx942", "one"): {}}
+    outcome: Any = SimpleNamespace(rows=rows, seconds=1.0, kernels=kernels, interrupted=False, exit_code=0)
+    compile_cli._tell(argparse.Namespace(no_page=True), Store(tmp_path), "r", outcome)
+    told = capsys.readouterr().err
+    assert "sm_90: 2 kernels serve 3 cells, of which 1 built in part only\n" in told
+    assert "gfx942: 1 kernels serve 0 cells\n" in told
+
+
 def test_a_python_without_triton_is_told_before_the_run(
     matrix: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
