@@ -28,7 +28,7 @@ limit_of() {  # seconds; 0: no such step
     doctor) echo 50 ;; smoke) echo 110 ;; nodes) echo 270 ;; accused) echo 230 ;; calibrate) echo 60 ;; fill) echo 160 ;;
     matrices) echo 170 ;; hardware) echo 200 ;; timers) echo 120 ;; repeat) echo 140 ;; telemetry) echo 115 ;;
     plain) echo 110 ;; wide) echo 130 ;; ring) echo 140 ;; bitwise) echo 150 ;; counters) echo 150 ;;
-    split) echo 90 ;; tune) echo 230 ;; splitcells) echo 150 ;; splitconfirm) echo 150 ;; *) echo 0 ;;
+    split) echo 80 ;; tune) echo 170 ;; splitcells) echo 175 ;; splitconfirm) echo 180 ;; splitwide) echo 150 ;; *) echo 0 ;;
   esac
 }
 uses_all() { case $1 in doctor | smoke | nodes | accused | calibrate | fill | matrices) return 0 ;; esac; return 1; }
@@ -120,23 +120,35 @@ PY
     counters) module counters --seconds $((seconds - 10)) --out . ;;
     split) module split_check --only check --sample 5 --seconds $((seconds - 10)) --out split.json ;;
     tune)
-      module tune --shapes 8192x131072,16384x32768 --kernels forward_split,backward_split --workers 14 \
-        --seconds $((seconds - 65)) --out tune.json || exit
+      module tune --kernels forward_split,backward_split,backward_ring --workers 15 --no-roofs \
+        --seconds $((seconds - 25)) --out tune.json --tasks rms_norm/forward/bfloat16/8192x131072 \
+        fused_add_rms_norm/forward/bfloat16/8192x131072 fused_add_rms_norm/backward/float32/4096x16384 \
+        {rms_norm,fused_add_rms_norm}/backward/bfloat16/8192x131072 fused_add_rms_norm/forward/bfloat16/16384x32768 \
+        fused_add_rms_norm/backward/bfloat16/8192x32768 rms_norm/forward/bfloat16/16384x32768
+      code=$?
+      [ -s tune.json ] || exit $code
       mkdir -p tuned && cp -r "$here/farm" "$here/kernels" "$here/benchmarks" tuned/ || exit
       module tune --table tune.json --keep --measured "${MEASURED:-NVIDIA H200}" > tuned.py || exit
       cp tuned.py tuned/kernels/ops/rms_norm/gpu/tuned.py
       echo "= what was found is in tuned.py" ;;
     splitcells)
       tuned_tree
-      module kernels --cells '*/bf16/8192x131072' '*/bf16/16384x32768' --warm 8 --budget $((seconds - 8)) \
+      module kernels --cells '*/bf16/8192x131072' 'fused*/backward/fp32/4096x16384' --warm 8 --budget $((seconds - 8)) \
         --out "$at/splitcells"
       code=$?
-      tell '8192x131072' "$at/splitcells/kernels.txt"
+      tell '^8192x131072' "$at/splitcells/kernels.txt"
+      exit $code ;;
+    splitwide)
+      tuned_tree
+      module kernels --cells '*/bf16/16384x32768' '*/bf16/8192x32768' --warm 8 --budget $((seconds - 8)) \
+        --out "$at/splitwide"
+      code=$?
+      tell '^16384x32768' "$at/splitwide/kernels.txt"
       exit $code ;;
     splitconfirm)
       tuned_tree
-      module confirm "$at/splitcells/kernels.json" --cells '*/bf16/8192x131072' --budget $((seconds - 8)) \
-        --out "$at/splitcells"
+      module confirm "$at/splitcells/kernels.json" --cells '*/forward/bf16/8192x131072' \
+        'fused*/backward/fp32/4096x16384' --budget $((seconds - 8)) --out "$at/splitcells"
       code=$?
       tell 'confirmed slower' "$at/splitcells/confirm.txt"
       exit $code ;;

@@ -2,6 +2,7 @@
 
     python -m benchmarks.tune --out report.json [--only forward,backward] [--shapes 4096x4096,...]
         [--kernels forward_split,...] [--seconds 500]
+    python -m benchmarks.tune --out report.json --tasks rms_norm/forward/bfloat16/8192x131072 ...
 
 A coordinate search per (op, operation, dtype, rows, hidden): a few seeds for each kernel, then the neighbours of the
 best ones, which differ in one key.  All that is to be timed in a round is compiled first, in parallel processes that
@@ -12,6 +13,7 @@ share Triton's cache folder; then each configuration is checked against a float3
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
 import multiprocessing
@@ -20,7 +22,8 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
 from typing import Any
 
 from benchmarks.tune_space import (
@@ -34,6 +37,7 @@ from benchmarks.tune_space import (
     mode_of,
     neighbours,
     seeds,
+    task_of,
 )
 from benchmarks.tune_table import table
 from kernels.ops.rms_norm.gpu.choose import DEFAULTS, SPLITS
@@ -164,9 +168,10 @@ class Timer:
         self.task = task
         cache = torch.cuda.get_device_properties(0).L2_cache_size
         count = min(64, max(2, -(-4 * cache // task.bytes)))
-        self.sets: list[Any] = [Buffers(task, task.rows, i) for i in range(count)] if buffers else []
-        self.bench = policies.Bench(
-            function=None, make=lambda: self.sets[0], device=torch.device("cuda", 0), cache_bytes=cache,
+        sets: list[Any] = [Buffers(task, task.rows, i) for i in range(count)] if buffers else []
+        self.sets = sets
+        self.bench = policies.Bench(  # which must not know this timer, or the tensors live on in a cycle
+            function=None, make=lambda: sets[0], device=torch.device("cuda", 0), cache_bytes=cache,
             bytes_moved=task.bytes, policy={},
         )  # type: ignore[arg-type, return-value]  # fmt: skip
 
@@ -235,21 +240,31 @@ class _Source:
 
 
 def search(
-    tasks: list[Task], seconds: float, workers: int, kernels: Collection[str] = tuple(DEFAULTS), keep: int = 4
+    tasks: list[Task],
+    seconds: float,
+    workers: int,
+    kernels: Collection[str] = tuple(DEFAULTS),
+    keep: int = 4,
+    tell: Callable[[dict[str, list[tuple[float, Config]]]], None] = lambda found: None,
 ) -> dict[str, list[tuple[float, Config]]]:
-    """For each task's name the configurations of `kernels` and those that the table has for it, by time, best first."""
+    """For each task's name the configurations of `kernels` and those that the table has for it, by time, best first;
+    `tell` gets what there is of it after each task of each round."""
     import torch
 
     begun = time.monotonic()
     context = multiprocessing.get_context("spawn")
     known: dict[str, dict[str, tuple[float, Config]]] = {t.name: {} for t in tasks}
     tried: dict[str, set[str]] = {t.name: set() for t in tasks}
+
+    def ranked() -> dict[str, list[tuple[float, Config]]]:
+        return {name: sorted(found.values(), key=lambda tc: tc[0]) for name, found in known.items()}
+
     with context.Pool(workers) as pool:
         for round_number in range(4):
             jobs: list[tuple[Task, Config]] = []
             for task in tasks:
-                ranked = sorted(known[task.name].values(), key=lambda tc: tc[0])
-                best = [tc for tc in ranked if tc[1]["kernel"] in kernels][: keep if round_number < 2 else 2]
+                most = keep if round_number < 2 else 2
+                best = [tc for tc in ranked()[task.name] if tc[1]["kernel"] in kernels][:most]
                 candidates: Iterable[Config] = (
                     [*(c for c in seeds(task) if c["kernel"] in kernels), *held(task)]
                     if round_number == 0
@@ -269,27 +284,34 @@ def search(
                 mine = [c for t, c in jobs if t is task]
                 if not mine or time.monotonic() - begun > seconds:
                     continue
-                timer = Timer(task)
+                try:
+                    timer = Timer(task)
+                except torch.OutOfMemoryError as error:
+                    print(f"  {task.name}: {str(error)[:100]}", flush=True)
+                    continue
                 for config in mine:
                     us, why = timer.time(config)
                     if us is None:
                         failures[why] = failures.get(why, 0) + 1
                     else:
                         known[task.name][key_of(config)] = (us, config)
-                for _, config in sorted(known[task.name].values(), key=lambda tc: tc[0])[:6]:
+                for _, config in ranked()[task.name][:6]:
                     again, _ = timer.time(config, 15, 30.0)
                     if again is not None:
                         known[task.name][key_of(config)] = (again, config)
                 del timer
+                gc.collect()
                 torch.cuda.empty_cache()
+                tell(ranked())
             for why, count in sorted(failures.items(), key=lambda wc: -wc[1])[:8]:
                 print(f"  {count} x {why}", flush=True)
-    return {name: sorted(found.values(), key=lambda tc: tc[0]) for name, found in known.items()}
+    return ranked()
 
 
 def _write(path: str, report: dict[str, Any]) -> None:
-    with open(path, "w") as file:
-        json.dump(report, file)
+    new = Path(path + ".new")
+    new.write_text(json.dumps(report))
+    new.replace(path)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -305,8 +327,12 @@ def main(arguments: list[str] | None = None) -> int:
         "--kernels", default="", help="search these alone, and time what the table has beside them; default: all"
     )
     parser.add_argument("--shapes", default="", help="rows x hidden, e.g. 4096x4096,32768x128; default: all")
+    parser.add_argument(
+        "--tasks", nargs="+", metavar="OP/OPERATION/DTYPE/ROWSxHIDDEN", help="these alone, in this order"
+    )
     parser.add_argument("--seconds", type=float, default=500.0)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--no-roofs", action="store_true", help="times alone, without copies of as many bytes")
     options = parser.parse_args(arguments)
     if options.table:
         try:
@@ -328,36 +354,48 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error(f"--kernels: there is no {name!r}, but {', '.join(DEFAULTS)}")
     if not re.fullmatch(r"([1-9]\d*x[1-9]\d*(,[1-9]\d*x[1-9]\d*)*)?", options.shapes):
         parser.error(f"--shapes: {options.shapes!r} is not like 4096x4096,32768x128")
+    try:
+        named = [task_of(name) for name in options.tasks or ()]
+    except ValueError as error:
+        parser.error(f"--tasks: {error}")
     import torch
 
     if not torch.cuda.is_available():
         parser.error(f"torch {torch.__version__} sees no GPU; a search needs one")
     wanted = tuple(tuple(int(n) for n in s.split("x")) for s in options.shapes.split(",") if s)
-    tasks = [
+    tasks = named or [
         Task(op, operation, dtype, *shape)
         for op in options.ops.split(",")
         for operation in options.only.split(",")
         for dtype in options.dtypes.split(",")
         for shape in (wanted or SHAPES[operation])
     ]
-    found = search(tasks, options.seconds, options.workers, kernels)
-    report: dict[str, Any] = {name: {"tried": [[round(us, 3), c] for us, c in best]} for name, best in found.items()}
-    _write(options.out, report)  # before the roofs: they take a while
+    report: dict[str, Any] = {}
+
+    def keep(found: dict[str, list[tuple[float, Config]]]) -> None:  # whatever ends the search, what it found stays
+        report.update({n: {"tried": [[round(us, 3), c] for us, c in best]} for n, best in found.items() if best})
+        _write(options.out, report)
+
+    found = search(tasks, options.seconds, options.workers, kernels, tell=keep)
+    keep(found)
     for task in tasks:
         if not found[task.name]:
             print(f"{task.name:60} nothing ran")
             continue
-        roof_us, roof_name = copy_roof(task)
         best_us, best = found[task.name][0]
         by_kernel = {}
         for us, config in found[task.name]:
             by_kernel.setdefault(config["kernel"], us)
         others = " ".join(f"{k.split('_', 1)[1]} {us:.1f}" for k, us in by_kernel.items())
+        share = ""
+        if not options.no_roofs:
+            roof_us, roof_name = copy_roof(task)
+            share = f" {roof_us / best_us:.3f} of roof"
+            report[task.name].update(roof_us=roof_us, roof=roof_name, bytes=task.bytes)
         print(
-            f"{task.name.replace('rms_norm', 'rn'):44} {best_us:8.2f} us {task.bytes / best_us / 1e3:6.0f} GB/s "
-            f"{roof_us / best_us:.3f} of roof [{others}] {key_of(best)}", flush=True,
+            f"{task.name.replace('rms_norm', 'rn'):44} {best_us:8.2f} us {task.bytes / best_us / 1e3:6.0f} GB/s{share} "
+            f"[{others}] {key_of(best)}", flush=True,
         )  # fmt: skip
-        report[task.name].update(roof_us=roof_us, roof=roof_name, bytes=task.bytes)
     _write(options.out, report)
     return 0
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +36,8 @@ SIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
 SHARED, THREADS = 232448, 1024
 #: Rows of fewer bytes are not tried in the kernels of ring.py.
 RING_BYTES = 16384
-#: Rows of fewer columns are not tried in those of split.py, nor parts of fewer.
-SPLIT_COLUMNS, PART_COLUMNS = 32768, 2048
+#: Rows of fewer bytes are not tried in those of split.py, nor parts of fewer columns.
+SPLIT_BYTES, PART_COLUMNS = 65536, 2048
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,14 @@ class Task:
     @property
     def bytes(self) -> int:
         return self.matrices * self.rows * self.hidden * SIZE[self.dtype]
+
+
+def task_of(name: str) -> Task:
+    """The task of a name such as `rms_norm/forward/bfloat16/8192x131072`; ValueError in one sentence for another."""
+    found = re.fullmatch(r"([a-z_]+)/([a-z]+)/([a-z0-9]+)/([1-9]\d*)x([1-9]\d*)", name)
+    if not found or found[1] not in OPS or found[2] not in SHAPES or found[3] not in SIZE:
+        raise ValueError(f"{name!r} is not like rms_norm/forward/bfloat16/8192x4096")
+    return Task(found[1], found[2], found[3], int(found[4]), int(found[5]))
 
 
 #: What a key may be; a neighbour takes the value before or after, or any where the order means nothing.
@@ -150,11 +159,11 @@ def seeds(task: Task) -> list[Config]:
         if task.hidden * SIZE[task.dtype] >= RING_BYTES:
             add("forward_ring", block=(2048, 4096, 8192), num_warps=(8, 16, 32), per_core=(1, 2), regs=(0, 2, 4, 6),
                 hold=(True, False))  # fmt: skip
-        if task.hidden >= SPLIT_COLUMNS:
+        if task.hidden * SIZE[task.dtype] >= SPLIT_BYTES:
             add("forward_split", parts=(2, 4, 8, 16, 32), num_warps=(4, 8, 16, 32), weight=("first", "last"),
                 registers=(0, 40))  # fmt: skip
     else:
-        if task.hidden >= SPLIT_COLUMNS:
+        if task.hidden * SIZE[task.dtype] >= SPLIT_BYTES:
             add("backward_split", parts=(4, 8, 11, 16, 32, 33), num_warps=(8, 16), num_stages=(2, 3), per_core=(1, 2),
                 later=(False, True))  # fmt: skip
         if task.block <= 32768:

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks import tune
-from benchmarks.tune_space import DOMAIN, OPS, SHAPES, Config, Task, held, key_of, mode_of, neighbours, seeds, sensible
+from benchmarks.tune_space import (
+    DOMAIN,
+    OPS,
+    SHAPES,
+    Config,
+    Task,
+    held,
+    key_of,
+    mode_of,
+    neighbours,
+    seeds,
+    sensible,
+    task_of,
+)
 from benchmarks.tune_table import table
 from kernels.ops.rms_norm.choice import MODES
 from kernels.ops.rms_norm.gpu import choose, tuned
@@ -214,3 +230,38 @@ def test_a_table_of_what_is_no_report(text: str | None, tmp_path: Path, capsys: 
         tune.main(["--table", str(report)])
     told = capsys.readouterr()
     assert stopped.value.code == 2 and "--table: no report" in told.err and not told.out
+
+
+def test_a_task_has_a_name_that_means_it() -> None:
+    assert [task_of(t.name) for t in TASKS] == TASKS
+    for name in ("rms_norm/forward/bf16/8x8", "rms_norm/sideways/float32/8x8", "norm/forward/float32/8x8", "8x8", ""):
+        with pytest.raises(ValueError, match="is not like rms_norm/forward/bfloat16/8192x4096"):
+            task_of(name)
+
+
+def test_what_a_search_is_asked_for_wrongly_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        tune.main(["--out", "x.json", "--tasks", "rms_norm/forward/bfloat16/8192x4096", "rms_norm"])
+    assert ended.value.code == 2 and "--tasks: 'rms_norm' is not like" in capsys.readouterr().err
+
+
+def test_the_tensors_of_a_task_go_with_its_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search over rows of a gigabyte ran out of the device's memory, since a cycle kept each task's tensors."""
+    torch = pytest.importorskip("torch")
+    made: list[Any] = []
+
+    class Tensors:
+        def __init__(self, *_: Any):
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(tune, "Buffers", Tensors)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(L2_cache_size=1 << 20))
+    gc.disable()  # or it would find the cycle, at some time
+    try:
+        timer = tune.Timer(Task("rms_norm", "forward", "bfloat16", 8, 128))
+        assert len(made) >= 2 and all(tensors() is not None for tensors in made)
+        assert timer.bench.make() is timer.sets[0]
+        del timer
+        assert all(tensors() is None for tensors in made)
+    finally:
+        gc.enable()
