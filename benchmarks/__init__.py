@@ -11,6 +11,7 @@ On a GPU host (each says so, exit code 2, where there is none):
     telemetry    whether watching a device moves its times
     counters     bytes really moved
     mutants      wrong kernels, judged on the device
+    upstream     others' results that are called inaccurate, by hand
     parts        matrices in which nothing is timed, many processes a GPU
     gpu_all.sh   all that is to be proven on NVIDIA GPUs, in three calls; parts of it: gpu_kernels.sh, gpu_truth.sh
 

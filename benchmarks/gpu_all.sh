@@ -26,9 +26,9 @@ export PYTHONUNBUFFERED=1
 limit_of() {  # seconds; 0: no such step
   case $1 in
     doctor) echo 50 ;; smoke) echo 110 ;; nodes) echo 270 ;; accused) echo 230 ;; calibrate) echo 60 ;; fill) echo 160 ;;
-    matrices) echo 170 ;; hardware) echo 200 ;; timers) echo 120 ;; repeat) echo 140 ;; telemetry) echo 115 ;;
+    matrices) echo 170 ;; hardware) echo 330 ;; timers) echo 120 ;; repeat) echo 140 ;; telemetry) echo 115 ;;
     plain) echo 110 ;; wide) echo 130 ;; ring) echo 140 ;; bitwise) echo 150 ;; counters) echo 150 ;;
-    split) echo 80 ;; tune) echo 170 ;; splitcells) echo 175 ;; splitconfirm) echo 180 ;; splitwide) echo 150 ;; *) echo 0 ;;
+    split) echo 80 ;; tune) echo 170 ;; cells) echo 185 ;; confirm) echo 180 ;; widecells) echo 150 ;; upstream) echo 40 ;; *) echo 0 ;;
   esac
 }
 uses_all() { case $1 in doctor | smoke | nodes | accused | calibrate | fill | matrices) return 0 ;; esac; return 1; }
@@ -37,8 +37,20 @@ module() { "$python" -m "benchmarks.$1" "${@:2}"; }
 pytests() { "$python" -m pytest -q -s -p no:cacheprovider "$@"; }
 farm() { "$python" -m farm "$@" 2>&1 | grep --line-buffered -v ' done, '; return "${PIPESTATUS[0]}"; }
 tell() { grep -ahs "$1" "$2" | tail -1 | sed 's/^/= /'; }  # what of a file stands in the table
+WIDE_TASKS='rms_norm/forward/bfloat16/8192x131072 fused_add_rms_norm/forward/bfloat16/8192x131072
+  fused_add_rms_norm/backward/float32/4096x16384 rms_norm/backward/bfloat16/8192x131072
+  fused_add_rms_norm/backward/bfloat16/8192x131072 fused_add_rms_norm/forward/bfloat16/16384x32768
+  fused_add_rms_norm/backward/bfloat16/8192x32768 rms_norm/forward/bfloat16/16384x32768'
 tuned_tree() {  # with the configurations that a search has just found
   if [ -d tuned ]; then cd tuned && export PYTHONPATH="$PWD:$PYTHONPATH" || exit; fi
+}
+
+kernels_table() {  # NAME SECONDS CELLS..., by what a search has just found
+  tuned_tree
+  module kernels --cells "${@:3}" --warm 8 --budget $(($2 - 8)) --out "$at/$1"
+  local code=$?
+  tell '^[0-9]*x[0-9]* .*x' "$at/$1/kernels.txt"
+  return $code
 }
 
 run_step() (  # NAME SECONDS, in the folder of results
@@ -72,7 +84,7 @@ PY
       exit $code ;;
     nodes) pytests "$here/tests/hardware/test_two_nodes.py" ;;
     accused) module parts "$here/matrices/no_false_accusation.yaml" --seconds $((seconds - 25)) --out runs/accused ;;
-    calibrate) "$python" -m farm calibrate --backend cuda --out runs/matrices ;;
+    calibrate) "$python" -m farm calibrate --backend cuda --out runs/matrices ${ADDRESS:+--address "$ADDRESS"} ;;
     fill)  # the widest rows apart, few at once: outputs wait for their judges in shared memory
       module parts "$here/matrices/rms_norm.yaml" "$here/matrices/fused_add_rms_norm.yaml" --untimed \
         --select 'hidden=<32768' --seconds $((seconds * 3 / 5 - 20)) --out fill
@@ -80,7 +92,7 @@ PY
         --select hidden=32768 --at-once 3 --seconds $((seconds * 2 / 5 - 20)) --out fill32768 ;;
     matrices)
       farm run "$here/matrices/rms_norm.yaml" "$here/matrices/fused_add_rms_norm.yaml" --backend cuda --run-id matrices \
-        --out runs/matrices > matrices.txt
+        --out runs/matrices ${ADDRESS:+--address "$ADDRESS"} ${SELECT:+--select "$SELECT"} > matrices.txt
       code=$?
       cat matrices.txt
       tell 'accounted for' matrices.txt
@@ -119,39 +131,26 @@ PY
       module bitwise --modes auto --shapes 520x32768 520x131072 300x4097 2000x129 --jobs 4 --budget $((seconds - 8)) ;;
     counters) module counters --seconds $((seconds - 10)) --out . ;;
     split) module split_check --only check --sample 5 --seconds $((seconds - 10)) --out split.json ;;
-    tune)
+    tune)  # TASKS: of what; the kernels of split.py and the backward ring, and beside them what the table has
+      # shellcheck disable=SC2086  # names without spaces
       module tune --kernels forward_split,backward_split,backward_ring --workers 15 --no-roofs \
-        --seconds $((seconds - 25)) --out tune.json --tasks rms_norm/forward/bfloat16/8192x131072 \
-        fused_add_rms_norm/forward/bfloat16/8192x131072 fused_add_rms_norm/backward/float32/4096x16384 \
-        {rms_norm,fused_add_rms_norm}/backward/bfloat16/8192x131072 fused_add_rms_norm/forward/bfloat16/16384x32768 \
-        fused_add_rms_norm/backward/bfloat16/8192x32768 rms_norm/forward/bfloat16/16384x32768
+        --seconds $((seconds - 25)) --out tune.json --tasks ${TASKS:-$WIDE_TASKS}
       code=$?
       [ -s tune.json ] || exit $code
       mkdir -p tuned && cp -r "$here/farm" "$here/kernels" "$here/benchmarks" tuned/ || exit
       module tune --table tune.json --keep --measured "${MEASURED:-NVIDIA H200}" > tuned.py || exit
       cp tuned.py tuned/kernels/ops/rms_norm/gpu/tuned.py
       echo "= what was found is in tuned.py" ;;
-    splitcells)
+    cells) kernels_table cells "$seconds" ${CELLS:-'*/bf16/8192x131072' 'fused*/backward/fp32/4096x16384'} ;;
+    widecells) kernels_table widecells "$seconds" '*/bf16/16384x32768' '*/bf16/8192x32768' ;;
+    confirm)  # CONFIRM: which cells; those in doubt
       tuned_tree
-      module kernels --cells '*/bf16/8192x131072' 'fused*/backward/fp32/4096x16384' --warm 8 --budget $((seconds - 8)) \
-        --out "$at/splitcells"
+      # shellcheck disable=SC2086  # patterns without spaces
+      module confirm "$at/cells/kernels.json" --budget $((seconds - 8)) --out "$at/cells" ${CONFIRM:+--cells $CONFIRM}
       code=$?
-      tell '^8192x131072' "$at/splitcells/kernels.txt"
+      tell 'confirmed slower' "$at/cells/confirm.txt"
       exit $code ;;
-    splitwide)
-      tuned_tree
-      module kernels --cells '*/bf16/16384x32768' '*/bf16/8192x32768' --warm 8 --budget $((seconds - 8)) \
-        --out "$at/splitwide"
-      code=$?
-      tell '^16384x32768' "$at/splitwide/kernels.txt"
-      exit $code ;;
-    splitconfirm)
-      tuned_tree
-      module confirm "$at/splitcells/kernels.json" --cells '*/forward/bf16/8192x131072' \
-        'fused*/backward/fp32/4096x16384' --budget $((seconds - 8)) --out "$at/splitcells"
-      code=$?
-      tell 'confirmed slower' "$at/splitcells/confirm.txt"
-      exit $code ;;
+    upstream) module upstream ;;
   esac
 )
 
@@ -171,7 +170,7 @@ shift
 case $1 in
   one) set -- doctor smoke nodes hardware -- timers wide ;;
   two) set -- accused repeat -- plain calibrate fill matrices ;;
-  three) set -- telemetry counters ring bitwise -- split tune splitcells splitconfirm ;;
+  three) set -- telemetry counters ring bitwise -- split tune cells confirm widecells ;;
 esac
 for name in "$@"; do
   if [ "$name" != -- ] && [ "$(limit_of "$name")" = 0 ]; then

@@ -37,7 +37,7 @@ SHARED, THREADS = 232448, 1024
 #: Rows of fewer bytes are not tried in the kernels of ring.py.
 RING_BYTES = 16384
 #: Rows of fewer bytes are not tried in those of split.py, nor parts of fewer columns.
-SPLIT_BYTES, PART_COLUMNS = 65536, 2048
+SPLIT_BYTES, PART_COLUMNS = 32768, 2048
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ DOMAIN: dict[str, tuple[Any, ...]] = {
     "parts": (2, 3, 4, 6, 8, 11, 12, 16, 22, 24, 32, 33, 44, 64),
     "later": (False, True),
     "polls": (0,),
-    "registers": (32, 40, 0, 48),  # beside as many as the compiler wants
+    "registers": (32, 40, 0, 48, 56, 64, 80),  # beside as many as the compiler wants
 }
 
 
@@ -161,7 +161,7 @@ def seeds(task: Task) -> list[Config]:
                 hold=(True, False))  # fmt: skip
         if task.hidden * SIZE[task.dtype] >= SPLIT_BYTES:
             add("forward_split", parts=(2, 4, 8, 16, 32), num_warps=(4, 8, 16, 32), weight=("first", "last"),
-                registers=(0, 40))  # fmt: skip
+                registers=(0, 40, 56))  # fmt: skip
     else:
         if task.hidden * SIZE[task.dtype] >= SPLIT_BYTES:
             add("backward_split", parts=(4, 8, 11, 16, 32, 33), num_warps=(8, 16), num_stages=(2, 3), per_core=(1, 2),

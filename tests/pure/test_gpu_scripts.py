@@ -98,7 +98,7 @@ def test_each_script_can_be_read_by_bash(script: Path) -> None:
 PRESETS = {
     "one": (["doctor", "smoke", "nodes"], ["hardware"], ["timers", "wide"], []),
     "two": (["accused"], ["repeat"], ["plain"], ["calibrate", "fill", "matrices"]),
-    "three": ([], ["telemetry", "counters", "ring", "bitwise"], ["split", "tune", "splitcells", "splitconfirm"], []),
+    "three": ([], ["telemetry", "counters", "ring", "bitwise"], ["split", "tune", "cells", "confirm", "widecells"], []),
 }
 
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.tune --table REPORT.json... > kernels/ops/rms_norm/gpu/tuned.py
 
-NVIDIA H200 (sm_90, 132 SMs), torch 2.11.0+cu130, triton 3.6.0, 2026-11-21, policy rotating_graph.
+NVIDIA H200
 """
 
 from __future__ import annotations
@@ -38,9 +38,12 @@ _TEXT: dict[tuple[str, str, str], tuple[tuple[int, int, str], ...]] = {
         (4096, 7168, "static_persistent backward_rows load=evict_last num_stages=3 num_warps=16 per_core=1"),
         (8192, 8192, "static_persistent backward_rows fold=False load=evict_last num_stages=3 num_warps=16 per_core=1"),
         (4096, 16384, "static_persistent backward_rows hold=False num_warps=16 per_core=1"),
+        (8192, 32768, "static_persistent backward_split later=False load=evict_last num_stages=3 num_warps=8 parts=8 per_core=3"),
         (8192, 32768, "static_persistent backward_ring block=4096 num_warps=16 per_core=1"),
         (8192, 32768, "static_persistent backward_twice chunk=8192 num_warps=16 per_core=1"),
         (4096, 65536, "multi_wave_reload backward_columns block=1024 num_stages=2 num_warps=4 per_core=8 store=evict_first"),
+        (8192, 131072, "static_persistent backward_split load=evict_first num_stages=4 num_warps=8 parts=32 per_core=2"),
+        (8192, 131072, "column_tiled backward_columns block=1024 num_warps=4 per_core=8 rows=4"),
     ),
     ('fused_add_rms_norm', 'backward', 'float32'): (
         (32768, 128, "row_packed backward_rows fold=False hold=False num_warps=4 per_core=4 rows=16 span=warp spread=True"),
@@ -48,7 +51,8 @@ _TEXT: dict[tuple[str, str, str], tuple[tuple[int, int, str], ...]] = {
         (4096, 4096, "static_persistent backward_rows load=evict_last num_stages=3 num_warps=16 per_core=1"),
         (8192, 4096, "static_persistent backward_rows load=evict_last num_stages=3 num_warps=16 per_core=1"),
         (8192, 8192, "static_persistent backward_rows load=evict_last num_stages=2 num_warps=32 per_core=1"),
-        (4096, 16384, "static_persistent backward_ring block=4096 num_warps=8 per_core=1 regs=2"),
+        (4096, 16384, "static_persistent backward_split later=False load=evict_last num_stages=3 num_warps=8 parts=4 per_core=2"),
+        (4096, 16384, "static_persistent backward_ring block=4096 num_warps=16 per_core=1"),
         (4096, 16384, "static_persistent backward_twice num_warps=32 per_core=1 unroll=True"),
         (8192, 32768, "static_persistent backward_twice chunk=2048 num_stages=3 num_warps=16 per_core=1 store=evict_first"),
     ),
@@ -81,8 +85,10 @@ _TEXT: dict[tuple[str, str, str], tuple[tuple[int, int, str], ...]] = {
         (8192, 8192, "multi_wave_cached forward_chunks block=32768 keep=8192 num_warps=16 store="),
         (32768, 8192, "multi_wave_cached forward_chunks block=8192 keep=8192 num_warps=16 store="),
         (4096, 16384, "multi_wave_reload forward_chunks block=16384 num_warps=32 store="),
+        (16384, 32768, "multi_wave_cached forward_split load=evict_last num_warps=16 parts=2 weight=first"),
         (16384, 32768, "multi_wave_reload forward_chunks block=16384 num_warps=32 unroll=True"),
         (8192, 65536, "multi_wave_reload forward_chunks block=16384 keep=32768 num_warps=16"),
+        (8192, 131072, "multi_wave_cached forward_split load=evict_last num_warps=16 parts=16 weight=first"),
         (8192, 131072, "multi_wave_reload forward_chunks block=16384 keep=32768 num_warps=16"),
     ),
     ('fused_add_rms_norm', 'forward', 'float32'): (
@@ -124,6 +130,7 @@ _TEXT: dict[tuple[str, str, str], tuple[tuple[int, int, str], ...]] = {
         (16384, 32768, "static_persistent backward_ring block=2048 num_warps=8 per_core=1 regs=2"),
         (16384, 32768, "static_persistent backward_twice chunk=16384 num_warps=8 per_core=2 unroll=True"),
         (4096, 65536, "multi_wave_reload backward_columns block=2048 num_warps=4 per_core=8"),
+        (8192, 131072, "static_persistent backward_split later=False load=evict_first num_stages=3 num_warps=8 parts=8 per_core=1"),
         (8192, 131072, "multi_wave_reload backward_columns block=2048 num_warps=4 per_core=8"),
     ),
     ('rms_norm', 'backward', 'float32'): (
@@ -166,8 +173,10 @@ _TEXT: dict[tuple[str, str, str], tuple[tuple[int, int, str], ...]] = {
         (32768, 8192, "column_tiled forward_chunks block=16384 num_warps=8 rows=2"),
         (4096, 16384, "multi_wave_cached forward_rows load=evict_last num_warps=16"),
         (8192, 32768, "multi_wave_reload forward_chunks block=8192 num_warps=32 unroll=True"),
+        (16384, 32768, "multi_wave_cached forward_split load=evict_last num_warps=4 registers=40 store=evict_first"),
         (16384, 32768, "multi_wave_reload forward_chunks block=2048 num_warps=32 unroll=True"),
         (8192, 65536, "multi_wave_reload forward_chunks block=32768 keep=32768 num_warps=32 unroll=True"),
+        (8192, 131072, "multi_wave_cached forward_split num_warps=4 parts=16"),
         (8192, 131072, "static_persistent forward_ring block=8192 hold=False num_warps=8 per_core=1 regs=6"),
         (8192, 131072, "multi_wave_reload forward_chunks block=32768 keep=16384 num_warps=32"),
     ),
