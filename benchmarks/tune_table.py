@@ -45,6 +45,8 @@ TABLE: dict[tuple[str, str, str], tuple[tuple[int, int, dict[str, Any]], ...]] =
     key: tuple((rows, hidden, _parsed(text)) for rows, hidden, text in entries) for key, entries in _TEXT.items()
 }}
 
+#: Measured on sm_90; sm_100 and sm_103 take the same (reasoned: the same registers and threads a multiprocessor).
+TARGETS = ("cuda:90", "cuda:100", "cuda:103")
 #: How many times more or fewer rows than the measured shape a configuration is still trusted with (reasoned).
 _FAR = 16
 
@@ -66,10 +68,9 @@ def find(
 ) -> dict[str, Any] | None:
     """The configuration for a shape: of the shapes measured in the same tile the nearest one; None where there is none.
 
-    `serves` says which kernels can serve; of one shape's configurations the first that does was the fastest.  Measured
-    on sm_90; sm_100 and sm_103 take the same (reasoned: the same registers and threads a multiprocessor).
+    `serves` says which kernels can serve; of one shape's configurations the first that does was the fastest.
     """
-    if target not in ("cuda:90", "cuda:100", "cuda:103"):
+    if target not in TARGETS:
         return None
     vector = 4 if dtype == "float32" else 8  # elements in 16 bytes
     entries = TABLE.get((op, operation, dtype), ())

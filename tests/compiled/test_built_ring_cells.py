@@ -90,7 +90,8 @@ def test_what_is_tuned_spills_nothing_on_blackwell(tmp_path: Path, monkeypatch: 
     for asked, config in [*TUNED, *planted]:
         op, operation, dtype, rows, hidden = asked
         monkeypatch.setattr(tuned, "TABLE", {asked[:3]: ((rows, hidden, config),)})
-        chosen = choose._measured(name.replace("sm_", "cuda:"), op, operation, dtype, rows, hidden, False, True)
+        shape = (name.replace("sm_", "cuda:"), op, operation, dtype, rows, hidden)
+        chosen = choose._measured(*shape, unaligned=False, ring=True, split=False, cores=132)
         if chosen is not None:
             cases.append({"op": operation, "fused": op.startswith("fused"), "hidden": hidden, "dtype": dtype,
                           "config": chosen})  # fmt: skip

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from kernels.ops.rms_norm.gpu import choose, tuned
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 #: Bytes of shared memory that a block may have on sm_90 and sm_100.
@@ -54,6 +56,26 @@ def test_it_fits_and_does_not_spill(found: dict[str, Any], name: str) -> None:
     kernel = found[name]
     assert kernel["spill_store_bytes"] == 0 and not kernel["local"]
     assert kernel["shared_bytes"] <= SHARED
+
+
+@pytest.mark.parametrize(("name", "target"), [("sm_90", "cuda:90"), ("sm_100", "cuda:100")])
+def test_what_auto_chooses_spills_nothing_and_runs_at_once(name: str, target: str, tmp_path: Path) -> None:
+    """Where the table has them, and where a backward that was not searched has parts of a measured width."""
+    wanted = {(*key, rows, hidden) for key, entries in tuned.TABLE.items() for rows, hidden, config in entries
+              if config["kernel"] in choose.SPLITS}  # fmt: skip
+    wanted |= {(op, "backward", dtype, 4096, hidden) for op in ("rms_norm", "fused_add_rms_norm")
+               for dtype, hidden in (("float32", 32768), ("float32", 2**18), ("bfloat16", 65536))}  # fmt: skip
+    cases = []
+    for op, operation, dtype, rows, hidden in sorted(wanted):
+        config = choose.configuration(target, rows, hidden, dtype, operation, cores=132, op=op, ring=True, split=True)
+        if config["kernel"] in choose.SPLITS:
+            config = {k: v for k, v in config.items() if k not in ("mode", "kernel")}
+            cases.append({"op": operation, "fused": op.startswith("fused"), "hidden": hidden, "dtype": dtype,
+                          "config": config})  # fmt: skip
+    assert len(cases) >= 12 and {c["op"] for c in cases} == {"forward", "backward"}
+    for case, kernel in zip(cases, compile_for(name, cases, tmp_path), strict=True):
+        assert kernel["spill_store_bytes"] == 0 and not kernel["local"], case
+        assert kernel["blocks_per_core"] >= (case["config"].get("per_core", 1) if case["op"] == "backward" else 2), case
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case["op"] == "backward"])

@@ -67,6 +67,51 @@ def test_they_are_chosen_where_they_were_measured_and_may_be() -> None:
     assert chosen(hidden=100_000).kernel == "forward_split" and chosen(target="cuda:100").kernel == "forward_split"
 
 
+def test_rows_that_are_not_wide_are_divided_in_large_matrices_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words that programs meet by are cleared before, by a launch that a small matrix would wait for."""
+    entries = ((4096, 16384, {**SPLIT, "parts": 4}), (4096, 16384, OTHER))
+    monkeypatch.setattr(tuned, "TABLE", {("rms_norm", "forward", "bfloat16"): entries})
+    dispatch.choose.cache_clear()
+    assert chosen(rows=4096, hidden=16384).kernel == "forward_split"  # 128 MiB
+    assert chosen(rows=4095, hidden=16384).kernel == "forward_chunks"
+    assert chosen(rows=512, hidden=16384).kernel == "forward_chunks"
+
+
+def test_few_wide_rows_are_divided_too() -> None:
+    """Else they would leave most of the device without work."""
+    assert chosen(rows=512).kernel == "forward_split"
+
+
+def test_backwards_that_would_read_rows_twice_have_parts_of_a_measured_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = {"mode": "static_persistent", "kernel": "backward_twice", "chunk": 8192, "num_warps": 16, "per_core": 1}
+    ring = {"mode": "static_persistent", "kernel": "backward_ring", "block": 4096, "num_warps": 16, "per_core": 1}
+    entries = ((4096, 16384, {**BACKWARD, "parts": 4}), (8192, 65536, ring), (8192, 65536, twice))
+    monkeypatch.setattr(tuned, "TABLE", {("rms_norm", "backward", "bfloat16"): entries})
+    dispatch.choose.cache_clear()
+
+    def parts(hidden: int, **more: Any) -> Any:
+        choice = chosen("backward", hidden=hidden, **more)
+        return dict(choice.options)["parts"] if choice.kernel == "backward_split" else choice.kernel
+
+    assert [parts(h) for h in (65536, 2**17, 2**18, 40_000)] == [16, 32, 64, 10]
+    assert parts(65536, ring=True) == "backward_ring"  # reads them once
+    assert parts(2**17, split=False) == "backward_columns" and parts(65536, split=False) == "backward_twice"
+    assert parts(32768) == "backward_twice"  # 64 KiB: the search had its choice
+    assert parts(2**17 + 1) == "backward_columns"  # rows that are not 16-byte aligned
+    for target in ("cuda:80", "hip:gfx942"):
+        assert parts(2**17, target=target) == "backward_columns"
+    monkeypatch.setattr(tuned, "TABLE", {("rms_norm", "backward", "bfloat16"): entries[1:]})
+    dispatch.choose.cache_clear()
+    assert parts(2**17) == "backward_columns"  # never measured
+
+
+def test_programs_of_a_row_that_cannot_run_at_once_are_not_started() -> None:
+    """On a slice of a device: each would ask for 10 ms in vain, and compute all rows alone."""
+    whole = dispatch.choose("cuda:90", 8192, 131072, "bfloat16", "backward", cores=16, split=True)
+    slice_ = dispatch.choose("cuda:90", 8192, 131072, "bfloat16", "backward", cores=15, split=True)
+    assert (whole.kernel, whole.programs) == ("backward_split", 16) and slice_.kernel == "backward_columns"
+
+
 def test_else_the_next_best_stands_in() -> None:
     assert chosen(split=False, ring=True).kernel == "forward_ring"
     assert chosen(split=False).kernel == "forward_chunks"

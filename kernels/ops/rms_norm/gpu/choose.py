@@ -69,6 +69,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 RINGS = ("forward_ring", "backward_ring")
 #: The kernels of `split.py`.
 SPLITS = ("forward_split", "backward_split")
+#: Before a kernel of split.py another has to clear its words, some 2 us.  Rows of up to so many bytes are worth that
+#: only in matrices of so many (H200 2026-11: 1 % faster at 4096x16384 bfloat16, 2 to 10 % at 32,768 columns; reasoned
+#: below).  Wider rows are: few of them leave most of the device without work, many are read twice.
+SPLIT_ROW, SPLIT_MATRIX = 65536, 2**27
+#: Backwards that read a row twice, or move what they sum.
+READ_AGAIN = ("backward_twice", "backward_columns")
 #: Targets that take what sm_90 was measured to be fastest with, but for what spills there.
 BLACKWELL = ("cuda:100", "cuda:103")
 #: So many float32 of dw are half the registers of a multiprocessor.
@@ -149,11 +155,13 @@ def configuration(
     unaligned = dense and unaligned_serves(operation, hidden, _BYTES[dtype])
     found = None
     if mode == "auto":
-        found = _measured(target, op, operation, dtype, rows, hidden, unaligned, ring, split)
+        found = _measured(target, op, operation, dtype, rows, hidden, unaligned, ring, split, cores)
     if found is not None:
         in_registers = "hold" in DEFAULTS[found["kernel"]] and found["kernel"] not in RINGS
         if target in BLACKWELL and dtype == "float32" and in_registers:
             found = {**found, "hold": False}  # held, 4096x4096 float32 spilled 4 bytes there (offline, triton 3.7.1)
+        if target in BLACKWELL and found["kernel"] in SPLITS:
+            return _roomier(found)
         return found
     if mode == "auto" and unaligned:
         return _unaligned(target, rows, hidden, _BYTES[dtype], operation, cores, op)
@@ -172,9 +180,13 @@ def _measured(
     hidden: int,
     unaligned: bool,
     ring: bool,
-    split: bool = False,
+    split: bool,
+    cores: int,
 ) -> dict[str, Any] | None:
     """What tuned.py has for a shape among the kernels that can serve it."""
+
+    row = hidden * _BYTES[dtype]
+    split = split and (row > SPLIT_ROW or rows * row >= SPLIT_MATRIX)
 
     def found(rings: bool) -> dict[str, Any] | None:
         def serves(kernel: str) -> bool:
@@ -187,9 +199,47 @@ def _measured(
         return tuned.find(target, op, operation, dtype, rows, hidden, serves)
 
     config = found(ring)
-    if config is None or config["kernel"] not in RINGS:
-        return config
-    return _ring(target, op, operation, config, hidden, dtype) or found(False)
+    if config is not None and config["kernel"] in RINGS:
+        config = _ring(target, op, operation, config, hidden, dtype) or found(False)
+    if operation == "backward" and split and row > SPLIT_ROW and (config is None or config["kernel"] in READ_AGAIN):
+        config = _parted(target, op, dtype, hidden) or config
+    if config is not None and config["kernel"] == "backward_split" and not _at_once(config, hidden, cores):
+        return _measured(target, op, operation, dtype, rows, hidden, unaligned, ring, False, cores)
+    return config
+
+
+def _at_once(config: dict[str, Any], hidden: int, cores: int) -> bool:
+    """Whether the programs of a row of `backward_split` can run at once; else each would wait in vain."""
+    parts = split_plan.plan(hidden, config["parts"]).parts
+    return parts <= cores * (config.get("per_core", 0) or 1)
+
+
+def _parted(target: str, op: str, dtype: str, hidden: int) -> dict[str, Any] | None:
+    """`backward_split` for rows that were not searched with it, with parts as wide as at the nearest measured width.
+
+    Reasoned: a program has the same work there, and only more of them meet.  What serves such rows else reads them
+    twice: H200 2026-11, 4096x32768 float32 at 0.69 of the roof, where parts of 4,096 columns reach 0.96 at 16,384.
+    """
+    if target not in tuned.TARGETS or hidden * _BYTES[dtype] % VECTOR:
+        return None
+    near = []
+    for name in (dtype, "bfloat16") if dtype == "float16" else (dtype,):
+        for place, (_, measured, config) in enumerate(tuned.TABLE.get((op, "backward", name), ())):
+            if config["kernel"] == "backward_split":
+                near.append((abs(math.log2(measured / hidden)), place, measured, config))
+    if not near:
+        return None
+    _, _, measured, config = min(near, key=lambda n: n[:2])
+    width = split_plan.plan(measured, config["parts"]).width
+    return {**config, "parts": divide_up(hidden, width)}
+
+
+def _roomier(config: dict[str, Any]) -> dict[str, Any]:
+    """Registers for the code of sm_100 and sm_103, which spilled 8 bytes forward and 24 in a fused backward where sm_90
+    did not (32,768 bfloat16 columns, offline, triton 3.7.1)."""
+    if config["kernel"] == "backward_split":
+        return {**config, "per_core": min(config.get("per_core", 1), 2)}
+    return {**config, "registers": config.get("registers", 0) and max(config["registers"], 48)}
 
 
 def _ring(

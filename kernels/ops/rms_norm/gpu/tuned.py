@@ -2,7 +2,7 @@
 
     python -m benchmarks.tune --table REPORT.json... > kernels/ops/rms_norm/gpu/tuned.py
 
-NVIDIA H200
+NVIDIA H200 (sm_90, 132 SMs), torch 2.11.0+cu130, triton 3.6.0, 2026-11-21, policy rotating_graph.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ _TEXT: dict[tuple[str, str, str], tuple[tuple[int, int, str], ...]] = {
         (2048, 1024, "row_packed backward_rows hold=False num_warps=4 per_core=3 rows=8 store=evict_first"),
         (4096, 4096, "static_persistent backward_rows load=evict_last num_stages=3 num_warps=16 per_core=1"),
         (8192, 4096, "static_persistent backward_rows load=evict_last num_stages=3 num_warps=16 per_core=1"),
+        (8192, 8192, "static_persistent backward_ring block=4096 num_warps=32 per_core=1 regs=1 slots=2"),
         (8192, 8192, "static_persistent backward_rows load=evict_last num_stages=2 num_warps=32 per_core=1"),
         (4096, 16384, "static_persistent backward_split later=False load=evict_last num_stages=3 num_warps=8 parts=4 per_core=2"),
         (4096, 16384, "static_persistent backward_ring block=4096 num_warps=16 per_core=1"),
@@ -84,6 +85,7 @@ _TEXT: dict[tuple[str, str, str], tuple[tuple[int, int, str], ...]] = {
         (8192, 7168, "multi_wave_reload forward_chunks block=8192 num_warps=8 store="),
         (8192, 8192, "multi_wave_cached forward_chunks block=32768 keep=8192 num_warps=16 store="),
         (32768, 8192, "multi_wave_cached forward_chunks block=8192 keep=8192 num_warps=16 store="),
+        (4096, 16384, "multi_wave_cached forward_split load=evict_last num_warps=4 registers=48 store=evict_first"),
         (4096, 16384, "multi_wave_reload forward_chunks block=16384 num_warps=32 store="),
         (16384, 32768, "multi_wave_cached forward_split load=evict_last num_warps=16 parts=2 weight=first"),
         (16384, 32768, "multi_wave_reload forward_chunks block=16384 num_warps=32 unroll=True"),
@@ -140,6 +142,7 @@ _TEXT: dict[tuple[str, str, str], tuple[tuple[int, int, str], ...]] = {
         (4096, 4096, "static_persistent backward_rows load=evict_last num_stages=3 num_warps=16 per_core=1"),
         (8192, 4096, "static_persistent backward_rows load=evict_first num_stages=3 num_warps=32 per_core=1"),
         (8192, 8192, "static_persistent backward_rows load=evict_last num_warps=16 per_core=1"),
+        (4096, 16384, "static_persistent backward_split later=False load=evict_last num_stages=3 num_warps=8 parts=4 per_core=2"),
         (4096, 16384, "static_persistent backward_twice chunk=8192 num_stages=3 num_warps=32 per_core=1 unroll=True"),
         (8192, 32768, "static_persistent backward_twice chunk=16384 num_warps=8 per_core=4"),
     ),
@@ -215,6 +218,8 @@ TABLE: dict[tuple[str, str, str], tuple[tuple[int, int, dict[str, Any]], ...]] =
     key: tuple((rows, hidden, _parsed(text)) for rows, hidden, text in entries) for key, entries in _TEXT.items()
 }
 
+#: Measured on sm_90; sm_100 and sm_103 take the same (reasoned: the same registers and threads a multiprocessor).
+TARGETS = ("cuda:90", "cuda:100", "cuda:103")
 #: How many times more or fewer rows than the measured shape a configuration is still trusted with (reasoned).
 _FAR = 16
 
@@ -236,10 +241,9 @@ def find(
 ) -> dict[str, Any] | None:
     """The configuration for a shape: of the shapes measured in the same tile the nearest one; None where there is none.
 
-    `serves` says which kernels can serve; of one shape's configurations the first that does was the fastest.  Measured
-    on sm_90; sm_100 and sm_103 take the same (reasoned: the same registers and threads a multiprocessor).
+    `serves` says which kernels can serve; of one shape's configurations the first that does was the fastest.
     """
-    if target not in ("cuda:90", "cuda:100", "cuda:103"):
+    if target not in TARGETS:
         return None
     vector = 4 if dtype == "float32" else 8  # elements in 16 bytes
     entries = TABLE.get((op, operation, dtype), ())
