@@ -89,6 +89,14 @@ def task_of(name: str) -> Task:
     return Task(found[1], found[2], found[3], int(found[4]), int(found[5]))
 
 
+#: Of rows, num_stages and per_core those that mean something to a kernel.
+KEYS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(DEFAULTS, ("rows", "num_stages", "per_core")),
+    **dict.fromkeys(RINGS, ("per_core",)),
+    "forward_split": (),
+    "backward_split": ("num_stages", "per_core"),
+}
+
 #: What a key may be; a neighbour takes the value before or after, or any where the order means nothing.
 DOMAIN: dict[str, tuple[Any, ...]] = {
     "rows": (1, 2, 4, 8, 16, 32),
@@ -192,7 +200,11 @@ def held(task: Task) -> list[Config]:
         found = [configuration("cuda:90", *shape, cores=132, op=task.op, ring=True, split=True)]
     usual = {"rows": 1, "num_stages": 1, "per_core": 0}
     return [
-        {k: v for k, v in {**usual, **options(config["kernel"]), **config}.items() if k not in ("mode", "pdl")}
+        {
+            k: v
+            for k, v in {**usual, **options(config["kernel"]), **config}.items()
+            if k not in ("mode", "pdl") and (k not in usual or k in KEYS[config["kernel"]])
+        }
         for config in found
     ]
 

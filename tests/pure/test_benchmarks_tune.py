@@ -138,6 +138,8 @@ def test_what_the_table_has_is_timed_beside_the_kernels_that_are_asked_for() -> 
             own = held(task)
             assert [c for c in own if c["kernel"] == config["kernel"]]
             for c in own:
+                if c["kernel"] in (*choose.RINGS, *choose.SPLITS):  # or it would have neighbours that mean the same
+                    assert "rows" not in c and ("num_stages" in c) is (c["kernel"] == "backward_split")
                 mode = mode_of(c, hidden)
                 assert "mode" not in c and mode in MODES[1:]
     task = Task("rms_norm", "forward", "bfloat16", 8192, 131072)
