@@ -85,15 +85,11 @@ def test_the_default_cells_have_wide_rows_that_a_ring_would_take(monkeypatch) ->
 def test_the_default_cells_have_rows_that_programs_would_share(monkeypatch) -> None:
     """And only they are added to, not what is asked for."""
     from kernels.ops.rms_norm import dispatch
-    from kernels.ops.rms_norm.gpu import tuned
 
-    split = {"mode": "static_persistent", "kernel": "backward_split", "num_warps": 16, "per_core": 1}
-    monkeypatch.setattr(tuned, "TABLE", {("rms_norm", "backward", "bfloat16"): ((8192, 131072, split),)})
-    dispatch.choose.cache_clear()
     (shape,) = bitwise.AUTO_SHAPES
-    chosen = dispatch.choose("cuda:90", *shape, "bfloat16", "backward", cores=132, split=True)
-    assert chosen.kernel == "backward_split"
-    dispatch.choose.cache_clear()
+    for operation in ("forward", "backward"):
+        chosen = dispatch.choose("cuda:90", *shape, "bfloat16", operation, cores=132, split=True)
+        assert chosen.kernel == f"{operation}_split"
     planned: list[bitwise.Cell] = []
     monkeypatch.setattr(bitwise, "in_processes", lambda cells, *_: planned.extend(cells) or {})
     bitwise.main([])
