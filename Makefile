@@ -11,6 +11,7 @@
 # its triton) is used and nothing is installed over it.
 
 PYTHON ?= python3
+LONGEST := nodes kills slurm resume
 BIN    := .venv/bin
 
 .PHONY: run test lint nightly clean
@@ -18,10 +19,12 @@ BIN    := .venv/bin
 run: .venv/run.ok
 	$(BIN)/python -m farm run matrices/smoke.yaml
 
-# A file at a time on each core; the second call mostly waits for processes to start and to end, hence one more.
+# A file at a time on each core; the second call mostly waits for processes to start and to end, hence one more, and its
+# longest files first, or they would be waited for last.
 test: .venv/test.ok
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/pure tests/interpreted tests/compiled tests/mutants
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile tests/cheats tests/fake tests/hardware
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder \
+	  $(LONGEST:%=tests/fake/test_%.py) tests/cheats tests/fake tests/hardware
 
 nightly: .venv/test.ok
 	FARM_NIGHTLY=$(or $(SHARE),1) $(BIN)/python -m pytest -q -n auto tests/interpreted/test_gpu_cells.py

@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks import ring_cases
 from benchmarks.ring_cases import Case, groups
 from benchmarks.tune_space import SIZE, Config, Task, key_of, options, seeds
-from kernels.ops.rms_norm.gpu.choose import RINGS
+from kernels.ops.rms_norm.gpu.options import RINGS
 
 #: Seconds for the cases of one child, of which the import of torch takes up to 10 and each compilation about 2.
 GROUP_SECONDS = 150.0

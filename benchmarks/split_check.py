@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks import ring_check, split_cases
 from benchmarks.ring_cases import Case
 from benchmarks.ring_check import WORKERS, above_0, choice_of, table_of_times
-from kernels.ops.rms_norm.gpu.choose import SPLITS
+from kernels.ops.rms_norm.gpu.options import SPLITS
 
 NAME = "benchmarks.split_check"
 DIFFERS = "not the same bits twice"

@@ -40,7 +40,7 @@ from benchmarks.tune_space import (
     task_of,
 )
 from benchmarks.tune_table import table
-from kernels.ops.rms_norm.gpu.choose import DEFAULTS, SPLITS
+from kernels.ops.rms_norm.gpu.options import DEFAULTS, SPLITS
 
 #: A call of the kernels of split.py that takes so many seconds, and as long as at so many bytes a second, is one in
 #: which programs gave up on each other, after some 10 ms (`split_plan.POLLS`).

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels.ops.rms_norm.gpu import ring_plan, split_plan, tuned
-from kernels.ops.rms_norm.gpu.choose import DEFAULTS, RINGS, SPLITS, UNALIGNED, configuration, unaligned_block
+from kernels.ops.rms_norm.gpu.choose import configuration, unaligned_block
+from kernels.ops.rms_norm.gpu.options import DEFAULTS, RINGS, SPLITS, UNALIGNED
 
 Config = dict[str, Any]
 

@@ -6,7 +6,7 @@ import json
 
 from benchmarks.tune_space import Config, mode_of
 from kernels.ops.rms_norm.gpu import tuned
-from kernels.ops.rms_norm.gpu.choose import DEFAULTS, RINGS, SPLITS, UNALIGNED
+from kernels.ops.rms_norm.gpu.options import DEFAULTS, RINGS, SPLITS, UNALIGNED
 
 HEADER = '''"""What `benchmarks/tune.py` found on the chips that were measured.  Pure; made by it, not edited.
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from test_built_ring import SHARED, compile_for
 
-from kernels.ops.rms_norm.gpu import choose, tuned
+from kernels.ops.rms_norm.gpu import choose, measured, tuned
 
 MATRIX = """
 name: rings
@@ -24,8 +24,8 @@ PROVIDERS = ("ringed", "without_gluon", "spilling", "misaligned")
 LIKE = ("rms_norm", "backward", "bfloat16", 8192, 32768)
 TUNED = [
     ((*key, rows, hidden), config)
-    for key, measured in tuned.TABLE.items()
-    for rows, hidden, config in measured
+    for key, entries in tuned.TABLE.items()
+    for rows, hidden, config in entries
     if config["kernel"] in choose.RINGS
 ]
 
@@ -83,7 +83,7 @@ NIGHTLY = pytest.mark.skipif(not os.environ.get("FARM_NIGHTLY"), reason="11 s; a
 
 @pytest.mark.parametrize("name", ["sm_100", pytest.param("sm_103", marks=NIGHTLY)])
 def test_what_is_tuned_spills_nothing_on_blackwell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Its table is that of sm_90: what would spill is exchanged, `choose._ring`."""
+    """Its table is that of sm_90: what would spill is exchanged, `gpu/measured.py`."""
     ring = {"mode": "static_persistent", "kernel": "backward_ring", "block": 2048, "num_warps": 8, "regs": 2}
     planted = [(LIKE, ring), (LIKE, {**ring, "block": 4096, "num_warps": 16})]
     cases = []
@@ -91,7 +91,7 @@ def test_what_is_tuned_spills_nothing_on_blackwell(tmp_path: Path, monkeypatch: 
         op, operation, dtype, rows, hidden = asked
         monkeypatch.setattr(tuned, "TABLE", {asked[:3]: ((rows, hidden, config),)})
         shape = (name.replace("sm_", "cuda:"), op, operation, dtype, rows, hidden)
-        chosen = choose._measured(*shape, unaligned=False, ring=True, split=False, cores=132)
+        chosen = measured.find(*shape, ring=True, cores=132)
         if chosen is not None:
             cases.append({"op": operation, "fused": op.startswith("fused"), "hidden": hidden, "dtype": dtype,
                           "config": chosen})  # fmt: skip

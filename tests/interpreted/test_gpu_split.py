@@ -20,7 +20,7 @@ from judged import Launch, norm_cell, same, same_bits
 from kernels import launches, rms_norm
 from kernels.ops.rms_norm import dispatch
 from kernels.ops.rms_norm.choice import OPERATIONS
-from kernels.ops.rms_norm.gpu import choose, launch, split, split_plan, tuned
+from kernels.ops.rms_norm.gpu import choose, launch, measured, split, split_plan, tuned
 
 OPS = ("rms_norm", "fused_add_rms_norm")
 SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -235,7 +235,7 @@ def test_the_public_function_chooses_them_where_they_were_measured_but_not_in_pl
         return [record["kernel"] for record in launches.drain()]
 
     monkeypatch.setattr(tuned, "find", find)
-    monkeypatch.setattr(choose, "SPLIT_MATRIX", 0)  # or such small rows would not be divided
+    monkeypatch.setattr(measured, "SPLIT_MATRIX", 0)  # or such small rows would not be divided
     try:
         assert kernels_of() == ["forward_rows", "backward_rows", "sum_partials"]  # here they are not asked for
         monkeypatch.setattr(dispatch, "can_split", lambda target, *tensors: dispatch.are_apart(*tensors))
@@ -253,8 +253,8 @@ TUNED: list[tuple[str, str, str, int, dict[str, Any]]] = [
 ]
 TUNED += [
     (op, operation, dtype, hidden, config)
-    for (op, operation, dtype), measured in tuned.TABLE.items()
-    for _, hidden, config in measured
+    for (op, operation, dtype), entries in tuned.TABLE.items()
+    for _, hidden, config in entries
     if config["kernel"] in choose.SPLITS
 ]
 

@@ -17,6 +17,7 @@ from kernels.ops.rms_norm import dispatch
 from kernels.ops.rms_norm.ascend import choose as ascend
 from kernels.ops.rms_norm.choice import MODES, OPERATIONS, Choice, divide_up
 from kernels.ops.rms_norm.gpu import choose as gpu
+from kernels.ops.rms_norm.gpu import measured as gpu_measured
 from kernels.ops.rms_norm.gpu import tuned
 
 REPOSITORY = Path(dispatch.__file__).parents[3]
@@ -145,7 +146,8 @@ def launchable(choice: Choice, target: str, rows: int, hidden: int, size: int, o
     elif kernel in gpu.RINGS:
         assert target in ("cuda:90", "cuda:100", "cuda:103") and hidden * size % 16 == 0 and choice.rows == 1
         assert choice.block * size >= choice.num_warps * 32 * 16 and choice.programs <= cores * options["per_core"]
-        assert any(gpu.ring_of(op, operation, {**options, "kernel": kernel, "block": choice.block}, hidden, dtype)
+        ringed = {**options, "kernel": kernel, "block": choice.block}
+        assert any(gpu_measured.ring_of(op, operation, ringed, hidden, dtype)
                    for op in ("rms_norm", "fused_add_rms_norm") for dtype in SIZES if SIZES[dtype] == size)  # fmt: skip
     if kernel == "backward_columns":
         sweep = gpu.sweep(rows, hidden, size, target)

@@ -1,8 +1,8 @@
 """From a shape to a choice on NVIDIA and AMD GPUs.  Pure.
 
-`auto` first looks into `tuned.py`, the outcome of `benchmarks/tune.py` on the chips that were measured; where that has
-nothing near, and for every other mode, the rules below decide.  Each threshold says on which chip it was measured, or
-that it is reasoned.
+`auto` first asks `measured.py` what it has of `tuned.py`, the outcome of `benchmarks/tune.py` on the chips that were
+measured; where that has nothing near, and for every other mode, the rules below decide.  Each threshold says on which
+chip it was measured, or that it is reasoned.
 """
 
 from __future__ import annotations
@@ -12,14 +12,21 @@ from dataclasses import replace
 from typing import Any
 
 from kernels.ops.rms_norm.choice import Choice, divide_up, next_power_of_2
-from kernels.ops.rms_norm.gpu import ring_plan, split_plan, tuned
+from kernels.ops.rms_norm.gpu import measured, split_plan
+from kernels.ops.rms_norm.gpu.options import (
+    BYTES,
+    DEFAULTS,
+    MAX_BACKWARD_BLOCK,
+    RINGS,
+    SPLITS,
+    UNALIGNED,
+    VECTOR,
+)
 from kernels.ops.rms_norm.gpu.rules import BACKWARD, FORWARD, MAX_BACKWARD_BYTES, clamp
 
 #: The widest row that one tile may hold forward.  Reasoned: 65,536 float32 over the 1,024 threads of a block fill the
 #: 64 registers that each may have; beyond, every kernel spills.
 MAX_BLOCK = 65536
-#: Backward keeps a float32 share of dw beside the row.
-MAX_BACKWARD_BLOCK = 32768
 #: Rows this wide still leave room for a second one in the tile.
 MAX_PACKED = 8192
 #: More chunks than this are not unrolled (reasoned).
@@ -34,53 +41,8 @@ MAX_HIP_WAVES = 16
 REGISTERS, MAX_REGISTERS = 65536, 255
 #: Offsets inside a tile are int32: fewer rows where these are so wide.
 MAX_OFFSET = 2**31
-#: The kernels of unaligned.py, for rows that are no whole vectors of so many bytes, from so many vectors a row on: the
-#: edges are a quarter of narrower rows (reasoned).
-UNALIGNED = ("forward_unaligned", "backward_unaligned")
-VECTOR = 16
+#: The kernels of unaligned.py serve rows from so many vectors on: the edges are a quarter of narrower rows (reasoned).
 MIN_VECTORS = 8
-
-#: The options of each kernel, as they are where a configuration says nothing.  PDL (programmatic dependent launch, from
-#: sm_90 on) saves 0.3 us a launch, H200 2026-11.
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "forward_rows": {
-        "span": "row", "spread": False, "weight": "first", "load": "", "store": "", "tail": True, "pdl": True,
-    },
-    "forward_persistent": {"span": "row", "spread": False, "load": "", "store": "", "pdl": True},
-    "forward_chunks": {"keep": 0, "unroll": False, "load": "evict_last", "store": "evict_first", "pdl": True},
-    "backward_rows": {
-        "span": "row", "spread": False, "hold": True, "fold": True, "ahead": 0, "load": "", "store": "", "pdl": True,
-    },
-    "backward_twice": {"chunk": 4096, "unroll": False, "ahead": 0, "store": "", "pdl": True},
-    "backward_columns": {"store": "", "pdl": True},
-    "forward_ring": {"slots": 0, "regs": 0, "spare": 3, "hold": True, "early": True, "store": "", "pdl": True},
-    "backward_ring": {"slots": 0, "regs": 0, "spare": 3, "hold": True, "store": "", "pdl": True},
-    "forward_split": {
-        "parts": 8, "weight": "last", "registers": 0, "load": "", "store": "", "polls": 0, "pdl": True,
-    },
-    "backward_split": {"parts": 16, "later": True, "load": "", "store": "", "polls": 0, "pdl": True},
-    "forward_unaligned": {"span": "row", "spread": False, "weight": "first", "load": "", "store": "", "pdl": True},
-    "backward_unaligned": {
-        "span": "row", "spread": False, "hold": True, "fold": True, "load": "", "store": "", "pdl": True,
-    },
-}  # fmt: skip
-
-#: The kernels of `ring.py`.
-RINGS = ("forward_ring", "backward_ring")
-#: The kernels of `split.py`.
-SPLITS = ("forward_split", "backward_split")
-#: Before a kernel of split.py another has to clear its words, some 2 us.  Rows of up to so many bytes are worth that
-#: only in matrices of so many (H200 2026-11: 1 % faster at 4096x16384 bfloat16, 2 to 10 % at 32,768 columns; reasoned
-#: below).  Wider rows are: few of them leave most of the device without work, many are read twice.
-SPLIT_ROW, SPLIT_MATRIX = 65536, 2**27
-#: Backwards that read a row twice, or move what they sum.
-READ_AGAIN = ("backward_twice", "backward_columns")
-#: Targets that take what sm_90 was measured to be fastest with, but for what spills there.
-BLACKWELL = ("cuda:100", "cuda:103")
-#: So many float32 of dw are half the registers of a multiprocessor.
-MANY_SUMS = 32768
-
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def refusal(target: str, mode: str, rows: int, hidden: int, dtype: str, operation: str, op: str) -> str | None:
@@ -92,7 +54,7 @@ def refusal(target: str, mode: str, rows: int, hidden: int, dtype: str, operatio
     if mode == "row_packed" and hidden > MAX_PACKED:
         return f"mode {mode} of {op} packs several rows in one tile, at most {MAX_PACKED} wide; hidden is {hidden}"
     if operation == "forward" and mode in ("multi_wave_cached", "row_packed"):
-        most = _most_rows(target, mode, hidden, _BYTES[dtype])
+        most = _most_rows(target, mode, hidden, BYTES[dtype])
         if rows > most:
             return f"mode {mode} of {op} takes a program a tile, at most {most}; rows is {rows}"
     return None
@@ -134,7 +96,7 @@ def choose(
     config = configuration(
         target, rows, hidden, dtype, operation, cores=cores, op=op, mode=mode, dense=dense, ring=ring, split=split
     )
-    return _bound(build(operation, config, rows, hidden, _BYTES[dtype], cores, target), target)
+    return _bound(build(operation, config, rows, hidden, BYTES[dtype], cores, target), target)
 
 
 def configuration(
@@ -152,127 +114,20 @@ def configuration(
     split: bool = False,
 ) -> dict[str, Any]:
     """What `build` makes the choice of."""
-    unaligned = dense and unaligned_serves(operation, hidden, _BYTES[dtype])
+    unaligned = dense and unaligned_serves(operation, hidden, BYTES[dtype])
     found = None
     if mode == "auto":
-        found = _measured(target, op, operation, dtype, rows, hidden, unaligned, ring, split, cores)
+        found = measured.find(
+            target, op, operation, dtype, rows, hidden, unaligned=unaligned, ring=ring, split=split, cores=cores
+        )
     if found is not None:
-        in_registers = "hold" in DEFAULTS[found["kernel"]] and found["kernel"] not in RINGS
-        if target in BLACKWELL and dtype == "float32" and in_registers:
-            found = {**found, "hold": False}  # held, 4096x4096 float32 spilled 4 bytes there (offline, triton 3.7.1)
-        if target in BLACKWELL and found["kernel"] in SPLITS:
-            return _roomier(found)
         return found
     if mode == "auto" and unaligned:
-        return _unaligned(target, rows, hidden, _BYTES[dtype], operation, cores, op)
+        return _unaligned(target, rows, hidden, BYTES[dtype], operation, cores, op)
     if mode == "auto":
         mode = _auto(target, rows, hidden, dtype, operation, cores)
     rule = FORWARD[mode] if operation == "forward" else BACKWARD[mode]
-    return rule(rows, hidden, _BYTES[dtype], cores)
-
-
-def _measured(
-    target: str,
-    op: str,
-    operation: str,
-    dtype: str,
-    rows: int,
-    hidden: int,
-    unaligned: bool,
-    ring: bool,
-    split: bool,
-    cores: int,
-) -> dict[str, Any] | None:
-    """What tuned.py has for a shape among the kernels that can serve it."""
-
-    row = hidden * _BYTES[dtype]
-    split = split and (row > SPLIT_ROW or rows * row >= SPLIT_MATRIX)
-
-    def found(rings: bool) -> dict[str, Any] | None:
-        def serves(kernel: str) -> bool:
-            return (
-                (kernel in UNALIGNED) is unaligned
-                and (rings or kernel not in RINGS)
-                and (split or kernel not in SPLITS)
-            )
-
-        return tuned.find(target, op, operation, dtype, rows, hidden, serves)
-
-    config = found(ring)
-    if config is not None and config["kernel"] in RINGS:
-        config = _ring(target, op, operation, config, hidden, dtype) or found(False)
-    if operation == "backward" and split and row > SPLIT_ROW and (config is None or config["kernel"] in READ_AGAIN):
-        config = _parted(target, op, dtype, hidden) or config
-    if config is not None and config["kernel"] == "backward_split" and not _at_once(config, hidden, cores):
-        return _measured(target, op, operation, dtype, rows, hidden, unaligned, ring, False, cores)
-    return config
-
-
-def _at_once(config: dict[str, Any], hidden: int, cores: int) -> bool:
-    """Whether the programs of a row of `backward_split` can run at once; else each would wait in vain."""
-    parts = split_plan.plan(hidden, config["parts"]).parts
-    return parts <= cores * (config.get("per_core", 0) or 1)
-
-
-def _parted(target: str, op: str, dtype: str, hidden: int) -> dict[str, Any] | None:
-    """`backward_split` for rows that were not searched with it, with parts as wide as at the nearest measured width.
-
-    Reasoned: a program has the same work there, and only more of them meet.  What serves such rows else reads them
-    twice: H200 2026-11, 4096x32768 float32 at 0.69 of the roof, where parts of 4,096 columns reach 0.96 at 16,384.
-    """
-    if target not in tuned.TARGETS or hidden * _BYTES[dtype] % VECTOR:
-        return None
-    near = []
-    for name in (dtype, "bfloat16") if dtype == "float16" else (dtype,):
-        for place, (_, measured, config) in enumerate(tuned.TABLE.get((op, "backward", name), ())):
-            if config["kernel"] == "backward_split":
-                near.append((abs(math.log2(measured / hidden)), place, measured, config))
-    if not near:
-        return None
-    _, _, measured, config = min(near, key=lambda n: n[:2])
-    width = split_plan.plan(measured, config["parts"]).width
-    return {**config, "parts": divide_up(hidden, width)}
-
-
-def _roomier(config: dict[str, Any]) -> dict[str, Any]:
-    """Registers for the code of sm_100 and sm_103, which spilled 8 bytes forward and 24 in a fused backward where sm_90
-    did not (32,768 bfloat16 columns, offline, triton 3.7.1)."""
-    if config["kernel"] == "backward_split":
-        return {**config, "per_core": min(config.get("per_core", 1), 2)}
-    return {**config, "registers": config.get("registers", 0) and max(config["registers"], 48)}
-
-
-def _ring(
-    target: str, op: str, operation: str, config: dict[str, Any], hidden: int, dtype: str
-) -> dict[str, Any] | None:
-    """The configuration of a ring kernel as `target` can have it; None where another kernel has to stand in.
-
-    sm_100 and sm_103, offline with triton 3.7.1: a backward of 32,768 bfloat16 columns spills 12 to 116 bytes, but
-    nothing in the chunks below (29,000 columns: 300, and `backward_twice` 732 at 32,768); where it is fused or
-    float32, every configuration that was compiled spills 44 bytes and more.
-    """
-    fitted = ring_of(op, operation, config, hidden, dtype)
-    if fitted is None:
-        return None
-    dw = fitted.chunks * config["block"] * config.get("per_core", 1) if operation == "backward" else 0
-    if target not in BLACKWELL or dw < MANY_SUMS:
-        return config
-    if hidden > MAX_BACKWARD_BLOCK or _BYTES[dtype] > 2 or op.startswith("fused"):
-        return None
-    return {**config, "block": 4096, "num_warps": 8, "per_core": 1, "regs": 1, "slots": 0}
-
-
-def ring_of(op: str, operation: str, config: dict[str, Any], hidden: int, dtype: str) -> ring_plan.Plan | None:
-    """How rows pass through the ring of `config`, with a weight of x's dtype; None where they are no multiple of 16
-    bytes, or too wide."""
-    config, size = {**DEFAULTS[config["kernel"]], **config}, _BYTES[dtype]
-    streams = 2 if operation == "backward" or op.startswith("fused") else 1
-    if hidden * size % VECTOR:
-        return None
-    return ring_plan.plan(
-        hidden, config["block"], streams * size, size if config["hold"] else 0, config.get("per_core", 1),
-        config["regs"], config["spare"], config["slots"],
-    )  # fmt: skip
+    return rule(rows, hidden, BYTES[dtype], cores)
 
 
 def build(operation: str, config: dict[str, Any], rows: int, hidden: int, size: int, cores: int, target: str) -> Choice:
@@ -409,7 +264,7 @@ def _auto(target: str, rows: int, hidden: int, dtype: str, operation: str, cores
     if hidden > 32768:
         return "multi_wave_reload"  # 2048x65536 cached 2256 GB/s, reload 2663; 2048x32768 fp32 cached 3920, reload 2713
     mode = "row_packed" if hidden <= 1024 and rows > 4 * cores else "multi_wave_cached"
-    return mode if rows <= _most_rows(target, mode, hidden, _BYTES[dtype]) else "static_persistent"
+    return mode if rows <= _most_rows(target, mode, hidden, BYTES[dtype]) else "static_persistent"
 
 
 def _unaligned(target: str, rows: int, hidden: int, size: int, operation: str, cores: int, op: str) -> dict[str, Any]:
