@@ -43,7 +43,7 @@ from benchmarks.tune_table import table
 from kernels.ops.rms_norm.gpu.options import DEFAULTS, SPLITS
 
 #: A call of the kernels of split.py that takes so many seconds, and as long as at so many bytes a second, is one in
-#: which programs gave up on each other, after some 10 ms (`split_plan.POLLS`).
+#: which programs gave up on each other, after some 0.2 s (`split_plan.POLLS`).
 GAVE_UP_S, GAVE_UP_RATE = 0.005, 1.5e12
 
 
@@ -356,6 +356,9 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error(f"--kernels: there is no {name!r}, but {', '.join(DEFAULTS)}")
     if not re.fullmatch(r"([1-9]\d*x[1-9]\d*(,[1-9]\d*x[1-9]\d*)*)?", options.shapes):
         parser.error(f"--shapes: {options.shapes!r} is not like 4096x4096,32768x128")
+    if options.tasks and (options.shapes or (options.only, options.ops, options.dtypes) != (
+        parser.get_default("only"), parser.get_default("ops"), parser.get_default("dtypes"))):  # fmt: skip
+        parser.error("--tasks: names everything; leave --only, --ops, --dtypes and --shapes out")
     try:
         named = [task_of(name) for name in options.tasks or ()]
     except ValueError as error:

@@ -166,7 +166,8 @@ def test_a_table_keeps_what_stands_in_for_divided_rows(tmp_path: Path) -> None:
     exec(compile(table([str(report)], "on a chip"), "tuned.py", "exec"), namespace)
     kernels = [c["kernel"] for _, _, c in namespace["TABLE"]["rms_norm", "forward", "bfloat16"]]
     assert kernels == ["forward_split", "forward_ring", "forward_chunks"]
-    found = namespace["find"]("cuda:90", "rms_norm", "forward", "bfloat16", 8192, 131072)
+    measured, found = namespace["find"]("cuda:90", "rms_norm", "forward", "bfloat16", 8192, 100_000)
+    assert measured == 131072
     assert {**choose.DEFAULTS["forward_split"], **found} == {
         **choose.DEFAULTS["forward_split"], **split, "mode": "multi_wave_cached",
     }  # fmt: skip
@@ -190,7 +191,7 @@ def test_the_table_holds_the_best_of_the_last_report(tmp_path: Path) -> None:
         Path(reports[-1]).write_text(json.dumps({task.name: {"tried": tried}}))
     namespace: dict[str, Any] = {}
     exec(compile(table(reports, "on a chip"), "tuned.py", "exec"), namespace)
-    found = namespace["find"]("cuda:90", "rms_norm", "forward", "bfloat16", 8192, 4096)
+    _, found = namespace["find"]("cuda:90", "rms_norm", "forward", "bfloat16", 8192, 4096)
     assert {**choose.DEFAULTS["forward_rows"], "rows": 1, **found} == {
         **choose.DEFAULTS["forward_rows"], **third, "mode": mode_of(third, 4096),
     }  # fmt: skip

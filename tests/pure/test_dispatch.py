@@ -280,8 +280,8 @@ def test_a_measured_shape_gets_the_configuration_that_was_found_for_it(key: tupl
             if (rows, hidden) in own:
                 continue
             kernel = config["kernel"]
-            found = tuned.find("cuda:90", op, operation, dtype, rows, hidden, lambda k, kernel=kernel: k == kernel)
-            assert found == config
+            found = tuned.find("cuda:90", op, operation, dtype, rows, hidden, lambda k, _, kernel=kernel: k == kernel)
+            assert found == (hidden, config)
             dense = kernel in gpu.UNALIGNED  # of rows that are not aligned, others are for those apart
             given = {"dense": dense, "ring": kernel in gpu.RINGS, "split": kernel in gpu.SPLITS}
             choice = dispatch.choose("cuda:90", rows, hidden, dtype, operation, cores=132, op=op, **given)
@@ -306,7 +306,7 @@ def test_a_configuration_goes_where_it_was_measured_or_reasoned_for(
     target: str, rows: int, hidden: int, dtype: str, operation: str, op: str
 ) -> None:
     found = tuned.find(target, op, operation, dtype, rows, hidden)
-    assert found is None or may_serve(found, target, op, operation, dtype, rows, hidden)
+    assert found is None or may_serve(found[1], target, op, operation, dtype, rows, hidden)
 
 
 @pytest.mark.parametrize("key", tuned.TABLE, ids=str)
@@ -319,7 +319,7 @@ def test_a_configuration_serves_no_shape_far_from_its_own(key: tuple[str, str, s
         ):
             asked = max(1, int(rows * times)), max(1, int(hidden * width))
             found = tuned.find(target, op, operation, dtype, *asked)
-            assert found is None or may_serve(found, target, op, operation, dtype, *asked)
+            assert found is None or may_serve(found[1], target, op, operation, dtype, *asked)
 
 
 def may_serve(found: Any, target: str, op: str, operation: str, dtype: str, rows: int, hidden: int) -> bool:

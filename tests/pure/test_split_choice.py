@@ -77,9 +77,16 @@ def test_rows_that_are_not_wide_are_divided_in_large_matrices_only(monkeypatch: 
     assert chosen(rows=512, hidden=16384).kernel == "forward_chunks"
 
 
-def test_few_wide_rows_are_divided_too() -> None:
-    """Else they would leave most of the device without work."""
-    assert chosen(rows=512).kernel == "forward_split"
+def test_wide_rows_are_divided_in_smaller_matrices_too() -> None:
+    assert chosen(rows=512, hidden=100_000).kernel == "forward_split"  # 98 MiB
+    assert chosen(rows=511, hidden=100_000).kernel == "forward_chunks"  # far from the rows that were measured
+
+
+def test_parts_are_as_wide_as_at_the_measured_width_and_no_row_is_much_narrower() -> None:
+    for hidden, parts, width in ((131072, 8, 16384), (100_000, 7, 14288), (98304, 6, 16384)):
+        options = dict(chosen(hidden=hidden).options)
+        assert (options["parts"], options["width"]) == (parts, width)
+    assert chosen(hidden=98303).kernel == "forward_chunks" and chosen(hidden=65544).kernel == "forward_chunks"
 
 
 def test_backwards_that_would_read_rows_twice_have_parts_of_a_measured_width(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,16 +107,44 @@ def test_backwards_that_would_read_rows_twice_have_parts_of_a_measured_width(mon
     assert parts(2**17 + 1) == "backward_columns"  # rows that are not 16-byte aligned
     for target in ("cuda:80", "hip:gfx942"):
         assert parts(2**17, target=target) == "backward_columns"
+    assert parts(2**17, op="fused_add_rms_norm") == "backward_columns"  # has no entry of its own
+    near = (8192, 131072, {**BACKWARD, "parts": 16})
+    monkeypatch.setattr(tuned, "TABLE", {("rms_norm", "backward", "bfloat16"): (*entries, near)})
+    dispatch.choose.cache_clear()
+    assert parts(2**18) == 32  # by the nearest of the measured widths: 8,192 columns
+    monkeypatch.setattr(tuned, "TABLE", {("rms_norm", "backward", "bfloat16"): (*entries, (8192, 65536, BACKWARD))})
+    dispatch.choose.cache_clear()
+    assert parts(65536) == "backward_twice"  # where the table has both
     monkeypatch.setattr(tuned, "TABLE", {("rms_norm", "backward", "bfloat16"): entries[1:]})
     dispatch.choose.cache_clear()
     assert parts(2**17) == "backward_columns"  # never measured
 
 
 def test_programs_of_a_row_that_cannot_run_at_once_are_not_started() -> None:
-    """On a slice of a device: each would ask for 10 ms in vain, and compute all rows alone."""
-    whole = dispatch.choose("cuda:90", 8192, 131072, "bfloat16", "backward", cores=16, split=True)
-    slice_ = dispatch.choose("cuda:90", 8192, 131072, "bfloat16", "backward", cores=15, split=True)
-    assert (whole.kernel, whole.programs) == ("backward_split", 16) and slice_.kernel == "backward_columns"
+    """On a slice of a device: each would ask in vain, and compute all rows alone."""
+
+    def on(cores: int, operation: str) -> Any:
+        return dispatch.choose("cuda:90", 8192, 131072, "bfloat16", operation, cores=cores, split=True)
+
+    assert (on(32, "backward").kernel, on(32, "backward").programs) == ("backward_split", 32)
+    assert on(31, "backward").kernel == "backward_columns"  # one row at a time, and half the device for nothing
+    assert on(8, "forward").kernel == "forward_split" and on(7, "forward").kernel == "forward_chunks"
+
+
+def test_what_fills_no_tile_or_spills_on_blackwell_has_more_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {
+        ("rms_norm", "backward", "bfloat16"): ((8192, 65536, {**BACKWARD, "num_warps": 8, "per_core": 3}),),
+        ("rms_norm", "forward", "bfloat16"): ((8192, 65536, {**SPLIT, "num_warps": 4, "registers": 40}),),
+    }
+    monkeypatch.setattr(tuned, "TABLE", table)
+    dispatch.choose.cache_clear()
+
+    def registers(operation: str, **more: Any) -> int:
+        return int(dict(chosen(operation, **more).options)["registers"])
+
+    assert registers("backward", hidden=65536) == 80 and registers("backward", hidden=60_000) == 128
+    assert registers("backward", hidden=65536, target="cuda:100") == 128
+    assert registers("forward", hidden=65536) == 40 and registers("forward", hidden=65536, target="cuda:103") == 48
 
 
 def test_else_the_next_best_stands_in() -> None:
@@ -141,6 +176,9 @@ def test_whose_tensors_they_can_have() -> None:
     assert not dispatch.can_split("cuda:90", x, y, x)
     assert not dispatch.can_split("cuda:90", x, x.view(8, 32))
     assert dispatch.can_split("cuda:90", x[:2], x[2:])
+    wide = torch.zeros(4, 65)
+    assert not dispatch.can_split("cuda:90", wide[:, :64])  # nothing would be fetched ahead
+    assert not dispatch.can_split("cuda:90", x.view(-1)[1:65].view(1, 64))
     a, b = torch.empty(4, 64, device="meta"), torch.empty(4, 64, device="meta")
     assert dispatch.can_split("cuda:90", a, b) and not dispatch.can_split("cuda:90", a, b, a)
     choice = chosen()

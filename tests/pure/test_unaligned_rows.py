@@ -146,14 +146,15 @@ def test_the_best_of_the_table_is_found_by_the_tile_of_whole_vectors(monkeypatch
 
     def found(hidden: int, dense: bool) -> Any:
         wanted = choose.UNALIGNED if dense else ("forward_rows",)
-        return tuned.find(
-            "cuda:90", "rms_norm", "forward", "bfloat16", 6144, hidden, lambda kernel: kernel in wanted
+        nearest = tuned.find(
+            "cuda:90", "rms_norm", "forward", "bfloat16", 6144, hidden, lambda kernel, _: kernel in wanted
         )  # fmt: skip
+        return nearest and nearest[1]
 
     assert found(4095, True) == found(4097, True) == found(4103, True) == other
     assert found(4104, True) is None is found(4105, True)  # aligned; another tile
     assert found(4095, False) == plain and found(4097, False) is None
-    assert tuned.find("cuda:90", "rms_norm", "forward", "bfloat16", 6144, 4095) == other  # the faster one
+    assert tuned.find("cuda:90", "rms_norm", "forward", "bfloat16", 6144, 4095) == (4095, other)  # the faster one
 
 
 def test_the_search_starts_from_them_where_rows_are_not_aligned() -> None:

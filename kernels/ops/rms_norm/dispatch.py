@@ -89,17 +89,22 @@ def can_ring(target: str, *tensors: Any) -> bool:
     of 16 bytes."""
     if not target.startswith("cuda:") or int(target.split(":")[1]) < 90 or not _has_gluon():
         return False
-    given = [t for t in tensors if t is not None]
-    aligned = (
-        (t.stride(0) | t.shape[1]) * t.element_size() % 16 == 0 and t.data_ptr() % 16 == 0 for t in given
+    return _are_aligned(*tensors) and len({t.dtype for t in tensors if t is not None}) == 1
+
+
+def _are_aligned(*tensors: Any) -> bool:
+    """Whether the rows and bases of all tensors (None counts as one) are at multiples of 16 bytes."""
+    return all(
+        (t.stride(0) | t.shape[1]) * t.element_size() % 16 == 0 and t.data_ptr() % 16 == 0
+        for t in tensors if t is not None
     )  # fmt: skip
-    return all(aligned) and len({t.dtype for t in given}) == 1
 
 
 def can_split(target: str, *tensors: Any) -> bool:
     """Whether the kernels of gpu/split.py can have these matrices (None counts as one that they can have): on NVIDIA
-    (they compile for AMD, and ran on none), and none of them may be another's storage, as dx is dy's in place."""
-    return target.startswith("cuda:") and are_apart(*tensors)
+    (they compile for AMD, and ran on none), none of them another's storage, as dx is dy's in place, and rows and bases
+    at multiples of 16 bytes: else they are right, but nothing is fetched ahead and they spill."""
+    return target.startswith("cuda:") and are_apart(*tensors) and _are_aligned(*tensors)
 
 
 def are_apart(*tensors: Any) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kernels.ops.rms_norm.choice import divide_up
+from kernels.ops.rms_norm.choice import divide_up, next_power_of_2
 from kernels.ops.rms_norm.gpu import ring_plan, split_plan, tuned
 from kernels.ops.rms_norm.gpu.options import (
     BYTES,
@@ -20,10 +20,12 @@ from kernels.ops.rms_norm.gpu.options import (
     VECTOR,
 )
 
-#: Before a kernel of split.py another has to clear its words, some 2 us.  Rows of up to so many bytes are worth that
-#: only in matrices of so many (H200 2026-11: 1 % faster at 4096x16384 bfloat16, 2 to 10 % at 32,768 columns; reasoned
-#: below).  Wider rows are: few of them leave most of the device without work, many are read twice.
+#: Before a kernel of split.py another has to clear its words, some 2 us (reasoned).  Rows of up to so many bytes are
+#: worth that only in matrices of so many: H200 2026-11, the plain and the fused forward gain 0.5 and 1.7 % at 32,768
+#: bfloat16 columns in 1 GiB, 0.3 and (float16) 2 % at 16,384 in 128 MiB.  Wider rows always: they are read twice else.
 SPLIT_ROW, SPLIT_MATRIX = 65536, 2**27
+#: An entry of split.py serves rows from so much of its measured width on (reasoned): narrower ones fit other kernels.
+SPLIT_LEAST = 0.75
 #: Backwards that read a row twice, or move what they sum.
 READ_AGAIN = ("backward_twice", "backward_columns")
 #: Targets that take what sm_90 was measured to be fastest with, but for what spills there.
@@ -51,8 +53,6 @@ def find(
     config = _nearest(target, op, operation, dtype, rows, hidden, unaligned, ring, split, cores)
     if config is None or target not in BLACKWELL:
         return config
-    if config["kernel"] in SPLITS:
-        return _roomier(config)
     if dtype == "float32" and "hold" in DEFAULTS[config["kernel"]] and config["kernel"] not in RINGS:
         return {**config, "hold": False}  # held, 4096x4096 float32 spilled 4 bytes there (offline, triton 3.7.1)
     return config
@@ -73,50 +73,78 @@ def _nearest(
     row = hidden * BYTES[dtype]
     split = split and (row > SPLIT_ROW or rows * row >= SPLIT_MATRIX)
 
-    def found(rings: bool) -> dict[str, Any] | None:
-        def serves(kernel: str) -> bool:
+    def found(rings: bool, splits: bool) -> dict[str, Any] | None:
+        def serves(kernel: str, measured: int) -> bool:
             return (
                 (kernel in UNALIGNED) is unaligned
                 and (rings or kernel not in RINGS)
-                and (split or kernel not in SPLITS)
+                and (kernel not in SPLITS or (splits and hidden >= SPLIT_LEAST * measured))
             )
 
-        return tuned.find(target, op, operation, dtype, rows, hidden, serves)
+        nearest = tuned.find(target, op, operation, dtype, rows, hidden, serves)
+        if nearest is None:
+            return None
+        measured, config = nearest
+        if config["kernel"] in SPLITS:
+            return _divided(target, measured, hidden, config)
+        if config["kernel"] in RINGS:
+            return _ring(target, op, operation, config, hidden, dtype) or found(False, splits)
+        return config
 
-    config = found(ring)
-    if config is not None and config["kernel"] in RINGS:
-        config = _ring(target, op, operation, config, hidden, dtype) or found(False)
+    config = found(ring, split)
     if operation == "backward" and split and row > SPLIT_ROW and (config is None or config["kernel"] in READ_AGAIN):
         config = _parted(target, op, dtype, hidden) or config
-    if config is not None and config["kernel"] == "backward_split" and not _at_once(config, hidden, cores):
-        return _nearest(target, op, operation, dtype, rows, hidden, unaligned, ring, False, cores)
+    if config is not None and config["kernel"] in SPLITS and not _at_once(config, cores):
+        return found(ring, False)
     return config
 
 
-def _at_once(config: dict[str, Any], hidden: int, cores: int) -> bool:
-    """Whether the programs of a row of `backward_split` can run at once; else each would wait in vain."""
-    parts = split_plan.plan(hidden, config["parts"]).parts
-    return parts <= cores * (config.get("per_core", 0) or 1)
+def _divided(target: str, measured: int, hidden: int, config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration of split.py for `hidden` columns, with parts as wide as at `measured` columns.
+
+    Where parts do not fill their tile, masks take registers: three programs a multiprocessor spilled 8 to 16 bytes then
+    (sm_90, fused backward, 20,000 to 50,000 bfloat16 columns, offline, triton 3.7.1)."""
+    config = {**DEFAULTS[config["kernel"]], **config}
+    width = split_plan.plan(measured, config["parts"]).width
+    config["parts"], width, block = split_plan.plan(hidden, divide_up(hidden, width))
+    if target in BLACKWELL:
+        config = _roomier(config)
+    if config["kernel"] == "backward_split" and (width < block or hidden % width):
+        config["per_core"] = min(config.get("per_core", 1), 2)
+    return config
+
+
+def _at_once(config: dict[str, Any], cores: int) -> bool:
+    """Whether the programs of a row can run at once; else each would wait in vain.  Backward two rows', or much of the
+    device might have no work.  A thread asks for one word."""
+    parts = config["parts"]
+    if config["kernel"] == "forward_split":
+        return parts <= cores
+    return 2 * parts <= cores * (config.get("per_core", 0) or 1) and parts <= 32 * config["num_warps"]
 
 
 def _parted(target: str, op: str, dtype: str, hidden: int) -> dict[str, Any] | None:
     """`backward_split` for rows that were not searched with it, with parts as wide as at the nearest measured width.
+    None where there is no such width, or where the table has it in this tile.  A search that finds another kernel
+    faster there has to be told here.
 
     Reasoned: a program has the same work there, and only more of them meet.  What serves such rows else reads them
     twice: H200 2026-11, 4096x32768 float32 at 0.69 of the roof, where parts of 4,096 columns reach 0.96 at 16,384.
     """
     if target not in tuned.TARGETS or hidden * BYTES[dtype] % VECTOR:
         return None
-    near = []
-    for name in (dtype, "bfloat16") if dtype == "float16" else (dtype,):
-        for place, (_, measured, config) in enumerate(tuned.TABLE.get((op, "backward", name), ())):
-            if config["kernel"] == "backward_split":
-                near.append((abs(math.log2(measured / hidden)), place, measured, config))
-    if not near:
+    entries = tuned.TABLE.get((op, "backward", dtype), ())
+    if dtype == "float16":
+        entries += tuned.TABLE.get((op, "backward", "bfloat16"), ())
+    near = [
+        (abs(math.log2(measured / hidden)), place, measured, config)
+        for place, (_, measured, config) in enumerate(entries)
+        if config["kernel"] == "backward_split"
+    ]
+    if not near or any(next_power_of_2(n[2]) == next_power_of_2(hidden) for n in near):
         return None
     _, _, measured, config = min(near, key=lambda n: n[:2])
-    width = split_plan.plan(measured, config["parts"]).width
-    return {**config, "parts": divide_up(hidden, width)}
+    return _divided(target, measured, hidden, config)
 
 
 def _roomier(config: dict[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,9 @@ from kernels.ops.rms_norm.choice import divide_up, next_power_of_2, round_up
 #: A part begins at a multiple of so many columns, 16 bytes and more of any dtype.
 STEP = 16
 #: How often a program asks for the sums of its row before it reads the row itself.  A question takes about 0.7 us on
-#: an H200 (the latency of its L2 cache, reasoned), so this is some 10 ms: more than programs of a row are apart while
-#: other kernels leave the device to them bit by bit, and less than would look like a hang where a forward has fewer
-#: places than a row has parts, and every program waits in vain.
-POLLS = 2**14
+#: an H200 (the latency of its L2 cache, reasoned), so this is some 0.2 s: more than programs of a row are apart while
+#: other kernels leave the device to them bit by bit, for who gives up may have other bits; and no hang.
+POLLS = 2**18
 #: In the interpreter programs run one after the other, and who does not come at once does not come.
 INTERPRETED_POLLS = 2
 

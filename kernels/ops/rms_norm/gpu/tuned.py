@@ -237,11 +237,13 @@ def find(
     dtype: str,
     rows: int,
     hidden: int,
-    serves: Callable[[str], bool] = lambda kernel: True,
-) -> dict[str, Any] | None:
-    """The configuration for a shape: of the shapes measured in the same tile the nearest one; None where there is none.
+    serves: Callable[[str, int], bool] = lambda kernel, measured: True,
+) -> tuple[int, dict[str, Any]] | None:
+    """(measured columns, configuration) for a shape: of the shapes measured in the same tile the nearest one; None
+    where there is none.
 
-    `serves` says which kernels can serve; of one shape's configurations the first that does was the fastest.
+    `serves` says which kernels, measured at so many columns, can serve; of one shape's configurations the first that
+    does was the fastest.
     """
     if target not in TARGETS:
         return None
@@ -254,7 +256,7 @@ def find(
         ratio, kernel = math.log2(measured_rows / rows), config["kernel"]
         same_tile = _tile(measured_hidden, vector, kernel) == _tile(hidden, vector, kernel)
         same_loads = (measured_hidden % vector == 0) == (hidden % vector == 0)  # in rows that are aligned, or not
-        if serves(kernel) and same_tile and same_loads and abs(ratio) <= math.log2(_FAR):
+        if serves(kernel, measured_hidden) and same_tile and same_loads and abs(ratio) <= math.log2(_FAR):
             far = abs(ratio) + 4 * abs(math.log2(measured_hidden / hidden))
-            near.append((far, place, config))
-    return min(near, key=lambda n: n[:2])[2] if near else None
+            near.append((far, place, measured_hidden, config))
+    return min(near, key=lambda n: n[:2])[2:] if near else None
