@@ -12,6 +12,9 @@
 # A step that uses every GPU has them alone.  The others between two such are two lanes, before and after `--`, on the
 # first two GPUs at the same time; on a host with one GPU they follow each other.
 #
+# Variables: TASKS of the search and CELLS of the table after it, CONFIRM which of them (else those in doubt), MEASURED what
+# tuned.py says of the machine; SELECT and ADDRESS of the matrices' run; TOTAL_S, WORK, PYTHON.
+#
 # Needs torch, triton, ray and pytest importable by $PYTHON (python3), and peers, as far as they are to be measured.  All
 # together takes at most TOTAL_S seconds (560); each step has a limit of its own, and what it started ends with it.  In OUT
 # also for whoever is cut off: table.txt, a line per step the moment it ends; reports.tgz and runs.tgz, made anew every
@@ -28,7 +31,7 @@ limit_of() {  # seconds; 0: no such step
     doctor) echo 50 ;; smoke) echo 110 ;; nodes) echo 270 ;; accused) echo 230 ;; calibrate) echo 60 ;; fill) echo 160 ;;
     matrices) echo 170 ;; hardware) echo 330 ;; timers) echo 120 ;; repeat) echo 140 ;; telemetry) echo 115 ;;
     plain) echo 110 ;; wide) echo 130 ;; ring) echo 140 ;; bitwise) echo 150 ;; counters) echo 150 ;;
-    split) echo 80 ;; tune) echo 170 ;; cells) echo 185 ;; confirm) echo 180 ;; widecells) echo 150 ;; upstream) echo 40 ;; *) echo 0 ;;
+    split) echo 60 ;; tune) echo 150 ;; cells) echo 170 ;; confirm) echo 170 ;; widecells) echo 150 ;; upstream) echo 40 ;; *) echo 0 ;;
   esac
 }
 uses_all() { case $1 in doctor | smoke | nodes | accused | calibrate | fill | matrices) return 0 ;; esac; return 1; }
@@ -132,6 +135,7 @@ PY
     counters) module counters --seconds $((seconds - 10)) --out . ;;
     split) module split_check --only check --sample 5 --seconds $((seconds - 10)) --out split.json ;;
     tune)  # TASKS: of what; the kernels of split.py and the backward ring, and beside them what the table has
+      rm -f tune.json
       # shellcheck disable=SC2086  # names without spaces
       module tune --kernels forward_split,backward_split,backward_ring --workers 15 --no-roofs \
         --seconds $((seconds - 25)) --out tune.json --tasks ${TASKS:-$WIDE_TASKS}
@@ -140,7 +144,8 @@ PY
       mkdir -p tuned && cp -r "$here/farm" "$here/kernels" "$here/benchmarks" tuned/ || exit
       module tune --table tune.json --keep --measured "${MEASURED:-NVIDIA H200}" > tuned.py || exit
       cp tuned.py tuned/kernels/ops/rms_norm/gpu/tuned.py
-      echo "= what was found is in tuned.py" ;;
+      echo "= what was found is in tuned.py"
+      exit $code ;;
     cells) kernels_table cells "$seconds" ${CELLS:-'*/bf16/8192x131072' 'fused*/backward/fp32/4096x16384'} ;;
     widecells) kernels_table widecells "$seconds" '*/bf16/16384x32768' '*/bf16/8192x32768' ;;
     confirm)  # CONFIRM: which cells; those in doubt
@@ -170,7 +175,7 @@ shift
 case $1 in
   one) set -- doctor smoke nodes hardware -- timers wide ;;
   two) set -- accused repeat -- plain calibrate fill matrices ;;
-  three) set -- telemetry counters ring bitwise -- split tune cells confirm widecells ;;
+  three) set -- telemetry counters ring bitwise -- split tune cells confirm ;;
 esac
 for name in "$@"; do
   if [ "$name" != -- ] && [ "$(limit_of "$name")" = 0 ]; then

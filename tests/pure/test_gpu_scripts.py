@@ -98,7 +98,7 @@ def test_each_script_can_be_read_by_bash(script: Path) -> None:
 PRESETS = {
     "one": (["doctor", "smoke", "nodes"], ["hardware"], ["timers", "wide"], []),
     "two": (["accused"], ["repeat"], ["plain"], ["calibrate", "fill", "matrices"]),
-    "three": ([], ["telemetry", "counters", "ring", "bitwise"], ["split", "tune", "cells", "confirm", "widecells"], []),
+    "three": ([], ["telemetry", "counters", "ring", "bitwise"], ["split", "tune", "cells", "confirm"], []),
 }
 
 
@@ -225,3 +225,14 @@ def test_wrong_usage_is_told(tmp_path: Path) -> None:
     done = run(tmp_path / "g", "smoke", "smoek")
     assert done.code == 2 and 'there is no step "smoek"' in done.said and done.calls == []
     assert run(tmp_path / "h").code == 2
+
+
+def test_what_needs_a_gpu_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    torch = pytest.importorskip("torch")
+    from benchmarks import upstream
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    assert upstream.main() == 2 and "sees no GPU; this needs one" in capsys.readouterr().err
+    x = torch.tensor([[3.0, 4.0], [1.0, 0.0]])
+    assert upstream.gain(1.5 * x, x) == pytest.approx(0.5)  # the worst row is half too long

@@ -41,7 +41,8 @@ def rms_norm(
 
     `mode` picks the kernel (`choice.MODES`); a mode that cannot serve the shape raises NotImplementedError.  With
     `in_place`, backward writes dx into dy's storage where dy is dense and has x's dtype: nobody else may read dy then.
-    dw is the same bits on every run.
+    dw is the same bits on every run; of rows so wide that several programs share them, unless another stream holds up
+    some of these for 0.2 s.
     """
     validate("rms_norm", x, weight, casting)
     check_mode("rms_norm", x, mode)

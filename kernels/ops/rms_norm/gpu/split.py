@@ -11,8 +11,7 @@ The formulas, and what is relied on, are told in `__init__.py`.  Beyond that:
   at most POLLS times; then it gives up on the others, reads the row itself, sums each part as its own program does, and
   goes on with what it finds.  Where programs start in the order of their numbers, as on every GPU that we know, those
   that are asked run, and none gives up that is not held up for long.  One that did has the right result, of the same
-  operations in the same order; that the compiler contracts the same products in both places is likely, and not
-  promised, so bits may differ there in the last place.
+  operations in the same order; what the compiler makes of them may differ, and so may bits in the last place.
 * hence DX must not be DY, unlike in the other kernels: who gives up reads parts that others may have overwritten.
 
 One thread asks for one word, and what it found goes through a sum over all threads of the block: whether to give up is
