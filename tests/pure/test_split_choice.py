@@ -115,6 +115,7 @@ def test_backwards_that_would_read_rows_twice_have_parts_of_a_measured_width(mon
     monkeypatch.setattr(tuned, "TABLE", {("rms_norm", "backward", "bfloat16"): (*entries, (8192, 65536, BACKWARD))})
     dispatch.choose.cache_clear()
     assert parts(65536) == "backward_twice"  # where the table has both
+    assert parts(40_000) == 10  # narrower than what that entry serves
     monkeypatch.setattr(tuned, "TABLE", {("rms_norm", "backward", "bfloat16"): entries[1:]})
     dispatch.choose.cache_clear()
     assert parts(2**17) == "backward_columns"  # never measured

@@ -125,7 +125,7 @@ def _at_once(config: dict[str, Any], cores: int) -> bool:
 
 def _parted(target: str, op: str, dtype: str, hidden: int) -> dict[str, Any] | None:
     """`backward_split` for rows that were not searched with it, with parts as wide as at the nearest measured width.
-    None where there is no such width, or where the table has it in this tile.  A search that finds another kernel
+    None where there is no such width, or where the table's own serves here.  A search that finds another kernel
     faster there has to be told here.
 
     Reasoned: a program has the same work there, and only more of them meet.  What serves such rows else reads them
@@ -141,7 +141,8 @@ def _parted(target: str, op: str, dtype: str, hidden: int) -> dict[str, Any] | N
         for place, (_, measured, config) in enumerate(entries)
         if config["kernel"] == "backward_split"
     ]
-    if not near or any(next_power_of_2(n[2]) == next_power_of_2(hidden) for n in near):
+    own = [n for n in near if next_power_of_2(n[2]) == next_power_of_2(hidden) and hidden >= SPLIT_LEAST * n[2]]
+    if not near or own:
         return None
     _, _, measured, config = min(near, key=lambda n: n[:2])
     return _divided(target, measured, hidden, config)
