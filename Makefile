@@ -13,17 +13,19 @@
 PYTHON ?= python3
 LONGEST := nodes kills slurm resume
 BIN    := .venv/bin
+# A host may ask for no bytecode; then every process of the suite, some 1,000, compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test lint nightly clean
 
 run: .venv/run.ok
 	$(BIN)/python -m farm run matrices/smoke.yaml
 
-# A file at a time on each core; the second call mostly waits for processes to start and to end, hence one more, and its
-# longest files first, or they would be waited for last.
+# A file at a time each.  More at once than two cores, for some wait: in the second call mostly, for processes to start
+# and to end; its longest files first, or they would be waited for last.
 test: .venv/test.ok
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/pure tests/interpreted tests/compiled tests/mutants
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder \
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile tests/pure tests/interpreted tests/compiled tests/mutants
+	$(BIN)/python -m pytest -q -n 5 --dist loadfile --no-loadscope-reorder \
 	  $(LONGEST:%=tests/fake/test_%.py) tests/cheats tests/fake tests/hardware
 
 nightly: .venv/test.ok

@@ -10,9 +10,12 @@ Why not the stock interpreter (measured with triton 3.6.0, 3.7.1 and 3.9.0):
 * arithmetic on bfloat16 works on the raw uint16 storage, and says nothing: garbage.  Here it is float32, rounded;
 * an unmasked access out of bounds reads whatever is there, or kills the process (signal 11).  Here it is `OutOfBounds`;
 * a float argument stays a Python float, and a kernel that says `eps.to(...)` fails.  Here it is float32, as compiled;
+* a comparison of two integers says that it is one; as a scalar it becomes a mask of integers, which 3.9 refuses.  Here
+  it is a bool;
 * functions of `libdevice` are empty stubs.  Here those that `triton.language.math` has too are answered by it;
 * `@triton.autotune` asks for a driver, and there is none.  Here the first configuration is taken and nothing is timed;
-* every call of a helper patches `triton.language` again (0.4 ms each).  Here once per module.
+* every call of a helper patches `triton.language` again (0.4 ms each).  Here once per module;
+* every value has its type worked out anew.  Here once per shape and element type (`interpreter_types`).
 
 With these, bfloat16 kernels equal the correctly rounded float64 reference on more than 99.999 % of elements.  Cost is
 per program, not per element: about 0.5 to 0.9 ms for a norm's row.
@@ -29,6 +32,8 @@ from typing import Any
 
 import numpy as np
 
+from farm.child import interpreter_types
+
 tl: Any = None  # triton.language, once installed
 interp: Any = None  # triton.runtime.interpreter, once installed
 
@@ -37,6 +42,7 @@ _regions: list[tuple[int, int, str]] = []  # of the launch that runs: first byte
 _traffic = {"loaded": 0, "stored": 0}
 _counter: Any = None  # a farm.child.traffic.Counter while a call's bytes are counted
 _patched_modules: set[int] = set()
+_WORDS_OF_3_2 = ("num_buffers_warp_spec", "num_consumer_groups", "reg_dec_producer", "reg_inc_consumer")
 
 
 class OutOfBounds(RuntimeError):
@@ -77,6 +83,7 @@ def install() -> None:
         _stock[name if owner is interp else f"{owner.__name__}.{name}"] = getattr(owner, name)
         setattr(owner, name, patch)
     _answer_libdevice()
+    interpreter_types.install(tl.core, interp)
     # The overflow check builds its asserts and, outside debug mode, never evaluates them: a quarter of the time.
     interp.interpreter_builder.options = dataclasses.replace(
         interp.interpreter_builder.options, sanitize_overflow=False
@@ -183,7 +190,10 @@ def _unary_op(self: Any, arg: Any, op: Any) -> Any:
 def _binary_op(self: Any, lhs: Any, rhs: Any, op: Any) -> Any:
     bits = (np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.left_shift, np.right_shift)
     if not _is_bf16(lhs) or op in bits:
-        return _stock["binary_op"](self, lhs, rhs, op)
+        out = _stock["binary_op"](self, lhs, rhs, op)
+        if out.data.dtype == np.bool_ and out.dtype != tl.int1:
+            out.dtype = tl.int1  # stock calls a comparison what was compared
+        return out
     out = op(to_float32(lhs.data), to_float32(rhs.data))
     return interp.TensorHandle(out, tl.int1) if out.dtype == np.bool_ else _narrow(out)
 
@@ -325,7 +335,9 @@ def _init_args(self: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _launch(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """A launch that lets `OutOfBounds` through as itself; stock wraps every error as text."""
+    """A launch that lets `OutOfBounds` through as itself; stock wraps every error as text.  Words of an autotuner's
+    configuration that are for a compiler go: Triton 3.2 leaves some."""
+    kwargs = {k: v for k, v in kwargs.items() if k in self.arg_names or k not in _WORDS_OF_3_2}
     try:
         with np.errstate(all="ignore"):  # a device does not warn of an overflow either
             return _stock["GridExecutor.__call__"](self, *args, **kwargs)

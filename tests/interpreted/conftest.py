@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 os.environ["TRITON_INTERPRET"] = "1"  # before any test module of this folder can import triton
 
@@ -37,3 +38,23 @@ def _quiet_recorder():
     yield
     launches.disable()
     launches.drain()
+
+
+@pytest.fixture(autouse=True)
+def _few_sums(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sum_partials` in at most four programs: a device has cores for the 129 of 4,097 columns, here each costs as much
+    as a row of the backward that it ends.  A test marked `device_sums` keeps what a device would launch."""
+    if _reason or request.node.get_closest_marker("device_sums"):
+        return
+    from kernels.ops.rms_norm.choice import divide_up, next_power_of_2
+    from kernels.ops.rms_norm.gpu import choose
+
+    stock = choose.reduction
+
+    def wide(count: int, hidden: int) -> choose.Choice:
+        choice = stock(count, hidden)
+        fits = 2**20 // choice.rows  # what a tensor of Triton's may hold
+        block = min(fits, max(choice.block, next_power_of_2(divide_up(hidden, 4))))
+        return replace(choice, block=block, programs=divide_up(hidden, block))
+
+    monkeypatch.setattr(choose, "reduction", wide)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -39,6 +40,8 @@ def cover(
     draw = random.Random(seed)
     together = [*(tuple(n for n in factors if n in g) for g in groups), *itertools.combinations(factors, 2)]
     missing = dict.fromkeys(all_meetings(factors, together))  # a set with an order
+    read = [operator.itemgetter(*group) for group in together]  # `missing` again by group, in what is quick to ask
+    left = {group: set(itertools.product(*(factors[n] for n in group))) for group in together}
     found, never = [], []
     while missing:
         wanted = next(iter(missing))
@@ -51,10 +54,12 @@ def cover(
                 break
         if not candidates:
             del missing[wanted]
+            left[tuple(name for name, _ in wanted)].discard(tuple(value for _, value in wanted))
             never.append(wanted)
             continue
-        best = max(candidates, key=lambda case: sum(m in missing for m in meetings_of(case, together)))
-        for meeting in meetings_of(best, together):
+        best = max(candidates, key=lambda case: sum(get(case) in left[g] for get, g in zip(read, together)))
+        for meeting, get, group in zip(meetings_of(best, together), read, together):
             missing.pop(meeting, None)
+            left[group].discard(get(best))
         found.append(best)
     return found, never

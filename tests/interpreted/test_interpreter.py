@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from farm.child import interpreter
+from farm.child import interpreter, interpreter_types
 from farm.child.interpreter import OutOfBounds, to_bfloat16, to_float32
 
 
@@ -64,6 +66,13 @@ def arithmetic(X, Z, OUT, DOT, scale, BLOCK: tl.constexpr):
     tl.store(DOT + cols[:, None] * BLOCK + cols[None, :], tl.dot(x[:, None] * z[None, :], x[:, None] * z[None, :]))
 
 
+@triton.jit
+def both_masks(X, Y, n, BLOCK: tl.constexpr):
+    cols = tl.arange(0, BLOCK)
+    some = (cols < 2) | ((cols >= 5) & (n > 3))  # a scalar comparison beside a tile's
+    tl.store(Y + cols, tl.load(X + cols, mask=some, other=-1.0), mask=some | (n < 3))
+
+
 @triton.autotune(configs=[triton.Config({"BLOCK": 8}), triton.Config({"BLOCK": 16})], key=["n"])
 @triton.jit
 def tuned(X, Y, n, BLOCK: tl.constexpr):
@@ -73,6 +82,13 @@ def tuned(X, Y, n, BLOCK: tl.constexpr):
 
 def bits(x: torch.Tensor) -> np.ndarray:
     return x.view(torch.int16).numpy().view(np.uint16)
+
+
+def test_a_comparison_of_scalars_is_a_mask():
+    for n, want in ((4, [0, 1, 9, 9, 9, 5, 6, 7]), (2, [0, 1, -1, -1, -1, -1, -1, -1])):
+        y = torch.full((8,), 9.0)
+        both_masks[(1,)](torch.arange(8.0), y, n, 8)
+        assert y.tolist() == want
 
 
 def test_every_bfloat16_survives_the_way_there_and_back():
@@ -186,3 +202,69 @@ def test_tensors_are_noted_by_a_triton_without_descriptors(monkeypatch):
     assert [(end - begin, name) for begin, end, name in interpreter._regions] == [
         (16, "x (float32 [4])"), (6, "bits (int8 [2, 3])")
     ]  # fmt: skip
+
+
+@triton.jit
+def shapes(X, W, OUT, SUM, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Rows against columns, scalars against blocks, pointers of both, expanded, reshaped, summed, compared, cast."""
+    row, col = tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    at = X + row[:, None] * BLOCK + col[None, :]
+    x = tl.load(at, mask=(row[:, None] < n) & (col < BLOCK - 1)[None, :], other=0.0)
+    w = tl.load(W + col)[None, :]
+    y = tl.where(x > w, x * w.to(tl.float32), -x) + 1 + tl.full([1, BLOCK], 2, tl.int32)
+    folded = tl.sum(tl.reshape(y.to(tl.float32), [ROWS, 2, BLOCK // 2]), 1)
+    tl.store(OUT + row[:, None] * BLOCK + col[None, :], y.to(OUT.dtype.element_ty))
+    tl.store(SUM + row, tl.sum(folded, 1) + tl.max(tl.trans(y), 0))
+
+
+def test_what_is_worked_out_once_is_what_triton_works_out(monkeypatch):
+    """Of each value that a kernel makes, and of what the kernel gives."""
+
+    def run(dtype: torch.dtype) -> tuple[list[torch.Tensor], list[Any]]:
+        x = torch.linspace(-3, 3, 64).reshape(4, 16).to(dtype)
+        w, out, total = torch.linspace(0, 2, 16).to(dtype), torch.empty(4, 16, dtype=dtype), torch.empty(4)
+        made.clear()
+        shapes[(1,)](x, w, out, total, 3, 4, 16)
+        return [out, total], [*made]
+
+    made: list[Any] = []
+    core = tl.core
+    quick = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        with monkeypatch.context() as patch:
+            patch.setattr(core.tensor, "__init__", noted(core.tensor.__init__, made))
+            quick[dtype] = run(dtype)
+    for owner, name, stock in interpreter_types.stock:
+        assert getattr(owner, name) is not stock
+        monkeypatch.setattr(owner, name, stock)
+    old = not hasattr(interpreter.interp, "interpreter_semantic")  # before triton 3.4
+    names = [name for _, name, _ in interpreter_types.stock]
+    assert (
+        names
+        == ["_get_np_dtype", "_unwrap_if_constexpr", "__init__", "__init__", "broadcast_impl_value"][
+            : 1 if old else None
+        ]
+    )
+    monkeypatch.setattr(core.tensor, "__init__", noted(core.tensor.__init__, made))
+    for dtype, (outputs, values) in quick.items():
+        want, stocks = run(dtype)
+        assert all(torch.equal(a, b) for a, b in zip(outputs, want))
+        assert len(values) > 40 and values == stocks
+
+
+def noted(init: Callable[..., None], made: list[Any]) -> Callable[..., None]:
+    def wrapper(self: Any, handle: Any, type: Any) -> None:
+        init(self, handle, type)
+        of_type = (str(type), str(type.shape) if type.is_block() else "", getattr(type, "numel", None))
+        made.append(
+            (
+                str(self.shape),
+                self.numel.value,
+                str(self.dtype),
+                of_type,
+                sorted(vars(self)),
+                np.shape(getattr(handle, "data", ())),
+            )
+        )
+
+    return wrapper
