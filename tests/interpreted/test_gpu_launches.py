@@ -144,3 +144,32 @@ def test_the_farm_is_told_the_mode_that_served_the_call(mode: str) -> None:
     facts = noted.facts(mode)
     assert facts["mode_resolved"] == chosen.mode and facts["launch"]["kernels"][-1]["kernel"] == "sum_partials"
     assert {r["mode"] for r in facts["launch"]["kernels"] if r["direction"] == "backward"} == {chosen.mode}
+
+
+@pytest.mark.device_sums
+@pytest.mark.parametrize("count, hidden", [(1, 1), (3, 7), (5, 129), (264, 40), (300, 33), (17, 4097)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_partial_sums_are_added_up_as_on_a_device(count: int, hidden: int, dtype: torch.dtype) -> None:
+    """Elsewhere in these tests they are, in fewer and wider programs."""
+    draw = torch.Generator().manual_seed(hidden)
+    partial = torch.randn(count, hidden, generator=draw)
+    got = torch.full((hidden,), float("nan"), dtype=dtype)
+    launches.enable()
+    launch._sum_partials(partial, got, False, "row_packed")
+    (record,) = launches.drain()
+    assert record["grid"] == [-(-hidden // (16 if hidden <= 4096 else 32))]
+    want = partial.double().sum(0)
+    size = partial.double().abs().sum(0)
+    assert (
+        (got.double() - want).abs() <= 1e-6 * size + (0.0 if dtype is torch.float32 else 2.0**-8) * want.abs()
+    ).all()
+
+
+@pytest.mark.device_sums
+@pytest.mark.parametrize("op", OPS)
+def test_a_backward_with_a_devices_sums_is_right(op: str) -> None:
+    launched(op, "backward", 5, 4097, "bfloat16", "auto", cores=4).check()
+
+
+def test_other_tests_sum_in_few_programs() -> None:
+    assert choose.reduction(17, 4097).programs == 3 and choose.reduction(256, 262144).programs <= 64
