@@ -36,8 +36,14 @@ class StoreLike(Protocol):
     def run(self, run_id: str) -> Any: ...
 
 
-def build(store: StoreLike, run_id: str | None = None, out_dir: Path | None = None) -> Path:
-    """Writes the list of runs, and the page of `run_id` (None: of every run that can be read).
+def build(
+    store: StoreLike,
+    run_id: str | None = None,
+    out_dir: Path | None = None,
+    unreadable: Callable[[str, Exception], None] = lambda run_id, error: None,
+) -> Path:
+    """Writes the list of runs, and the page of `run_id` (None: of every run that can be read; `unreadable` is told of
+    each other one, and why).
 
     Returns the path of the run's page, or of the list.  A file appears whole or not at all.
     """
@@ -51,8 +57,10 @@ def build(store: StoreLike, run_id: str | None = None, out_dir: Path | None = No
         else:
             page = out / "index.html"
             for name in [found.id for found in store.runs()]:
-                with suppress(*UNREADABLE):  # the list tells which runs cannot be read
+                try:
                     _build_run(store.run(name), out)
+                except UNREADABLE as error:  # which the list tells too
+                    unreadable(name, error)
         write(out / "index.html", runs_page(run_lines(store), _index_links(out)))
         kept = _kept(out / KEPT)
         write(out / EVIDENCE, evidence_page(proofs(store, kept), _index_links(out)))

@@ -40,6 +40,9 @@ def value_of(cell: Cell, key: str) -> Any:
 def _holds(want: Any, value: Any) -> bool:
     if isinstance(want, list):
         return any(_holds(w, value) for w in want)
+    if isinstance(want, str) and want[:2] == "!=":
+        other = want[2:].strip()
+        return str(value).lower() != other.lower() and value != DTYPE_ALIASES.get(other, other)
     if isinstance(want, str) and want[:1] in "<>":
         sign = want[:2] if want[1:2] == "=" else want[:1]
         limit = float(want[len(sign) :])

@@ -1,19 +1,71 @@
-"""A calibration seen from the supervisor: one order to a child, its steps, one end."""
+"""A calibration seen from the supervisor: an order to a child, its steps, one end.
+
+Where a capture may end or hang the process that makes it (a backend's `TRIAL_CAPTURE`), the calibration is its own
+trial: no cell is at stake in its child.  What fails there is measured again by the policy that cells are then timed by.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farm.actor import supervise
 from farm.child import protocol
 from farm.deadline import Deadline
 
+if TYPE_CHECKING:
+    from farm.actor.children import Children
+
+
+def measure(
+    children: Children,
+    revision: str,
+    order: Mapping[str, Any],
+    say: Callable[..., None],
+    begin: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """`follow` in a child of the device's; after a failure, where the order has the policy `otherwise`, once more by
+    that, and then the answer has the "policy".  `say(kind, **fields)` adds an event; `begin()`: there is a child."""
+    first = _once(children, revision, order, say, begin)
+    policy, lost = order.get("otherwise"), first.pop("lost", False)
+    if "found" in first or not policy or lost:
+        return first
+    was, now = order["policy"]["method"], policy["method"]
+    say("device_waits", reason=f"by {was} it cannot be calibrated ({first['reason']}); once more by {now}",
+        up_to_s=float(order["deadline"]) + RESTART_SECONDS)  # fmt: skip
+    again = _once(children, revision, {**order, "policy": policy}, say, begin)
+    again.pop("lost", None)
+    if "found" not in again:
+        logs = "\n".join(e["log"] for e in (first, again) if e["log"])
+        return {"reason": f"by {was}: {first['reason']}; by {now}: {again['reason']}", "log": logs}
+    note = f"measured by {now}, since by {was} it could not be ({first['reason']})"
+    return {"found": {**again["found"], "notes": [*again["found"]["notes"], note]}, "policy": dict(policy)}
+
+
+#: For the child after one that failed, besides what its order may take.
+RESTART_SECONDS = 180.0
+
+
+def _once(
+    children: Children, revision: str, order: Mapping[str, Any], say: Callable[..., None], begin: Callable[[], None]
+) -> dict[str, Any]:
+    """As `measure`; "lost": there will be no other child either."""
+    try:
+        child = children.child()
+    except supervise.NoChild as reason:
+        return {"reason": f"no child could be started: {reason}", "log": "", "lost": reason.final}
+    children.served = True
+    begin()
+    ended = follow(child, revision, order, lambda text: say("calibrating", step=text))
+    if "found" not in ended:
+        children.replace()
+    return ended
+
 
 def follow(
     child: supervise.Child, revision: str, order: Mapping[str, Any], step: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Order {"policy", "seconds", "deadline"}, tell each step, and say how it ended: {"found"} (see
+    """Order {"policy", "seconds", "deadline"} in seconds, tell each step, and say how it ended: {"found"} (see
     `farm.calibration.procedure`), or {"reason", "log"}, after which the child is not fit for more."""
     ids, deadline = (revision, 0, 1), Deadline(float(order["deadline"]))
     try:

@@ -67,7 +67,7 @@ class DeviceActor:
 
     def submit(self, lease: dict[str, Any]) -> None:
         """Queue a lease: {"id", "attempts": [{"cell", "number", "round", "last", "call", "tolerances", "deadlines"}]},
-        or {"calibrate": {"policy", "seconds", "deadline"}}.
+        or {"calibrate": {"policy", "seconds", "deadline", "otherwise"}}.
 
         `last`: another fault of the device or the farm would be this cell's end.
         """
@@ -366,21 +366,13 @@ class DeviceActor:
     def _calibrate(self, order: dict[str, Any]) -> None:
         """What the device can do at best: exactly one `calibrated` event, with what was `found` or the `reason`."""
         try:
-            child = self._children.child()
-        except supervise.NoChild as reason:
-            self._said.add("calibrated", reason=f"no child could be started: {reason}", log="")
-            return
-        self._children.served = True
-        self._guard.begin()
-        step = lambda text: self._said.add("calibrating", step=text)  # noqa: E731 - an event by another name
-        try:
-            ended = supervised.follow(child, self._config["revision"], order, step)
+            revision = self._config["revision"]
+            ended = supervised.measure(self._children, revision, order, self._said.add, self._guard.begin)
         except Exception as error:  # or nobody would hear of it before the deadline
             what = f"the farm's actor failed ({type(error).__name__}: {error})"
             ended = {"reason": what, "log": traceback.format_exc()}
-        self._said.add("calibrated", **ended, telemetry=self._guard.end())
-        if "found" not in ended:
             self._children.replace()
+        self._said.add("calibrated", **ended, telemetry=self._guard.end())
 
     def _died(self, attempt: dict[str, Any], error: supervise.ChildDied, phase: str) -> None:
         """A crash is the kernel's, but SIGKILL is first taken for somebody else's (an operator, the OOM killer), and

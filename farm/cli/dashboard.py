@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from farm.cli import common
+from farm.cli.text import printable
 from farm.errors import UsageError
 
 
@@ -21,7 +23,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     build = actions.add_parser(
         "build",
         help="write the pages",
-        description="Writes every run's page, the list of runs, and what all of them prove.",
+        description="Writes every run's page, the list of runs, and what all of them prove.  Exit code 3 where a run "
+        "cannot be read; the other pages are written.",
         epilog="example: farm dashboard build last",
     )
     build.add_argument("run", nargs="?", metavar="RUN", help="only this run's page (an id, its beginning, or `last`)")
@@ -54,5 +57,12 @@ def run(args: argparse.Namespace) -> int:
     if found:
         with common.readable(found):
             _ = found.head, found.rows
-    print(build(store, found.id if found else None))
-    return 0
+    damaged: list[str] = []
+
+    def told(run_id: str, error: Exception) -> None:
+        damaged.append(run_id)
+        why = str(error) or type(error).__name__
+        print(f"farm dashboard: {printable(f'run {run_id} cannot be read ({why})')}; it has no page", file=sys.stderr)
+
+    print(build(store, found.id if found else None, unreadable=told))
+    return 3 if damaged else 0

@@ -37,6 +37,12 @@ def policy_of(backend: str) -> dict[str, Any]:
     return Timing(method=backends.usable(backend).DEFAULT_TIMING, **POLICY).to_dict()
 
 
+def otherwise_of(backend: str) -> dict[str, Any] | None:
+    """By what a device is measured where a capture ends or hangs its process; None where that is not to be feared."""
+    tried = backends.trial_capture(backend) and policy_of(backend)["method"] == "rotating_graph"
+    return Timing(method="events", **POLICY).to_dict() if tried else None
+
+
 def calibrate(
     slots: Sequence[Slot], cluster: Cluster, seconds: float, revision: str, tell: Callable[[str, str], None]
 ) -> list[Calibrated]:
@@ -58,6 +64,7 @@ def calibrate(
                     mine.up = said
                     tell(device, f"{said['name']}, ready")
                     order = {"policy": mine.policy, "seconds": seconds, "deadline": limit}
+                    order["otherwise"] = otherwise_of(mine.slot.backend)
                     cluster.grant(device, {"id": 0, "attempts": [], "calibrate": order})
                 elif kind == "device_waits":
                     deadline = Deadline(deadline.remaining + float(said["up_to_s"]))
@@ -66,6 +73,7 @@ def calibrate(
                     tell(device, said["step"])
                 elif kind in ("calibrated", "device_down"):
                     mine.found, mine.telemetry = said.get("found"), said.get("telemetry")
+                    mine.policy = said.get("policy") or mine.policy
                     mine.reason, mine.log = said.get("reason", ""), said.get("log", "")
                     open_devices.discard(device)
         for device in open_devices:

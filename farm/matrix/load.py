@@ -22,6 +22,7 @@ from .document import Node, override, parse, read, show, suggest
 from .model import DEFAULT_DEADLINES, MAX_CELLS, METHODS, Matrix, MatrixInfo, Tolerance, View, untimed
 from .registry import ProviderInfo, builtin_providers, extras_for
 from .rules import Kind, Rule, kinds, lookup, parse_rule
+from .script import read_script
 from .targets import astray
 
 KEYS = ("name", "op", "axes", "providers", "backends", "targets", "quiet", "exclude", "timing", "require", "deadlines",
@@ -136,7 +137,7 @@ class _Reader:
             op=contract.op,
             require=self._require(given.get("require")),
             deadlines=_deadlines(given.get("deadlines")),
-            sim=given["sim"].plain() if "sim" in given and given["sim"].mapping("time_us: 10") else {},
+            sim=read_script(given.get("sim"), known),
             tolerances=_tolerances(given.get("tolerances"), known),
             targets=targets,
             quiet=_quiet(given.get("quiet")),

@@ -15,6 +15,7 @@ from kernels.contract import Contract, Parameter
 from .axes import MAX_SEED
 from .model import CACHES, DEFAULT_DEADLINES, METHODS
 from .registry import ProviderInfo, builtin_providers
+from .script import SCRIPT, TELEMETRY
 
 _JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
@@ -88,7 +89,7 @@ def json_schema(
                     for phase, seconds in DEFAULT_DEADLINES.items()
                 },
             ),
-            "sim": _said("The script of fake devices, kept as it is.", type="object"),
+            "sim": _script(),
             "tolerances": _tolerances(),
         },
         "$defs": {
@@ -238,3 +239,21 @@ def _parameter(p: Parameter) -> dict[str, Any]:
     if p.default is None and "type" in out:
         out["type"] = [out["type"], "null"]
     return _said(f"Default {p.default!r}.", **out)
+
+
+def _script() -> dict[str, Any]:
+    script = {name: _said(f"Must be {kind}.") for name, kind in SCRIPT.items()}
+    script["telemetry"] = _closed(
+        "What the fake says of itself.", {n: _said(f"Must be {TELEMETRY[n]}.") for n in TELEMETRY}
+    )
+    rule = {"when": _said("The cells, as in exclude.", type="object", minProperties=1), **script}
+    rules = _said("Of all that match, the later over the earlier.", type="array", minItems=1)
+    found = {
+        "default": _closed("What every cell plays.", script),
+        "rules": {**rules, "items": _closed("A rule.", rule)},
+    }
+    return {**_closed("The script of fake devices.", found), "minProperties": 1}
+
+
+def _closed(text: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    return _said(text, type="object", additionalProperties=False, properties=dict(properties))

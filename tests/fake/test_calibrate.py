@@ -22,6 +22,7 @@ from farm.child import protocol
 from farm.child.calibrate import calibrate as in_child
 from farm.cli import calibrate as command
 from farm.cli import main
+from farm.coordinator import calibrate as coordinator
 from farm.coordinator.clusters import Slot
 from farm.guard import locks
 from farm.store import Store
@@ -283,6 +284,79 @@ def test_a_child_that_calibrates_is_followed_to_its_end() -> None:
     child = FakeChild(protocol.Phase(*IDS, "floors"), protocol.Calibrated(*IDS, {"curve": []}))
     assert supervised.follow(child, "abc", ORDER, steps.append) == {"found": {"curve": []}}  # type: ignore[arg-type]
     assert steps == ["floors"] and child.heard == [protocol.Calibrate(*IDS, {"method": "host"}, 3.0)]
+
+
+class FakeChildren:
+    """The children of a device, in the order in which they are asked for; an exception is raised."""
+
+    def __init__(self, *children: Any):
+        self.left, self.replaced, self.served = [*children], 0, False
+
+    def child(self) -> Any:
+        child = self.left.pop(0)
+        if isinstance(child, Exception):
+            raise child
+        return child
+
+    def replace(self) -> None:
+        self.replaced += 1
+
+
+GRAPHS = {"policy": {"method": "rotating_graph"}, "seconds": 3, "deadline": 7, "otherwise": {"method": "events"}}
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [
+        (supervise.ChildDied(-6), "its process ended with signal 6 (SIGABRT)"),
+        (supervise.ChildTimedOut(), "it took more than 7 s"),
+        (protocol.Failed(*IDS, "crashed", "device", "RuntimeError: no capture", "trace"), "RuntimeError: no capture"),
+    ],
+)
+def test_a_capture_that_ends_the_process_costs_no_calibration(first: Any, why: str) -> None:
+    other = FakeChild(protocol.Calibrated(*IDS, {"curve": [], "notes": ["n"]}))
+    children, said, begun = FakeChildren(FakeChild(first), other), [], []  # type: ignore[var-annotated]
+    ended = supervised.measure(
+        children, "abc", GRAPHS, lambda kind, **fields: said.append((kind, fields)), lambda: begun.append(1)
+    )  # type: ignore[arg-type]
+    note = f"measured by events, since by rotating_graph it could not be ({why})"
+    assert ended == {"found": {"curve": [], "notes": ["n", note]}, "policy": {"method": "events"}}
+    assert other.heard == [protocol.Calibrate(*IDS, {"method": "events"}, 3.0)] and children.replaced == 1
+    ((kind, fields),) = said
+    assert kind == "device_waits" and fields["up_to_s"] > 7 and why in fields["reason"] and len(begun) == 2
+
+
+def test_a_calibration_is_measured_otherwise_once_and_only_where_that_may_help() -> None:
+    def measure(order: dict[str, Any], *children: Any) -> tuple[dict[str, Any], FakeChildren]:
+        fakes = FakeChildren(*children)
+        return supervised.measure(fakes, "abc", order, lambda kind, **fields: None), fakes  # type: ignore[arg-type]
+
+    dies = lambda: FakeChild(supervise.ChildDied(-6))  # noqa: E731
+    ended, fakes = measure(GRAPHS, dies(), dies(), dies())
+    died = "its process ended with signal 6 (SIGABRT)"
+    assert ended["reason"] == f"by rotating_graph: {died}; by events: {died}" and len(fakes.left) == 1
+    ended, fakes = measure({**GRAPHS, "otherwise": None}, dies(), dies())
+    assert ended == {"reason": died, "log": "last words"} and len(fakes.left) == 1
+    ended, fakes = measure(GRAPHS, supervise.NoChild("gone", final=True), dies())
+    assert ended == {"reason": "no child could be started: gone", "log": ""} and len(fakes.left) == 1
+    ended, _ = measure(GRAPHS, FakeChild(protocol.Calibrated(*IDS, {"curve": []})))
+    assert ended == {"found": {"curve": []}}
+
+
+def test_what_is_measured_otherwise_is_kept_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only for backends whose captures are tried first; the record has the policy that measured."""
+    from farm.calibration import procedure
+
+    assert [b for b in ("cuda", "rocm", "ascend", "sim") if coordinator.otherwise_of(b)] == ["rocm"]
+    policy = coordinator.otherwise_of("rocm")
+    assert policy is not None and policy["method"] == "events" and policy["max_samples"] == 40
+    found = procedure.calibrate(ScriptedDevice(), 5)
+    waits = {"event": "device_waits", "reason": "once more", "up_to_s": 9}
+    cluster = FakeCluster({"sim:0": [waits, {"event": "calibrated", "found": found, "policy": policy}]})
+    monkeypatch.setattr(command, "InlineCluster", lambda *a: cluster)
+    assert calibrate(tmp_path, "--seconds", "5") == 0
+    ((kept,), _) = Store(tmp_path).calibrations()
+    assert kept.policy == policy
 
 
 def test_in_the_child_every_end_is_a_message() -> None:

@@ -171,7 +171,17 @@ RIGHT = [
     {"providers": {"torch": {}, "farm": {"mode": "auto"}}},
     {"axes": {"shape": [{"rows": [1, 2], "hidden": 1, "tag": "t"}], "dtype": [{"x": "bf16", "weight": "fp32"}]}},
     {"exclude": [{"hidden": "<=64", "provider": ["torch"], "reason": "why"}]},
-    {"sim": {"anything": [1, "x", {"y": 2.5}]}, "require": ["sim"], "deadlines": {"timing": 5}},
+    {
+        "sim": {
+            "default": {"time_us": 10, "telemetry": {"power_w": 7, "throttle": ["thermal"], "xid": [79]}},
+            "rules": [
+                {"when": {"hidden": ">64", "dtype": ["bf16"]}, "hang": "timing", "lie": True},
+                {"status": "out_of_memory", "until_attempt": 2, "cold": True, "reason": "r"},
+            ],
+        },
+        "require": ["sim"],
+        "deadlines": {"timing": 5},
+    },
 ]
 
 

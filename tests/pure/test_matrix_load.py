@@ -259,12 +259,14 @@ def test_the_providers_of_the_farm_say_what_a_matrix_needs() -> None:
 
 
 def test_what_a_matrix_keeps(tmp_path: Path) -> None:
-    text = BASE + "require: [cuda, sim]\ndeadlines: {check: 90}\nsim: {time_us: 10, cells: [{hang: true}, 2.5, x]}\n"
+    script = "{default: {time_us: 10}, rules: [{when: {hidden: 64}, hang: true, error: 2.5}]}"
+    text = BASE + f"require: [cuda, sim]\ndeadlines: {{check: 90}}\nsim: {script}\n"
     (matrix,) = load_text(tmp_path, text)
     assert (matrix.name, matrix.op, matrix.path) == ("m", "norm", str(tmp_path / "m.yaml"))
     assert matrix.require == ("cuda", "sim")
     assert matrix.deadlines == {**DEFAULT_DEADLINES, "check": 90.0}
-    assert matrix.sim == {"time_us": 10, "cells": [{"hang": True}, 2.5, "x"]}
+    rules = [{"when": {"hidden": 64}, "hang": True, "error": 2.5}]
+    assert matrix.sim == {"default": {"time_us": 10}, "rules": rules}
     assert len(matrix.sha256) == 64
     assert default_backends([matrix]) == ["cuda", "sim"]
     assert default_backends(load_text(tmp_path, BASE)) == ["cpu"]

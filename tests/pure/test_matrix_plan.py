@@ -201,7 +201,7 @@ def test_a_file_named_twice_is_one(tmp_path: Path) -> None:
 
 
 def test_a_plan_survives_json(tmp_path: Path) -> None:
-    text = RICH + "sim: {time_us: 3}\nrequire: [cuda]\ntolerances:\n" + (
+    text = RICH + "sim: {default: {time_us: 3}}\nrequire: [cuda]\ntolerances:\n" + (
         '  - {match: {hidden: ">64", dtype: [fp16, bf16]}, output: y, metric: rel_l2, limit: 1, reason: r, '
         "date: 2026-01-01}\n"
     )  # fmt: skip

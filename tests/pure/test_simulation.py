@@ -37,6 +37,11 @@ CELL = Cell(
         ({"casting": "gemma"}, True),
         ({"rows": 4, "family": "mixed", "mode": "auto"}, True),
         ({"nonsense": 1}, False),
+        ({"hidden": "!=4096"}, False),
+        ({"hidden": "!=4097"}, True),
+        ({"dtype": "!= bf16"}, False),
+        ({"dtype": "!=fp32"}, True),
+        ({"weight": "!=true"}, False),
     ],
 )
 def test_rules(when: dict[str, Any], holds: bool) -> None:
