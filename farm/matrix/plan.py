@@ -176,28 +176,36 @@ def _counts(cells: Sequence[Cell], place: Callable[[Cell], str], places: Sequenc
 
 
 #: Seconds that a cell costs besides its work: start, messages, journal, judging a small output.
-_FIXED = {"cuda": 0.1, "rocm": 0.1, "ascend": 0.2, "cpu": 0.05, "sim": 0.01}
-_PROGRAM = 0.7e-3  # one Triton program of a norm in the interpreter, measured on a 2-core x86 machine
+_FIXED = {"cuda": 0.1, "rocm": 0.1, "ascend": 0.2, "cpu": 0.01, "sim": 0.01}
 _ELEMENT = 15e-9  # making, referencing and comparing one element in float64 on one core
 _PASSES = {"forward": 1, "no-grad-forward": 1, "backward": 3, "full": 3}  # a backward runs a forward first
+#: On `cpu` an element is also computed there, and by an interpreted kernel twice (the second run has to give the same
+#: bits).  Measured on two x86 cores (docs/facts.md): both runs of a norm's row, of each of its elements, and of each
+#: program that adds up 32 columns of dw.
+_CPU_ELEMENT = 33e-9
+_ROW, _COLUMN, _SUM = 2e-3, 0.2e-6, 0.9e-3
+_PACKED, _PACKED_ROWS = 1024, 8  # narrower rows share a program, about so many
 
 
 def estimate_seconds(cell: Cell) -> float:
     """About how long one device holds `cell`, in seconds: for leases and for `farm plan`; no promise.
 
     Fixed cost, plus host work per element of the largest tensor, plus on `cpu`, for our kernels, interpreted
-    programs (one per row), plus the timing budget where it is timed.
+    rows, plus the timing budget where it is timed.
     """
-    sizes = list(cell.dims.values())
-    elements = 1
-    for size in sizes[:2]:
-        elements *= size
+    sizes = [*cell.dims.values(), 1, 1]
+    rows, columns = sizes[:2]
     if cell.backend == "sim":
         return _FIXED["sim"]
-    seconds = _FIXED.get(cell.backend, 0.1) + _ELEMENT * elements * _PASSES.get(cell.operation, 1)
+    passes = _PASSES.get(cell.operation, 1)
     if cell.backend == "cpu":
-        programs = sizes[0] if sizes and cell.provider == "farm" else 0
-        return seconds + _PROGRAM * programs * _PASSES.get(cell.operation, 1)
+        seconds = _FIXED["cpu"] + _CPU_ELEMENT * rows * columns * passes
+        if cell.provider == "farm":
+            programs = rows if columns > _PACKED else rows / _PACKED_ROWS
+            seconds += programs * (_ROW + _COLUMN * columns) * passes
+            seconds += _SUM * columns / 32 if passes > 1 else 0.0
+        return seconds
+    seconds = _FIXED.get(cell.backend, 0.1) + _ELEMENT * rows * columns * passes
     if cell.timing.method != "none":
         seconds += 0.2 * cell.timing.max_seconds  # the stopping rule seldom needs all of it
     return seconds
