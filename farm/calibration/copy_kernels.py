@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
+
 import triton
 import triton.language as tl
-from triton.language.extra import cuda
+
+try:
+    from triton.language.extra.cuda import gdc_wait
+
+    KNOWS_PDL = "_semantic" in inspect.signature(gdc_wait).parameters  # 3.4 has a name that does not work
+except ImportError:
+    KNOWS_PDL = False
+
+if not KNOWS_PDL:  # then it is never asked for, and its branch never compiled
+
+    @triton.jit
+    def gdc_wait():
+        """Only named."""
 
 
 @triton.jit
@@ -25,7 +39,7 @@ def _copy_block(source, target, size, block, BLOCK: tl.constexpr, HINT: tl.const
 def copy_once(source, target, size, BLOCK: tl.constexpr, HINT: tl.constexpr, PDL: tl.constexpr):
     """A program a block of `size` int32 elements."""
     if PDL:
-        cuda.gdc_wait()
+        gdc_wait()
     _copy_block(source, target, size, tl.program_id(0), BLOCK, HINT)
 
 
@@ -33,6 +47,6 @@ def copy_once(source, target, size, BLOCK: tl.constexpr, HINT: tl.constexpr, PDL
 def copy_strided(source, target, size, blocks, BLOCK: tl.constexpr, HINT: tl.constexpr, PDL: tl.constexpr):
     """A fixed grid whose programs walk over `blocks` blocks."""
     if PDL:
-        cuda.gdc_wait()
+        gdc_wait()
     for block in range(tl.program_id(0), blocks, tl.num_programs(0)):
         _copy_block(source, target, size, block, BLOCK, HINT)

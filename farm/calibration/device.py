@@ -23,16 +23,17 @@ def copier(copy: Copy, cores: int, overlaps: bool) -> Callable[[Any], Any]:
     """source (int32, dense) -> a copy of it, by one kernel of this configuration.
 
     `cores`: multiprocessors, for a persistent grid; `overlaps`: whether the device knows programmatic dependent launch
-    (NVIDIA's, from sm_90 on); without it such a configuration is launched like any other.
+    (NVIDIA's, from sm_90 on); without it, or with a Triton that does not, such a configuration is launched like any
+    other.
     """
 
     def function(source: Any) -> Any:
-        from farm.calibration.copy_kernels import copy_once, copy_strided
+        from farm.calibration.copy_kernels import KNOWS_PDL, copy_once, copy_strided
 
         size = source.numel()
         blocks = -(-size // copy.block)
         target = torch.empty_like(source)
-        extra = {"launch_pdl": True} if copy.pdl and overlaps else {}
+        extra = {"launch_pdl": True} if copy.pdl and overlaps and KNOWS_PDL else {}
         common = (copy.block, copy.hint, bool(extra))
         if copy.per_core:
             grid = (min(blocks, copy.per_core * cores),)

@@ -94,11 +94,19 @@ def disassemble(cubin: bytes) -> str:
     return _tool("nvdisasm", cubin, "-c")
 
 
+def _tool_path(name: str) -> str:
+    try:
+        from triton import knobs
+    except ImportError:  # before 3.4
+        from triton.backends.nvidia.compiler import _path_to_binary
+
+        return str(_path_to_binary(name)[0])
+    return str(getattr(knobs.nvidia, name).path)
+
+
 def _tool(name: str, cubin: bytes, *options: str) -> str:
     """What one of the tools that Triton brings says of a cubin."""
-    from triton import knobs
-
-    path = str(getattr(knobs.nvidia, name).path)
+    path = _tool_path(name)
     with tempfile.TemporaryDirectory(prefix="farm-cubin-") as folder:
         file = Path(folder, "kernel.cubin")
         file.write_bytes(cubin)

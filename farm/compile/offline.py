@@ -25,6 +25,10 @@ class Launched(NamedTuple):
     candidates: tuple[str, ...] = ()
 
 
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in text.split(".")[:2])
+
+
 class _Utils:
     """What Triton asks of a vendor's runtime.  Loading a binary gives handles that nobody uses, and 1,024 as the most
     threads of a block, beyond which Triton itself raises OutOfResources."""
@@ -38,8 +42,11 @@ class _Utils:
     def get_device_properties(self, device: int) -> dict[str, int]:
         return self._properties
 
-    def load_binary(self, *binary: Any) -> tuple[int, int, int, int, int]:
-        return 1, 1, 0, 0, 1024
+    def load_binary(self, *binary: Any) -> tuple[int, ...]:
+        import triton
+
+        found = (1, 1, 0, 0, 1024)
+        return found if _version(triton.__version__) >= (3, 4) else found[:4]  # before, the most threads are not asked
 
     def __getattr__(self, name: str) -> Any:
         return lambda *args, **kwargs: None

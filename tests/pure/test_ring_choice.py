@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from kernels.ops.rms_norm import dispatch
-from kernels.ops.rms_norm.gpu import tuned
+from kernels.ops.rms_norm.gpu import choose, tuned
 
 RING = {"mode": "static_persistent", "kernel": "backward_ring", "block": 4096, "num_warps": 16, "per_core": 1}
 OTHER = {"mode": "static_persistent", "kernel": "backward_twice", "num_warps": 16, "per_core": 1}
@@ -153,3 +156,58 @@ def test_a_triton_without_gluon_has_no_ring(monkeypatch: pytest.MonkeyPatch) -> 
         assert not dispatch.can_ring("cuda:90", torch.zeros(4, 64))
     finally:
         dispatch._has_gluon.cache_clear()
+
+
+@pytest.fixture
+def another_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Makes dispatch find another version of Triton, or none ("")."""
+
+    def forget() -> None:
+        dispatch._has_gluon.cache_clear()
+        dispatch._triton.cache_clear()
+
+    def become(version: str) -> None:
+        def found(name: str) -> Any:
+            if name == "triton" and not version:
+                raise ImportError(name)
+            return SimpleNamespace(__version__=version)
+
+        forget()
+        monkeypatch.setattr(dispatch, "import_module", found)
+
+    yield become
+    forget()
+
+
+@pytest.mark.parametrize(
+    ("version", "ring", "split"),
+    [
+        ("3.9.0", False, True),
+        ("3.8.0+git", True, True),
+        ("3.6.0", True, True),
+        ("3.5.1", False, True),
+        ("3.4.0", False, True),
+        ("3.3.1", False, False),
+        ("", False, False),
+    ],
+)
+def test_kernels_that_a_triton_does_not_compile_are_not_chosen(
+    another_triton: Callable[[str], None], version: str, ring: bool, split: bool
+) -> None:
+    another_triton(version)
+    x = torch.zeros(4, 64)
+    assert (dispatch.can_ring("cuda:90", x), dispatch.can_split("cuda:90", x)) == (ring, split)
+
+
+def test_a_choice_is_served_as_the_triton_can() -> None:
+    versions = pytest.importorskip("kernels.ops.rms_norm.gpu.versions")
+    choice = choose.build("backward", {**OTHER, "num_stages": 3}, 64, 32768, 2, 132, "cuda:90")
+    assert choice.num_stages == 3 and dict(choice.options)["pdl"]
+    assert versions.served(choice, (3, 6), True) is choice
+    older = versions.served(choice, (3, 4), False)
+    assert dict(older.options) == {**dict(choice.options), "pdl": False} and older.num_stages == 3
+    oldest = versions.served(choice, (3, 2), False)
+    assert oldest == replace(older, num_stages=1)
+    plain = replace(older, num_stages=1)
+    assert versions.served(plain, (3, 2), False) is plain
+    assert versions.VERSION >= (3, 2)

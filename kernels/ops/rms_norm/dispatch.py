@@ -85,7 +85,7 @@ def are_dense(*tensors: Any) -> bool:
 
 def can_ring(target: str, *tensors: Any) -> bool:
     """Whether the kernels of gpu/ring.py can have these matrices (None counts as one that they can have): on sm_90 or
-    later, compiled by a Triton that has Gluon, which cannot be interpreted; of one dtype; rows and bases at multiples
+    later, compiled by a Triton of RING_TRITONS, and not interpreted; of one dtype; rows and bases at multiples
     of 16 bytes."""
     if not target.startswith("cuda:") or int(target.split(":")[1]) < 90 or not _has_gluon():
         return False
@@ -102,9 +102,12 @@ def _are_aligned(*tensors: Any) -> bool:
 
 def can_split(target: str, *tensors: Any) -> bool:
     """Whether the kernels of gpu/split.py can have these matrices (None counts as one that they can have): on NVIDIA
-    (they compile for AMD, and ran on none), none of them another's storage, as dx is dy's in place, and rows and bases
-    at multiples of 16 bytes: else they are right, but nothing is fetched ahead and they spill."""
-    return target.startswith("cuda:") and are_apart(*tensors) and _are_aligned(*tensors)
+    (they compile for AMD, and ran on none), compiled by Triton SPLIT_TRITON or later, none of them another's storage,
+    as dx is dy's in place, and rows and bases at multiples of 16 bytes: else they are right, but nothing is fetched
+    ahead and they spill."""
+    if not target.startswith("cuda:") or _triton() < SPLIT_TRITON:
+        return False
+    return are_apart(*tensors) and _are_aligned(*tensors)
 
 
 def are_apart(*tensors: Any) -> bool:
@@ -114,13 +117,29 @@ def are_apart(*tensors: Any) -> bool:
     return len(set(given)) == len(given)
 
 
+#: The Tritons whose Gluon compiles gpu/ring.py (2026-11): it is experimental, and 3.5 and 3.9 have other names.  Rings
+#: ran with 3.6 only.
+RING_TRITONS = ((3, 6), (3, 7), (3, 8))
+SPLIT_TRITON = (3, 4)  # the first that compiles both kernels of gpu/split.py; they ran with 3.6 only
+
+
 @cache
 def _has_gluon() -> bool:
     try:
         import_module("kernels.ops.rms_norm.gpu.ring")
-    except Exception:  # Gluon is experimental: whatever another Triton's lacks
+    except Exception:  # whatever another Triton's lacks
         return False
-    return True
+    return _triton() in RING_TRITONS
+
+
+@cache
+def _triton() -> tuple[int, ...]:
+    """The minor version of the Triton that is here; () where there is none."""
+    try:
+        version = str(import_module("triton").__version__)
+    except ImportError:
+        return ()
+    return tuple(int(n) for n in version.split(".")[:2])
 
 
 def machine() -> tuple[str, int]:

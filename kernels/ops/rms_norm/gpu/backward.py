@@ -5,7 +5,6 @@ The formulas, and what is relied on, are told in `__init__.py`; tiles in `tiles.
 
 import triton
 import triton.language as tl
-from triton.language.extra import cuda
 
 from kernels.ops.rms_norm.gpu.tiles import (
     REP_AXIS,
@@ -21,6 +20,7 @@ from kernels.ops.rms_norm.gpu.tiles import (
     _weight_term,
     _zeros,
 )
+from kernels.ops.rms_norm.gpu.versions import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -84,7 +84,7 @@ def backward_rows(
     programs = tl.num_programs(0)
     cols, col_exists = _columns(0, hidden, BLOCK, SPAN, WHOLE)
     if PDL:
-        cuda.gdc_wait()
+        gdc_wait()
     if W is not None and HOLD:
         w = _load_weight(W, cols, col_exists, _over_rows(tl.arange(0, ROWS)), offset, SPREAD, "")
     if DW is not None:
@@ -119,7 +119,7 @@ def backward_rows(
             else:
                 dw += term
     if PDL:
-        cuda.gdc_launch_dependents()
+        gdc_launch_dependents()
     if DW is not None:
         if not FOLD:
             dw = _sum_over_rows(dw)
@@ -161,7 +161,7 @@ def backward_twice(
     program = tl.program_id(0)
     programs = tl.num_programs(0)
     if PDL:
-        cuda.gdc_wait()
+        gdc_wait()
     dw0 = _zeros(1, PART // SPAN, SPAN)
     dw1 = _zeros(1, PART // SPAN, SPAN)
     dw2 = _zeros(1, PART // SPAN, SPAN)
@@ -196,7 +196,7 @@ def backward_twice(
         dw3 += _backward_part(DY, DS, X, W, DX, rstd, mean, first, tile, 3 * PART, hidden, dy_stride, ds_stride,
                               x_stride, offset, ROUND, PART, SPAN, WHOLE, STORE)  # fmt: skip
     if PDL:
-        cuda.gdc_launch_dependents()
+        gdc_launch_dependents()
     if DW is not None:
         mine = DW + tl.cast(program, tl.int64) * hidden
         cols, exist = _columns(0, hidden, PART, SPAN, WHOLE)
@@ -263,7 +263,7 @@ def backward_columns(
         if DW is not None:
             dw += _weight_term(dy, xhat, X.dtype.element_ty, ROUND)
     if PDL:
-        cuda.gdc_launch_dependents()
+        gdc_launch_dependents()
     if DW is not None:
         tl.store(DW + tl.cast(split, tl.int64) * hidden + cols, _sum_over_rows(dw), mask=col_exists)
 
@@ -275,7 +275,7 @@ def sum_partials(P, OUT, count, hidden, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     tile = tl.arange(0, ROWS)[:, None]
     total = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
     if PDL:
-        cuda.gdc_wait()
+        gdc_wait()
     for first in range(0, count, ROWS):
         at = P + tl.cast(first, tl.int64) * hidden + tile * hidden + cols
         total += tl.load(at, mask=(first + tile < count) & (cols < hidden), other=0.0)

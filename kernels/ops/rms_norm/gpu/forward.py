@@ -5,7 +5,6 @@ The formulas, and what is relied on, are told in `__init__.py`; tiles in `tiles.
 
 import triton
 import triton.language as tl
-from triton.language.extra import cuda
 
 from kernels.ops.rms_norm.gpu.tiles import (
     REP_AXIS,
@@ -19,6 +18,7 @@ from kernels.ops.rms_norm.gpu.tiles import (
     _weighted,
     _zeros,
 )
+from kernels.ops.rms_norm.gpu.versions import gdc_wait
 
 
 @triton.jit
@@ -86,7 +86,7 @@ def forward_rows(
 ):  # fmt: skip
     """A tile of whole rows a program: x is read once and stays in registers."""
     if PDL:
-        cuda.gdc_wait()
+        gdc_wait()
     _forward_tile(
         X, R, W, Y, S, RSTD, None, tl.program_id(0), rows, hidden * ALIGN, x_stride * ALIGN, r_stride * ALIGN, eps,
         offset, ROUND, ROWS, BLOCK, SPAN, WHOLE, EVEN, SPREAD, WEIGHT, LOAD, STORE, TAIL,
@@ -104,7 +104,7 @@ def forward_persistent(
     hidden = hidden * ALIGN
     w = None
     if PDL:
-        cuda.gdc_wait()
+        gdc_wait()
     if W is not None:
         cols, col_exists = _columns(0, hidden, BLOCK, SPAN, WHOLE)
         w = _load_weight(W, cols, col_exists, _over_rows(tl.arange(0, ROWS)), offset, SPREAD, "")
@@ -165,7 +165,7 @@ def forward_chunks(
     x_stride = x_stride * ALIGN
     r_stride = r_stride * ALIGN
     if PDL:
-        cuda.gdc_wait()
+        gdc_wait()
     for group in range(tl.program_id(0), _groups(rows, ROWS), tl.num_programs(0)):
         first = tl.cast(group, tl.int64) * ROWS
         tile, row_exists = _rows(first, rows, ROWS, EVEN)

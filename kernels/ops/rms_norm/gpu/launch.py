@@ -14,6 +14,7 @@ from kernels.ops.rms_norm.choice import Choice, divide_up
 from kernels.ops.rms_norm.gpu import backward as backward_kernels
 from kernels.ops.rms_norm.gpu import choose, ring_plan, split, unaligned
 from kernels.ops.rms_norm.gpu import forward as forward_kernels
+from kernels.ops.rms_norm.gpu.versions import served
 
 _FORWARD = {
     "forward_rows": forward_kernels.forward_rows,
@@ -36,6 +37,7 @@ def forward(
     rstd: torch.Tensor | None,
 ) -> None:
     """Fill y, and where they are given `total` (x + residual) and rstd; shapes as in kernels.ops.rms_norm.function."""
+    choice = served(choice)
     if dict(choice.options)["kernel"] == "forward_ring":
         _forward_ring(choice, x, residual, weight, eps, offset, rounds, y, total, rstd)
         return
@@ -92,6 +94,7 @@ def backward(
 ) -> None:
     """Fill dx and, where it is given, dw; dx may be dy's storage, but for `backward_split`, which raises ValueError."""
     rows, hidden = x.shape
+    choice = served(choice)
     options = dict(choice.options)
     align, (units, *strides) = _units(hidden, dy.stride(0), 0 if dsum is None else dsum.stride(0), x.stride(0))
     even = rows % choice.rows == 0

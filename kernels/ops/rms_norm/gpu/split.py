@@ -21,9 +21,9 @@ threads of a block, at least PARTS.  SPIN asks in PTX; without it a loop around 
 
 import triton
 import triton.language as tl
-from triton.language.extra import cuda
 
 from kernels.ops.rms_norm.gpu.tiles import _weight_term, _weighted
+from kernels.ops.rms_norm.gpu.versions import gdc_launch_dependents, gdc_wait
 
 #: $0: the word at $1, asked for up to $2 times until it is not 0; 0 where $2 is 0.
 _ASK = tl.constexpr("""{
@@ -163,7 +163,7 @@ def forward_split(
     part = tl.program_id(0) % PARTS
     cols, exist = _part(part, hidden, WIDTH, BLOCK, WHOLE)
     if PDL:  # also for what cleared SLOTS
-        cuda.gdc_wait()
+        gdc_wait()
     x = _taken(X, R, row, cols, exist, x_stride, r_stride, LOAD)
     _publish(SLOTS + row * PARTS + part, _squares(x), part >= 0)
     if S is not None:
@@ -258,7 +258,7 @@ def backward_split(
     group = tl.program_id(0) // PARTS
     cols, exist = _part(part, hidden, WIDTH, BLOCK, WHOLE)
     if PDL:  # also for what cleared SLOTS
-        cuda.gdc_wait()
+        gdc_wait()
     w = _weight(W, cols, exist)
     if W is not None:
         w = _packed(w, hidden, SPIN)
@@ -310,6 +310,6 @@ def backward_split(
             if DW is not None:
                 dw += dw_row
     if PDL:
-        cuda.gdc_launch_dependents()
+        gdc_launch_dependents()
     if DW is not None:
         tl.store(DW + tl.cast(group, tl.int64) * hidden + cols, dw, mask=exist)

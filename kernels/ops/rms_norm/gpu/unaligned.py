@@ -21,7 +21,6 @@ these:
 
 import triton
 import triton.language as tl
-from triton.language.extra import cuda
 
 from kernels.ops.rms_norm.gpu.tiles import (
     _columns,
@@ -34,6 +33,7 @@ from kernels.ops.rms_norm.gpu.tiles import (
     _weighted,
     _zeros,
 )
+from kernels.ops.rms_norm.gpu.versions import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -176,7 +176,7 @@ def forward_unaligned(
     inner = steps + cols
     edge_inner = steps + edge_cols
     if PDL:
-        cuda.gdc_wait()
+        gdc_wait()
     if W is not None and WEIGHT == "first":
         w = _load_weight(W + head, cols, col_exists, steps, offset, SPREAD, "")
         edge_w = _load_weight(W, edge_cols, edge_exists, steps, offset, False, "")
@@ -254,7 +254,7 @@ def backward_unaligned(
     inner = steps + cols
     edge_inner = steps + edge_cols
     if PDL:
-        cuda.gdc_wait()
+        gdc_wait()
     if W is not None and HOLD:
         w = _load_weight(W + head, cols, col_exists, steps, offset, SPREAD, "")
         edge_w = _load_weight(W, edge_cols, edge_exists, steps, offset, False, "")
@@ -323,7 +323,7 @@ def backward_unaligned(
                 dw += term
                 edge_dw += edge_term
     if PDL:
-        cuda.gdc_launch_dependents()
+        gdc_launch_dependents()
     if DW is not None:
         if not FOLD:
             dw = _sum_over_rows(dw)
