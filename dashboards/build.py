@@ -58,9 +58,12 @@ def build(
             page = out / "index.html"
             for name in [found.id for found in store.runs()]:
                 try:
-                    _build_run(store.run(name), out)
+                    run = store.run(name)
+                    text = run_page(run, run_links(run, out))
                 except UNREADABLE as error:  # which the list tells too
                     unreadable(name, error)
+                else:
+                    write(out / page_name(run.id), text)
         write(out / "index.html", runs_page(run_lines(store), _index_links(out)))
         kept = _kept(out / KEPT)
         write(out / EVIDENCE, evidence_page(proofs(store, kept), _index_links(out)))

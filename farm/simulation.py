@@ -16,35 +16,33 @@ from collections.abc import Mapping
 from typing import Any
 
 from farm.cell import DTYPE_ALIASES, Cell
-from farm.targets import pattern_of
+from farm.matrix.rules import Condition, lookup, split_comparison
 
 
 def script_for(section: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
     """The script of one cell."""
     script = dict(section.get("default", {}))
+    value_of = lookup(cell)
     for rule in section.get("rules", []):
-        if all(_holds(want, value_of(cell, key)) for key, want in rule.get("when", {}).items()):
+        if all(_holds(key, want, value_of(key)) for key, want in rule.get("when", {}).items()):
             script.update({k: v for k, v in rule.items() if k != "when"})
     return script
 
 
-def value_of(cell: Cell, key: str) -> Any:
-    """A cell's value by the name that a matrix uses for it."""
-    if key == "target":
-        return pattern_of(cell.target)
-    if key in cell.dims:
-        return cell.dims[key]
-    return cell.params[key] if key in cell.params else getattr(cell, key, None)
-
-
-def _holds(want: Any, value: Any) -> bool:
+def _holds(key: str, want: Any, value: Any) -> bool:
+    """Whether a condition as it stands in the file holds for a cell's value: as in `exclude`, whose own parser has read
+    it before."""
     if isinstance(want, list):
-        return any(_holds(w, value) for w in want)
-    if isinstance(want, str) and want[:2] == "!=":
-        other = want[2:].strip()
-        return str(value).lower() != other.lower() and value != DTYPE_ALIASES.get(other, other)
-    if isinstance(want, str) and want[:1] in "<>":
-        sign = want[:2] if want[1:2] == "=" else want[:1]
-        limit = float(want[len(sign) :])
-        return {"<": value < limit, "<=": value <= limit, ">": value > limit, ">=": value >= limit}[sign]
-    return DTYPE_ALIASES.get(want, want) == value if isinstance(want, str) else bool(want == value)
+        return any(_holds(key, w, value) for w in want)
+    sign, text = split_comparison(want)
+    literal = _like(text, value) if sign else want
+    if key == "dtype" or key.endswith("_dtype"):
+        literal = DTYPE_ALIASES.get(literal, literal)
+    return Condition(key, sign or "in", (literal,)).holds(value)
+
+
+def _like(text: str, value: Any) -> Any:
+    """What is written behind an operator, as what it is compared with is."""
+    if isinstance(value, bool):
+        return text.lower() == "true"
+    return float(text) if isinstance(value, (int, float)) else text

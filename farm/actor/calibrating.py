@@ -1,11 +1,13 @@
 """A calibration seen from the supervisor: an order to a child, its steps, one end.
 
 Where a capture may end or hang the process that makes it (a backend's `TRIAL_CAPTURE`), the calibration is its own
-trial: no cell is at stake in its child.  What fails there is measured again by the policy that cells are then timed by.
+trial: no cell is at stake in its child.  A device where that ends the process, hangs or raises is measured again by the
+method that times the cells of which no graph can be captured.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +29,14 @@ def measure(
     """`follow` in a child of the device's; after a failure, where the order has the policy `otherwise`, once more by
     that, and then the answer has the "policy".  `say(kind, **fields)` adds an event; `begin()`: there is a child."""
     first = _once(children, revision, order, say, begin)
-    policy, lost = order.get("otherwise"), first.pop("lost", False)
-    if "found" in first or not policy or lost:
+    policy = order.get("otherwise")
+    if not first.pop("capture", False) or not policy:
         return first
     was, now = order["policy"]["method"], policy["method"]
     say("device_waits", reason=f"by {was} it cannot be calibrated ({first['reason']}); once more by {now}",
         up_to_s=float(order["deadline"]) + RESTART_SECONDS)  # fmt: skip
     again = _once(children, revision, {**order, "policy": policy}, say, begin)
-    again.pop("lost", None)
+    again.pop("capture", None)
     if "found" not in again:
         logs = "\n".join(e["log"] for e in (first, again) if e["log"])
         return {"reason": f"by {was}: {first['reason']}; by {now}: {again['reason']}", "log": logs}
@@ -49,11 +51,10 @@ RESTART_SECONDS = 180.0
 def _once(
     children: Children, revision: str, order: Mapping[str, Any], say: Callable[..., None], begin: Callable[[], None]
 ) -> dict[str, Any]:
-    """As `measure`; "lost": there will be no other child either."""
     try:
         child = children.child()
     except supervise.NoChild as reason:
-        return {"reason": f"no child could be started: {reason}", "log": "", "lost": reason.final}
+        return {"reason": f"no child could be started: {reason}", "log": ""}
     children.served = True
     begin()
     ended = follow(child, revision, order, lambda text: say("calibrating", step=text))
@@ -66,7 +67,8 @@ def follow(
     child: supervise.Child, revision: str, order: Mapping[str, Any], step: Callable[[str], None]
 ) -> dict[str, Any]:
     """Order {"policy", "seconds", "deadline"} in seconds, tell each step, and say how it ended: {"found"} (see
-    `farm.calibration.procedure`), or {"reason", "log"}, after which the child is not fit for more."""
+    `farm.calibration.procedure`), or {"reason", "log"}, after which the child is not fit for more; with "capture" where
+    what failed may have been one: not who was killed by somebody else, nor who had no memory or cannot measure."""
     ids, deadline = (revision, 0, 1), Deadline(float(order["deadline"]))
     try:
         child.send(protocol.Calibrate(*ids, dict(order["policy"]), float(order["seconds"])))
@@ -77,13 +79,15 @@ def follow(
             elif isinstance(said, protocol.Calibrated):
                 return {"found": said.found}
             elif isinstance(said, protocol.Failed):
-                return {"reason": said.reason, "log": said.trace}
+                capture = said.status == "crashed" and "OutOfMemory" not in said.reason
+                return {"reason": said.reason, "log": said.trace, **({"capture": True} if capture else {})}
             else:
                 raise supervise.ChildLied(f"wrote a message that answers nothing: {said!r:.200}")
     except supervise.ChildTimedOut:
         child.show_stacks()
-        return {"reason": f"it took more than {deadline.seconds:g} s", "log": child.log_tail()}
+        return {"reason": f"it took more than {deadline.seconds:g} s", "log": child.log_tail(), "capture": True}
     except supervise.ChildDied as error:
-        return {"reason": f"its process ended with {error}", "log": child.log_tail()}
+        ended = {"reason": f"its process ended with {error}", "log": child.log_tail()}
+        return ended if error.code in (-signal.SIGKILL, -signal.SIGTERM) else {**ended, "capture": True}
     except supervise.ChildLied as error:
         return {"reason": f"its process {error}", "log": child.log_tail()}

@@ -100,6 +100,11 @@ def trial_capture(name: str) -> bool:
     return bool(getattr(get(name), "TRIAL_CAPTURE", False))
 
 
+def fallback_timing(name: str) -> str:
+    """The method that times what cannot be captured in a graph on the backend's devices."""
+    return str(getattr(get(name), "FALLBACK_TIMING", "events"))
+
+
 def usable(name: str) -> ModuleType:
     """The backend's module, refusing one that this version knows but cannot run yet."""
     module = get(name)

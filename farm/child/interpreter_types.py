@@ -15,8 +15,8 @@ stock: list[tuple[Any, str, Any]] = []  # what was there before: owner, name, fu
 
 
 def install(core: Any, interp: Any) -> None:
-    """Patch `triton.language.core` and `triton.runtime.interpreter`.  A Triton before 3.4 is left as it is: older
-    ones keep shapes in lists, which must not be shared."""
+    """Patch `triton.language.core` and `triton.runtime.interpreter`.  Before Triton 3.4 operations are functions, not
+    methods of one object, and shapes may be lists, which must not be shared: there only the table of dtypes is kept."""
     _replace(interp, "_get_np_dtype", storage_of(interp._get_np_dtype))
     if not hasattr(core, "tuple") or not hasattr(interp, "interpreter_semantic"):
         return

@@ -40,7 +40,7 @@ def policy_of(backend: str) -> dict[str, Any]:
 def otherwise_of(backend: str) -> dict[str, Any] | None:
     """By what a device is measured where a capture ends or hangs its process; None where that is not to be feared."""
     tried = backends.trial_capture(backend) and policy_of(backend)["method"] == "rotating_graph"
-    return Timing(method="events", **POLICY).to_dict() if tried else None
+    return Timing(method=backends.fallback_timing(backend), **POLICY).to_dict() if tried else None
 
 
 def calibrate(
@@ -49,15 +49,17 @@ def calibrate(
     """Measure every device within about `seconds`; `tell(device, text)` hears what goes on.  Closes the cluster."""
     out = {slot.device: Calibrated(slot, policy=policy_of(slot.backend)) for slot in slots}
     limit = 3 * seconds + 120.0  # twice the budget is the procedure's own bound, and kernels must be compiled
-    open_devices = set(out)
-    deadline = Deadline(float(DEFAULT_DEADLINES["spawn"]) + 60.0 + limit + 30.0)
+    start = float(DEFAULT_DEADLINES["spawn"]) + 60.0 + limit + 30.0
+    waiting = {device: Deadline(start) for device in out}
     try:
         for slot in slots:
             cluster.start(slot, _config(slot, revision))
-        while open_devices and not deadline.expired:
+        while waiting:
+            for device in [d for d, deadline in waiting.items() if deadline.expired]:
+                out[device].reason = f"it did not answer within {waiting.pop(device).seconds:g} s"
             for said in cluster.events(TICK_SECONDS):
                 device, kind = said["device"], said["event"]
-                if device not in open_devices:
+                if device not in waiting:
                     continue
                 mine = out[device]
                 if kind == "device_up":
@@ -67,7 +69,7 @@ def calibrate(
                     order["otherwise"] = otherwise_of(mine.slot.backend)
                     cluster.grant(device, {"id": 0, "attempts": [], "calibrate": order})
                 elif kind == "device_waits":
-                    deadline = Deadline(deadline.remaining + float(said["up_to_s"]))
+                    waiting[device] = Deadline(waiting[device].remaining + float(said["up_to_s"]))
                     tell(device, said["reason"])
                 elif kind == "calibrating":
                     tell(device, said["step"])
@@ -75,9 +77,7 @@ def calibrate(
                     mine.found, mine.telemetry = said.get("found"), said.get("telemetry")
                     mine.policy = said.get("policy") or mine.policy
                     mine.reason, mine.log = said.get("reason", ""), said.get("log", "")
-                    open_devices.discard(device)
-        for device in open_devices:
-            out[device].reason = f"it did not answer within {deadline.seconds:g} s"
+                    del waiting[device]
     finally:
         cluster.close()
     return list(out.values())

@@ -105,8 +105,8 @@ class Fleet:
     def _find_roof(self, said: Mapping[str, Any]) -> None:
         """Choose the device's calibration, and keep in the journal what it says: the store's may be deleted."""
         known = set(self._roofs.used())
-        choice, told = self._roofs.device_up(said["device"], said["backend"], said, datetime.now(timezone.utc))
-        if choice:
+        _, told = self._roofs.device_up(said["device"], said["backend"], said, datetime.now(timezone.utc))
+        for choice in reversed(self._roofs.serving(said["device"])):  # the last one told is the device's
             kept = {"device": said["device"], "choice": choice.to_dict()}
             if choice.calibration.id not in known:
                 kept["calibration"] = self._roofs.used()[choice.calibration.id]

@@ -82,7 +82,7 @@ class _Coordinator:
         self.cells = list(request.plan.cells)
         self.before = request.finished or Before()
         self.announced: set[str] = set()  # keys of references that a judge was asked to make ahead
-        self.roofs = Roofs(request.calibrations, self.cells)
+        self.roofs = Roofs(request.calibrations, self.cells, backends.fallback_timing)
         self.fleet = Fleet(request, cluster, writer, progress, self.roofs)
         self.reports = Reports(self.cells, writer, self.roofs, self.fleet.neighbours, self.before)
         self.finished = self.interrupted = False

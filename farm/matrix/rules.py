@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,16 +121,24 @@ def lookup(cell: Cell) -> Callable[[str], Any]:
     return get
 
 
+def split_comparison(value: Any) -> tuple[str, str]:
+    """(the operator, what is behind it) of `OP value`; ("", "") for a literal."""
+    match = _OPERATOR.match(value) if isinstance(value, str) else None
+    return (match[1], match[2]) if match else ("", "")
+
+
 class _BadValueError(Exception):
     """Why a value does not fit its key."""
 
 
-def parse_rule(entries: Mapping[str, Node], known: Mapping[str, Kind], reason: str = "") -> Rule:
-    """A rule from the entries of a YAML mapping; errors name the place."""
+def parse_rule(
+    entries: Mapping[str, Node], known: Mapping[str, Kind], reason: str = "", beside: Sequence[str] = ("reason",)
+) -> Rule:
+    """A rule from the entries of a YAML mapping; errors name the place.  `beside`: keys that stood there too."""
     found = {}
     for key, node in entries.items():
         if key not in known:
-            raise node.key_error(f"is no key of a rule; {suggest(key, [*known, 'reason'], 'keys')}")
+            raise node.key_error(f"is no key of a rule; {suggest(key, [*known, *beside], 'keys')}")
         found[key] = _condition(key, node.items() if isinstance(node.value, list) else [node], known[key])
     return Rule(tuple(found[key] for key in known if key in found), reason)
 
@@ -139,8 +147,9 @@ def _condition(key: str, nodes: list[Node], kind: Kind) -> Condition:
     values = []
     for node in nodes:
         try:
-            if len(nodes) == 1 and isinstance(node.value, str) and (match := _OPERATOR.match(node.value)):
-                return _compare(key, match[1], match[2], kind)
+            sign, text = split_comparison(node.value)
+            if len(nodes) == 1 and sign:
+                return _compare(key, sign, text, kind)
             values.append(_literal(node.value, kind))
         except _BadValueError as error:
             raise node.error(f"is {show(node.value)}; {error}") from None

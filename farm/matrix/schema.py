@@ -15,7 +15,7 @@ from kernels.contract import Contract, Parameter
 from .axes import MAX_SEED
 from .model import CACHES, DEFAULT_DEADLINES, METHODS
 from .registry import ProviderInfo, builtin_providers
-from .script import SCRIPT, TELEMETRY
+from .script import KINDS, SCRIPT, TELEMETRY
 
 _JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
@@ -242,17 +242,18 @@ def _parameter(p: Parameter) -> dict[str, Any]:
 
 
 def _script() -> dict[str, Any]:
-    script = {name: _said(f"Must be {kind}.") for name, kind in SCRIPT.items()}
-    script["telemetry"] = _closed(
-        "What the fake says of itself.", {n: _said(f"Must be {TELEMETRY[n]}.") for n in TELEMETRY}
-    )
+    script = {name: _scripted(kind) for name, kind in SCRIPT.items()}
+    told = {name: _scripted(kind) for name, kind in TELEMETRY.items()}
+    script["telemetry"] = _closed("What the fake says of itself.", told)
     rule = {"when": _said("The cells, as in exclude.", type="object", minProperties=1), **script}
-    rules = _said("Of all that match, the later over the earlier.", type="array", minItems=1)
-    found = {
-        "default": _closed("What every cell plays.", script),
-        "rules": {**rules, "items": _closed("A rule.", rule)},
-    }
+    items = {**_closed("A rule.", rule), "minProperties": 1}
+    rules = _said("Of all that match, the later over the earlier.", type="array", minItems=1, items=items)
+    found = {"default": _closed("What every cell plays.", script), "rules": rules}
     return {**_closed("The script of fake devices.", found), "minProperties": 1}
+
+
+def _scripted(kind: str) -> dict[str, Any]:
+    return _said(f"Must be {kind}.", **KINDS[kind])
 
 
 def _closed(text: str, properties: Mapping[str, Any]) -> dict[str, Any]:

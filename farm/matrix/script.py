@@ -32,6 +32,19 @@ TELEMETRY: dict[str, str] = {
     "xid": _LIST,
 }
 SECTION = ("default", "rules")
+#: The kinds in JSON Schema.
+KINDS: dict[str, dict[str, Any]] = {
+    _NUMBER: {"type": "number"},
+    _COUNT: {"type": "integer", "minimum": 0},
+    _SWITCH: {"type": "boolean"},
+    _WORD: {"type": "string"},
+    _WORDS: {"type": "array", "items": {"type": "string"}},
+    _LIST: {"type": "array"},
+    SCRIPT["status"]: {"enum": [s.value for s in Status]},
+    SCRIPT["hang"]: {"anyOf": [{"type": "boolean"}, {"enum": [*PHASES]}]},
+    SCRIPT["lie"]: {"type": ["boolean", "string"]},
+    SCRIPT["telemetry"]: {"type": "object"},
+}
 
 
 def read_script(node: Node | None, known: Mapping[str, Kind]) -> dict[str, Any]:
@@ -48,7 +61,7 @@ def read_script(node: Node | None, known: Mapping[str, Kind]) -> dict[str, Any]:
             given = dict(rule.mapping("when: {dtype: float16}, time_us: 40"))
             when = given.pop("when", None)
             if when is not None:
-                parse_rule(when.mapping("dtype: float16"), known)
+                parse_rule(when.mapping("dtype: float16"), known, beside=())
             _check(given, SCRIPT, "a script", extra=("when",))
     return dict(node.plain())
 

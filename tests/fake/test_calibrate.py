@@ -276,6 +276,7 @@ ORDER = {"policy": {"method": "host"}, "seconds": 3, "deadline": 7}
 )
 def test_a_child_that_does_not_calibrate_ends_with_a_reason(said: Any, reason: str) -> None:
     ended = supervised.follow(FakeChild(protocol.Phase(*IDS, "step"), said), "abc", ORDER, lambda text: None)  # type: ignore[arg-type]
+    ended.pop("capture", None)
     assert ended["reason"].startswith(reason) and ended["log"] and "found" not in ended
 
 
@@ -337,8 +338,16 @@ def test_a_calibration_is_measured_otherwise_once_and_only_where_that_may_help()
     assert ended["reason"] == f"by rotating_graph: {died}; by events: {died}" and len(fakes.left) == 1
     ended, fakes = measure({**GRAPHS, "otherwise": None}, dies(), dies())
     assert ended == {"reason": died, "log": "last words"} and len(fakes.left) == 1
-    ended, fakes = measure(GRAPHS, supervise.NoChild("gone", final=True), dies())
+    ended, fakes = measure(GRAPHS, supervise.NoChild("gone"), dies())
     assert ended == {"reason": "no child could be started: gone", "log": ""} and len(fakes.left) == 1
+    for other in (
+        supervise.ChildDied(-9),
+        supervise.ChildDied(-15),
+        protocol.Failed(*IDS, "crashed", "device", "OutOfMemoryError: none left", "trace"),
+        protocol.Failed(*IDS, "unsupported", "device", "nothing fits", ""),
+    ):  # no capture's doing
+        ended, fakes = measure(GRAPHS, FakeChild(other), dies())
+        assert set(ended) == {"reason", "log"} and len(fakes.left) == 1, other
     ended, _ = measure(GRAPHS, FakeChild(protocol.Calibrated(*IDS, {"curve": []})))
     assert ended == {"found": {"curve": []}}
 
@@ -347,6 +356,7 @@ def test_what_is_measured_otherwise_is_kept_as_that(tmp_path: Path, monkeypatch:
     """Only for backends whose captures are tried first; the record has the policy that measured."""
     from farm.calibration import procedure
 
+    assert coordinator.otherwise_of("rocm") is not None
     assert [b for b in ("cuda", "rocm", "ascend", "sim") if coordinator.otherwise_of(b)] == ["rocm"]
     policy = coordinator.otherwise_of("rocm")
     assert policy is not None and policy["method"] == "events" and policy["max_samples"] == 40
@@ -357,6 +367,39 @@ def test_what_is_measured_otherwise_is_kept_as_that(tmp_path: Path, monkeypatch:
     assert calibrate(tmp_path, "--seconds", "5") == 0
     ((kept,), _) = Store(tmp_path).calibrations()
     assert kept.policy == policy
+
+
+def test_a_cell_that_no_graph_timed_has_the_roof_of_that_method(tmp_path: Path) -> None:
+    """And one that a graph timed has its own, both being there."""
+    from farm.calibration import procedure
+    from farm.calibration.report import record
+    from farm.cell import Timing
+    from farm.coordinator.roofs import Roofs
+    from farm.timing.roof import Calibration, parse
+
+    found = procedure.calibrate(ScriptedDevice(), 5)
+    up = {"backend": "rocm", "target": {"backend": "rocm", "model": "MI300X"}, "fingerprint": {"uuid": "u"}}
+
+    def made(method: str, minute: int) -> Calibration:
+        policy = {**Timing(method=method).to_dict(), "cache": "cold"}
+        when = datetime(2026, 11, 22, 1, minute, tzinfo=timezone.utc)
+        kept = record(found, up=up, policy=policy, evidence="executed", revision={}, made=when)
+        return parse(kept)
+
+    cell = SimpleNamespace(backend="rocm", skip_reason="", dtype="float32", timing=Timing(method="rotating_graph"))
+    work = {"bytes_read": 1 << 25, "bytes_written": 1 << 25, "operations": {}}
+    both = {"rotating_graph": made("rotating_graph", 1), "events": made("events", 2)}
+    for there in (("events",), ("rotating_graph",), ("rotating_graph", "events")):
+        roofs = Roofs([both[m] for m in there], [cell], lambda backend: "events")  # type: ignore[list-item]
+        choice, told = roofs.device_up("rocm:0", "rocm", up, datetime(2026, 11, 22, 2, tzinfo=timezone.utc))
+        assert choice is not None and choice.calibration.id == both[there[0]].id and told == ""
+        assert set(roofs.used()) == {both[m].id for m in there}
+        for method in both:
+            timing = {"method": method, "samples_us": [40.0], "cold": True}
+            carried = roofs.of_cell("rocm:0", cell, timing, work)  # type: ignore[arg-type]
+            assert (carried or {}).get("calibration") == (both[method].id if method in there else None), (there, method)
+    none = Roofs([both["events"]], [cell])  # type: ignore[list-item]
+    assert none.device_up("rocm:0", "rocm", up, datetime(2026, 11, 22, 2, tzinfo=timezone.utc))[0] is None
 
 
 def test_in_the_child_every_end_is_a_message() -> None:

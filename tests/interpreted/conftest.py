@@ -42,8 +42,9 @@ def _quiet_recorder():
 
 @pytest.fixture(autouse=True)
 def _few_sums(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`sum_partials` in at most four programs: a device has cores for the 129 of 4,097 columns, here each costs as much
-    as a row of the backward that it ends.  A test marked `device_sums` keeps what a device would launch."""
+    """`sum_partials` in four programs, or as many as its tiles allow: a device has cores for the 129 of 4,097 columns,
+    here each costs as much as a row of the backward that it ends.  A test marked `device_sums` keeps what a device
+    would launch."""
     if _reason or request.node.get_closest_marker("device_sums"):
         return
     from kernels.ops.rms_norm.choice import divide_up, next_power_of_2

@@ -32,11 +32,12 @@ def cover(
     draws: int = 40,
 ) -> tuple[list[Case], list[Meeting]]:
     """(cases in which every two values meet, and all values of each group of `groups`; meetings that were in no
-    allowed case of ten times `draws`).
+    allowed case of ten times `draws`).  A group has two names or more.
 
     Each step takes the first meeting that is missing, and of `draws` random allowed cases with it the one in which most
     others meet too.
     """
+    assert all(len({*group}) > 1 for group in groups)
     draw = random.Random(seed)
     together = [*(tuple(n for n in factors if n in g) for g in groups), *itertools.combinations(factors, 2)]
     missing = dict.fromkeys(all_meetings(factors, together))  # a set with an order

@@ -147,7 +147,7 @@ def test_the_farm_is_told_the_mode_that_served_the_call(mode: str) -> None:
 
 
 @pytest.mark.device_sums
-@pytest.mark.parametrize("count, hidden", [(1, 1), (3, 7), (5, 129), (264, 40), (300, 33), (17, 4097)])
+@pytest.mark.parametrize("count, hidden", [(1, 1), (3, 7), (5, 129), (264, 40), (300, 33), (17, 4097), (130, 4097)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_partial_sums_are_added_up_as_on_a_device(count: int, hidden: int, dtype: torch.dtype) -> None:
     """Elsewhere in these tests they are, in fewer and wider programs."""

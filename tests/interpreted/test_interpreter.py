@@ -91,6 +91,29 @@ def test_a_comparison_of_scalars_is_a_mask():
         assert y.tolist() == want
 
 
+def test_what_compared_integers_gives_is_a_truth_value():
+    """Before triton 3.9 nobody minds that stock says int32."""
+    handle = lambda *values: interpreter.interp.TensorHandle(np.array(values, dtype=np.int32), tl.int32)  # noqa: E731
+    builder = interpreter.interp.interpreter_builder
+    assert builder.binary_op(handle(1, 5), handle(3, 3), np.less).dtype == tl.int1
+    assert builder.binary_op(handle(1, 5), handle(3, 3), np.add).dtype == tl.int32
+
+
+@triton.jit
+def keeps_its_own(X, Y, num_consumer_groups, BLOCK: tl.constexpr):
+    cols = tl.arange(0, BLOCK)
+    tl.store(Y + cols, tl.load(X + cols) + num_consumer_groups)
+
+
+def test_words_for_a_compiler_do_not_reach_a_kernel_that_does_not_have_them():
+    """Triton after 3.2 sees to the first half itself; ours must not take a kernel's own argument."""
+    x, y = torch.arange(8.0), torch.zeros(8)
+    load_in_helper[(1,)](x, y, 8, 8, num_consumer_groups=2, reg_dec_producer=0)
+    assert torch.equal(x, y)
+    keeps_its_own[(1,)](x, y, num_consumer_groups=2, BLOCK=8)
+    assert torch.equal(x + 2, y)
+
+
 def test_every_bfloat16_survives_the_way_there_and_back():
     every = np.arange(65536, dtype=np.uint16)
     number = ~np.isnan(to_float32(every))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from farm.cell import Cell
-from farm.simulation import script_for, value_of
+from farm.matrix import load, plan
+from farm.simulation import script_for
 
 CELL = Cell(
     backend="sim", op="rms_norm", provider="torch", mode="auto", operation="backward",
@@ -64,7 +66,29 @@ def test_rules_add_up_later_over_earlier_and_the_section_stays_as_it_is() -> Non
     assert script_for({}, CELL) == {}
 
 
-def test_values_by_the_names_of_a_matrix() -> None:
-    assert [value_of(CELL, k) for k in ("hidden", "eps", "dtype", "op", "nothing")] == [
-        4096, 1e-6, "bfloat16", "rms_norm", None
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    "when",
+    [
+        "dtype: bf16", 'dtype: "!=fp32"', "x_dtype: bf16", "weight_dtype: float32", 'weight_dtype: "!=fp32"',
+        "timing: host", 'timing: "!=host"', "timing: [events, host]", "tag: a", 'tag: "!=a"', "tag: [b, c]",
+        "eps: 1e-6", 'eps: "!=1e-6"', 'eps: ">1e-7"', 'offset: "!=0"', "offset: 1", 'hidden: "!=064"', 'hidden: " >64"',
+        'hidden: ">=64.5"', "weight: true", 'weight: "!=false"', "casting: [gemma, none]", "provider: torch",
+        "op: rms_norm", "backend: sim", 'backend: "!=cpu"', "mode: auto", "operation: backward", "seed: 1",
+        'seed: "<1"', "family: mixed", "rows: 3, dtype: bf16", 'rows: "!=4", hidden: 65',
+    ],
+)  # fmt: skip
+def test_a_rule_means_what_it_means_in_exclude(tmp_path: Path, when: str) -> None:
+    path = tmp_path / "m.yaml"
+    path.write_text(
+        "name: m\nop: rms_norm\n"
+        "axes:\n  shape: [{rows: 3, hidden: [64, 65], tag: a+b}, {rows: 4, hidden: 64, tag: c}]\n"
+        "  dtype: [bfloat16, {x: bfloat16, weight: float32}]\n  operation: [forward, backward]\n"
+        "  variant: [{eps: 1e-6, offset: 0}, {eps: 1e-5, offset: 1, casting: gemma}]\n  seed: [0, 1]\n"
+        "providers: [farm, torch]\ntiming: [{method: host}, {method: events}]\n"
+        f"exclude: [{{{when}, reason: r}}]\nsim: {{rules: [{{when: {{{when}}}, exit: 3}}]}}\n"
+    )
+    matrix = load(path)
+    cells = plan([matrix], ["sim"]).cells
+    excluded = [bool(cell.skip_reason) for cell in cells]
+    assert [bool(script_for(matrix.sim, cell)) for cell in cells] == excluded
+    assert len(cells) == 192 and any(excluded)
