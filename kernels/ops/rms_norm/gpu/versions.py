@@ -39,7 +39,9 @@ def served(choice: Choice, version: tuple[int, ...] = VERSION, dependent_launch:
     """The choice as this Triton can launch it."""
     if version < (3, 3) and choice.num_stages > 1:
         choice = replace(choice, num_stages=1)
+    if dependent_launch:
+        return choice
     options = dict(choice.options)
-    if dependent_launch or not options.get("pdl"):
+    if not options.get("pdl"):
         return choice
     return replace(choice, options=tuple(sorted({**options, "pdl": False}.items())))
