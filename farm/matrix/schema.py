@@ -247,7 +247,7 @@ def _script() -> dict[str, Any]:
     script["telemetry"] = _closed("What the fake says of itself.", told)
     rule = {"when": _said("The cells, as in exclude.", type="object", minProperties=1), **script}
     items = {**_closed("A rule.", rule), "minProperties": 1}
-    rules = _said("Of all that match, the later over the earlier.", type="array", minItems=1, items=items)
+    rules = _said("Of all that match, the later over the earlier.", type="array", items=items)
     found = {"default": _closed("What every cell plays.", script), "rules": rules}
     return {**_closed("The script of fake devices.", found), "minProperties": 1}
 
