@@ -14,11 +14,10 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from farm import __version__, backends, spool
-from farm.coordinator import joining
+from farm.coordinator import joining, raylet
 from farm.coordinator.clusters import Changes, Slot, host_devices, spool_folder
 from farm.coordinator.nodes import Watch, explicit_auth, settings
 from farm.coordinator.roster import LABEL, NAME_LABEL, PREFIX, Node, Roster, nodes
@@ -75,7 +74,8 @@ class RayCluster:
         except BaseException:
             spool.remove(self.spool)
             raise
-        self._raylet = _raylet_of(ray.get_runtime_context().get_node_id())
+        self._raylet = raylet.of_node(ray.get_runtime_context().get_node_id())
+        self._deaths = raylet.Watch(self._raylet, run_id) if self._raylet else None
         self._watch = None if self._local else Watch(ray)
         if self._watch:
             self._watch.look(FIRST_ANSWER_SECONDS)
@@ -145,6 +145,10 @@ class RayCluster:
         """Tell the cluster's registry what became of a device, for `farm nodes`."""
         if self._watch is not None:
             self._watch.seen(slot.labels.get("node", slot.host), slot.device, {**event, "run": self._run})
+
+    def _settle(self) -> None:
+        if self._deaths:
+            self._deaths.settle()
 
     def _judges_on(self, node: str) -> list[Any]:
         if node not in self._judges:
@@ -232,12 +236,10 @@ class RayCluster:
 
     def events(self, wait_s: float) -> list[dict[str, Any]]:
         self._in_vain = 0.0
-        if self._raylet and not _alive(self._raylet):
+        if self._raylet and not raylet.alive(self._raylet):
             self.lost = True
-            raise InfraError(
-                "Ray's own process on this host died (killed from outside, the host is out of memory, or so busy that "
-                "the head took its node for dead)"
-            )
+            self._settle()
+            raise InfraError(raylet.DIED)
         gone = self._left()
         if gone or not self._polls:
             time.sleep(0 if gone else min(wait_s, 0.05))
@@ -317,29 +319,10 @@ class RayCluster:
             if actor is not None:
                 with contextlib.suppress(Exception):
                     self._ray.kill(actor)
+        self._settle()  # an own raylet is about to end
         with contextlib.suppress(Exception):
             self._ray.shutdown()
         spool.remove(self.spool)
-
-
-def _raylet_of(node: str) -> int | None:
-    """The pid of the raylet that this process is connected by; None where another namespace hides it.  Without it Ray
-    ends this process, with an exit code that would mean findings."""
-    flag = f"--node_id={node}".encode()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if flag in path.read_bytes().split(b"\0"):
-                return int(path.parent.name)
-    return None
-
-
-def _alive(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return (
-            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
-            not in "ZX"
-        )
-    return False
 
 
 class _RayDevice:
