@@ -1,8 +1,8 @@
 """The raylet that this process is connected by: where it is, whether it lives, and an end where its death goes unseen.
 
-A call into Ray may never return where its raylet dies in the middle of it, whatever timeout it was given.  The run's
-loop asks before each round; `Watch` sees to it that a call it is stuck in ends the process, in bounded time, with the
-farm's own exit code.  Results are in the journal by then, and `farm resume` goes on from there.
+A run was seen going on for a minute after its raylet had died, taken for a call into Ray that did not return
+(docs/facts.md).  The run's loop asks before each round; `Watch` sees to it that a call it is stuck in ends the process,
+in bounded time, with the farm's own exit code.  Results are in the journal, and `farm resume` goes on from there.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ def test_while_it_lives_nothing_is_ended() -> None:
 
 
 def test_the_raylet_of_a_node_is_found_by_its_name() -> None:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "--node_id=abc0"]) as process:
-        try:
-            assert raylet.of_node("abc0") == process.pid and raylet.of_node("abc") is None
-        finally:
-            process.kill()
+    code = "import sys; print(flush=True); sys.stdin.read()"  # it is told by its name once it runs, and ends with us
+    command = [sys.executable, "-c", code, "--node_id=abc0"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        assert raylet.of_node("abc0") == process.pid and raylet.of_node("abc") is None
