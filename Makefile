@@ -1,5 +1,7 @@
 # make run     set up .venv, run the smoke matrix on what is here, write its page
 # make test    set up .venv, run every test that this machine can
+# make soak    set up .venv, run what is too slow for `make test` (kill loops, signals, random worlds, pages in a browser),
+#              in a random order; SOAK_MINUTES=15 is its budget (default 45: everything), SOAK_SEED=N repeats an order
 # make lint    set up .venv, ruff and mypy
 # make nightly the full product of our norms' modes, operations, castings, dtypes and odd shapes in the interpreter, of
 #              which `make test` has a selection; SHARE=3/20 runs the third twentieth of it; then every provider that
@@ -11,22 +13,28 @@
 # its triton) is used and nothing is installed over it.
 
 PYTHON ?= python3
-LONGEST := nodes kills slurm resume
+LONGEST := $(patsubst %,tests/%.py,fake/test_nodes fake/test_kills cheats/test_cheats fake/test_doctor_worlds \
+             fake/test_resume)
 BIN    := .venv/bin
 # A host may ask for no bytecode; then every process of the suite, some 1,000, compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test lint nightly clean
+.PHONY: run test soak lint nightly clean
 
 run: .venv/run.ok
 	$(BIN)/python -m farm run matrices/smoke.yaml
 
-# A file at a time each.  More at once than two cores, for some wait: in the second call mostly, for processes to start
-# and to end; its longest files first, or they would be waited for last.
+# A file at a time each, in the order given: what takes longest first, or it would be waited for last.  Five at once in
+# the second call, which mostly waits, for processes to start and to end.  Files, not their folder: pytest would take a
+# file that is named beside its folder for a part of that folder, in its place there.
 test: .venv/test.ok
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile tests/pure tests/interpreted tests/compiled tests/mutants
-	$(BIN)/python -m pytest -q -n 5 --dist loadfile --no-loadscope-reorder \
-	  $(LONGEST:%=tests/fake/test_%.py) tests/cheats tests/fake tests/hardware
+	$(BIN)/python -m pytest -q -m "not long" -n 3 --dist loadfile --no-loadscope-reorder \
+	  tests/compiled tests/mutants tests/interpreted tests/pure
+	$(BIN)/python -m pytest -q -m "not long" -n 5 --dist loadfile --no-loadscope-reorder \
+	  $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/fake/test_*.py)) tests/golden tests/hardware
+
+soak: .venv/test.ok
+	$(BIN)/python -m pytest -v tests/soak
 
 nightly: .venv/test.ok
 	FARM_NIGHTLY=$(or $(SHARE),1) $(BIN)/python -m pytest -q -n auto tests/interpreted/test_gpu_cells.py

@@ -95,8 +95,16 @@ def repeated(medians: Mapping[str, Sequence[float]], wanted: int) -> dict[str, A
         middle = quantile(sorted(values), 0.5)
         spread, apart = robust_sd(values), (max(values) - min(values)) / middle
         whole = len(values) == wanted
-        cells.append({"cell": name, "us": middle, "robust_sd": spread, "range": apart, "medians": list(values),
-                      "counts": whole and middle >= REPEAT_FROM_US})  # fmt: skip
+        cells.append(
+            {
+                "cell": name,
+                "us": middle,
+                "robust_sd": spread,
+                "range": apart,
+                "medians": list(values),
+                "counts": whole and middle >= REPEAT_FROM_US,
+            }
+        )
     spreads = sorted(c["robust_sd"] for c in cells if c["counts"])
     p90 = quantile(spreads, 0.9) if spreads else None
     missed = []
@@ -104,8 +112,14 @@ def repeated(medians: Mapping[str, Sequence[float]], wanted: int) -> dict[str, A
         missed.append(f"{len(spreads)} cells from {REPEAT_FROM_US:g} us up of at least {REPEAT_CELLS}")
     if p90 is not None and p90 >= REPEAT_SHARE:
         missed.append(f"the 90th percentile of the spread is {100 * p90:.2f} %, the bar is {100 * REPEAT_SHARE:g} %")
-    return {"kind": "repeated", "processes": wanted, "cells": cells, "p90": p90, "counted": len(spreads),
-            "missed": missed}  # fmt: skip
+    return {
+        "kind": "repeated",
+        "processes": wanted,
+        "cells": cells,
+        "p90": p90,
+        "counted": len(spreads),
+        "missed": missed,
+    }
 
 
 # the tables
@@ -115,8 +129,16 @@ def lines(found: Mapping[str, Any]) -> list[list[str]]:
     """A table's head and lines, as text."""
     if found["kind"] == "repeated":
         head = ["cell", "median us", "robust sd %", "range %", "processes"]
-        body = [[c["cell"], f"{c['us']:.2f}", f"{100 * c['robust_sd']:.2f}", f"{100 * c['range']:.1f}",
-                 str(len(c["medians"]))] for c in found["cells"]]  # fmt: skip
+        body = [
+            [
+                c["cell"],
+                f"{c['us']:.2f}",
+                f"{100 * c['robust_sd']:.2f}",
+                f"{100 * c['range']:.1f}",
+                str(len(c["medians"])),
+            ]
+            for c in found["cells"]
+        ]
         return [head, *body]
     head = ["cell", "provider", "kernels", "profiler us", "rotating_graph", "events", ""]
     return [head, *([*_line(c)] for c in found["cells"])]
@@ -139,8 +161,10 @@ def summary(found: Mapping[str, Any]) -> list[str]:
     """Sentences below the table."""
     if found["kind"] == "repeated":
         p90 = "none" if found["p90"] is None else f"{100 * found['p90']:.2f} %"
-        out = [f"{found['counted']} cells from {REPEAT_FROM_US:g} us up in all {found['processes']} processes: "
-               f"90th percentile of the robust sd {p90}"]  # fmt: skip
+        out = [
+            f"{found['counted']} cells from {REPEAT_FROM_US:g} us up in all {found['processes']} processes: "
+            f"90th percentile of the robust sd {p90}"
+        ]
     else:
         out = []
         for name, tally in [*found["providers"].items(), ("all", found["all"])]:
@@ -148,8 +172,10 @@ def summary(found: Mapping[str, Any]) -> list[str]:
             for method in ("rotating_graph", "events"):
                 t = tally[method]
                 if t["of"]:
-                    parts.append(f"{method} {t['within']} of {t['of']} within 5 % or 2 us per kernel "
-                                 f"(median ratio {t['median_ratio']:.3f}, worst {t['worst_ratio']:.2f})")  # fmt: skip
+                    parts.append(
+                        f"{method} {t['within']} of {t['of']} within 5 % or 2 us per kernel "
+                        f"(median ratio {t['median_ratio']:.3f}, worst {t['worst_ratio']:.2f})"
+                    )
             out.append(f"{name}: {'; '.join(parts) or 'no cell in range'}")
     return [*out, *(f"misses: {m}" for m in found["missed"])]
 
@@ -159,8 +185,10 @@ def text(found: Mapping[str, Any]) -> str:
     table = lines(found)
     names = {0, 1, 6} if found["kind"] == "compared" else {0}
     widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
-    out = ["  ".join(c.ljust(w) if i in names else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))).rstrip()
-           for line in table]  # fmt: skip
+    out = [
+        "  ".join(c.ljust(w) if i in names else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))).rstrip()
+        for line in table
+    ]
     return "\n".join([*out, "", *summary(found)]) + "\n"
 
 

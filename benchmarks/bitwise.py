@@ -98,7 +98,7 @@ def _once(cell: Cell, function: Callable[..., Any], device: Any) -> dict[str, st
     import torch
 
     from farm.child import poison
-    from farm.child.tensors import DTYPES
+    from farm.child.tensor_files import DTYPES
 
     dtype = DTYPES[cell.dtype]
     generator = torch.Generator().manual_seed(zlib.crc32(f"{cell.op} {cell.dtype} {cell.rows} {cell.hidden}".encode()))

@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from farm.accuracy.dtypes import decode, encode, round_to
 from farm.accuracy.evaluate import evaluate, fill_reference, make_inputs
-from farm.accuracy.gates import resolve, verdict
+from farm.accuracy.tolerances import resolve, verdict
 from farm.cell import Cell
-from farm.ops import contract
-from kernels.contract import Array
+from farm.contracts.base import Array
+from farm.contracts.discovery import contract
 
 F32 = np.float32
 OPS = ("rms_norm", "fused_add_rms_norm")
@@ -237,9 +237,17 @@ def make_cell(
 ) -> Cell:
     defaults = {p.name: p.default for p in contract(op).parameters}
     return Cell(
-        "cpu", op, "simulated", "auto", operation, {"x": x, "weight": w}, {"rows": rows, "hidden": hidden},
-        {**defaults, **params}, family=family, seed=seed,
-    )  # fmt: skip
+        "cpu",
+        op,
+        "simulated",
+        "auto",
+        operation,
+        {"x": x, "weight": w},
+        {"rows": rows, "hidden": hidden},
+        {**defaults, **params},
+        family=family,
+        seed=seed,
+    )
 
 
 def cells(op: str, full: bool) -> Iterator[Cell]:

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from farm.cell import DTYPE_ALIASES, SHORT_DTYPES, Cell
-from farm.ops import contract, known_ops
+from farm.contracts.discovery import contract, known_ops
 
 OURS = "farm"
 #: Whom we are held against, in the order of the tables' columns.

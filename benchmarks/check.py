@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from benchmarks.cases import OURS, Case
-from farm.accuracy import evaluate, gates, metrics
+from farm.accuracy import evaluate, metrics, tolerances
 from farm.cell import Cell
-from farm.child.tensors import NAMES
-from farm.ops import contract
-from kernels.contract import Contract, Tensor
+from farm.child.tensor_files import NAMES
+from farm.contracts.base import Contract, Tensor
+from farm.contracts.discovery import contract
 
 #: Elements of the sampled rows of one tensor: a few milliseconds on the host.
 SAMPLE_ELEMENTS = 1 << 18
@@ -48,7 +48,7 @@ class Reference:
         self.contract: Contract = contract(case.op)
         self.cell = cell or case.cell(OURS)
         self.expected: list[Tensor] = evaluate.judged_tensors(self.cell, self.contract)
-        self.gates = gates.resolve(self.cell, self.contract)
+        self.gates = tolerances.resolve(self.cell, self.contract)
         self.rows = sample_rows(case.rows, case.hidden)
         blocked = {t.name: t.blocked for t in self.contract.tensors(self.cell)}
         at = torch.tensor(self.rows, device=next(iter(tensors.values())).device)
@@ -98,7 +98,7 @@ class Reference:
             if not bool(torch.isfinite(value).all()):
                 return f"{tensor.name} has elements that are not finite"
             found[tensor.name] = self._metrics(tensor, value)
-        verdict = gates.verdict(found, self.gates)
+        verdict = tolerances.verdict(found, self.gates)
         if verdict.ok:
             return ""
         output, metric = verdict.worst_output, verdict.worst_metric

@@ -26,11 +26,12 @@ import torch
 from benchmarks.cases import OURS, Case, case_of, split
 from benchmarks.roof import bucket, envelope
 from benchmarks.work import Work
-from farm.calls import call_for
-from farm.child import calling
+from farm.child import provider_call
+from farm.child.timing import Bench, TimingResult, rotating_graph
+from farm.contracts.call import call_for
+from farm.contracts.discovery import contract
 from farm.deadline import Deadline
-from farm.ops import contract
-from farm.timing.policies import Bench, CaptureFailed, TimingResult, rotating_graph
+from farm.errors import CaptureFailed, Unsupported, WrongAnswer
 from farm.timing.statistics import Bounds, median_half_width, quality, summarize
 
 Emit = Callable[[Mapping[str, Any]], None]
@@ -192,7 +193,7 @@ class Process:
             raise ValueError("a copy kernel copies wrongly")
         bench = Bench(
             function,
-            lambda: calling.Problem([source.clone()], [], [], "no-grad-forward"),
+            lambda: provider_call.Problem([source.clone()], [], [], "no-grad-forward"),
             self.device.torch,
             self.device.cache_bytes,
             nbytes,
@@ -206,9 +207,9 @@ class Process:
         begun = time.monotonic()
         try:
             found = self.measured(work, subject)
-        except calling.WrongAnswer as error:
+        except WrongAnswer as error:
             found = {"status": "wrong", "reason": str(error)}
-        except (calling.Unsupported, NotImplementedError) as error:
+        except (Unsupported, NotImplementedError) as error:
             found = {"status": "unsupported", "reason": _line(error)}
         except CaptureFailed as error:
             found = {"status": "capture_failed", "reason": str(error), "fatal": True}
@@ -258,13 +259,13 @@ class Process:
         key = (provider, case.op)
         if key not in self.functions:
             try:
-                self.functions[key] = calling.resolve({"name": provider}, case.op)
-            except calling.Unsupported as error:
+                self.functions[key] = provider_call.resolve({"name": provider}, case.op)
+            except Unsupported as error:
                 self.functions[key] = str(error)
         function = self.functions[key]
         if isinstance(function, str):
-            raise calling.Unsupported(function)
-        return calling.bind(function, call_for(case.cell(subject), contract(case.op), {"name": provider}))
+            raise Unsupported(function)
+        return provider_call.bind(function, call_for(case.cell(subject), contract(case.op), {"name": provider}))
 
     def numbers(self, case: Case, timed: TimingResult) -> dict[str, Any]:
         """What the samples say; no speed where it is impossible."""

@@ -12,13 +12,9 @@ counters, it says so and ends 4.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
 import json
-import os
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterable
@@ -26,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import Case, case_of
-from farm.ops import contract
+from farm.contracts.discovery import contract
+from farm.errors import Unsupported
+from farm.process.command import run
 
 READ, WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 SECONDS_EACH = 90.0
@@ -93,10 +91,16 @@ def line(case: Case, subject: str, kernels: Iterable[dict[str, Any]]) -> dict[st
     work = contract(case.op).work(case.cell(subject))
     read, written = (sum(k[key] for k in kernels) for key in ("read", "written"))
     return {
-        "cell": case.id, "subject": subject, "kernels": kernels, "model_read": work.bytes_read,
-        "model_written": work.bytes_written, "read": read, "written": written,
-        "read_ratio": round(read / work.bytes_read, 3), "written_ratio": round(written / work.bytes_written, 3),
-    }  # fmt: skip
+        "cell": case.id,
+        "subject": subject,
+        "kernels": kernels,
+        "model_read": work.bytes_read,
+        "model_written": work.bytes_written,
+        "read": read,
+        "written": written,
+        "read_ratio": round(read / work.bytes_read, 3),
+        "written_ratio": round(written / work.bytes_written, 3),
+    }
 
 
 def count(ncu: str, case: Case, subject: str, seconds: float) -> dict[str, Any]:
@@ -122,18 +126,8 @@ def count(ncu: str, case: Case, subject: str, seconds: float) -> dict[str, Any]:
 def said(command: list[str], seconds: float) -> str | None:
     """What a command printed; None where it did not end in time.  All of it is ended then: ncu, when it is killed,
     leaves the process that it watched behind, which would stay on the device."""
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-        start_new_session=True,
-    )  # fmt: skip
-    try:
-        return "".join(process.communicate(timeout=seconds))
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    done = run(command, seconds)
+    return None if done.code is None else done.out + done.err
 
 
 def child(data: dict[str, Any]) -> int:
@@ -141,17 +135,17 @@ def child(data: dict[str, Any]) -> int:
     import torch
 
     from benchmarks.work import Work
-    from farm.calls import call_for
-    from farm.child import calling
+    from farm.child import provider_call
+    from farm.contracts.call import call_for
 
     case, subject = case_of(data), str(data["subject"])
     provider = {"name": subject.partition(":")[0]}
     work = Work(case, torch.device("cuda"), check=False)
     try:
         call = call_for(case.cell(subject), contract(case.op), provider)
-        function = calling.bind(calling.resolve(provider, case.op), call)
+        function = provider_call.bind(provider_call.resolve(provider, case.op), call)
         work.make().run(function)
-    except (calling.Unsupported, NotImplementedError) as reason:
+    except (Unsupported, NotImplementedError) as reason:
         print(f"unsupported: {reason}", flush=True)
         return 0
     problem = work.make()

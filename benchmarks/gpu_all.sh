@@ -63,7 +63,7 @@ run_step() (  # NAME SECONDS, in the folder of results
       "$python" - << 'PY'
 from farm.backends import cuda
 from farm.cell import Target
-from farm.nodes.admission import complete
+from farm.node.admission import complete
 
 for device in cuda.detect():
     who = cuda.identity(device.id, {})

@@ -33,7 +33,7 @@ from benchmarks.cases import Case
 from benchmarks.roof import bucket
 from farm.cell import DTYPE_ALIASES, OPERATIONS, Timing
 from farm.deadline import Deadline
-from farm.ops import ROOT
+from farm.kernel_package import ROOT
 
 Event = dict[str, Any]
 #: Of the budget, what filling caches may take at most.
@@ -197,9 +197,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     ops = cases.available_ops()
     parser.add_argument("--ops", nargs="+", choices=ops, default=list(ops), metavar="OP", help=f"of {', '.join(ops)}")
     parser.add_argument(
-        "--operations", nargs="+", choices=[o for o in OPERATIONS if o != "full"], default=list(cases.OPERATIONS),
-        metavar="OPERATION", help="of forward (with grad), no-grad-forward, backward",
-    )  # fmt: skip
+        "--operations",
+        nargs="+",
+        choices=[o for o in OPERATIONS if o != "full"],
+        default=list(cases.OPERATIONS),
+        metavar="OPERATION",
+        help="of forward (with grad), no-grad-forward, backward",
+    )
     parser.add_argument("--dtypes", nargs="+", choices=("bf16", "fp16", "fp32"), default=["bf16", "fp16", "fp32"])
     parser.add_argument(
         "--shapes", nargs="+", type=_shape, default=[], metavar="ROWSxHIDDEN", help="instead of the list"
@@ -208,9 +212,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     present = [p for p in cases.PEERS if _has(p)]
     parser.add_argument("--peers", nargs="*", default=present, metavar="PEER", help=f"providers ({' '.join(present)})")
     parser.add_argument(
-        "--modes", nargs="+", default=["auto"], choices=("auto", "all", *cases.MODES), metavar="MODE",
+        "--modes",
+        nargs="+",
+        default=["auto"],
+        choices=("auto", "all", *cases.MODES),
+        metavar="MODE",
         help="of ours beside auto: all, or by name",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--budget", type=positive_seconds, default=540.0, metavar="SECONDS", help="for everything (540)"
     )
@@ -218,9 +226,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--max-seconds", type=positive_seconds, default=0.3, help="of samples for one subject of a case (0.3)"
     )
     parser.add_argument(
-        "--warm", type=_count, default=min(8, max(1, (os.cpu_count() or 2) // 2)), metavar="N",
+        "--warm",
+        type=_count,
+        default=min(8, max(1, (os.cpu_count() or 2) // 2)),
+        metavar="N",
         help="processes that fill the compilers' caches first; 0: none",
-    )  # fmt: skip
+    )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where kernels.json, .txt and .md go")
     parser.add_argument("--gate", action="store_true", help="exit 1 where a bar is missed")
     options = parser.parse_args(argv)
@@ -230,8 +241,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if "all" in options.modes:
         options.modes = list(cases.MODES)
     options.dtypes = [DTYPE_ALIASES[d] for d in options.dtypes]
-    every = [c.id for op in options.ops for o in options.operations
-             for c in cases.plan(op, o, options.dtypes, options.shapes)]  # fmt: skip
+    every = [
+        c.id
+        for op in options.ops
+        for o in options.operations
+        for c in cases.plan(op, o, options.dtypes, options.shapes)
+    ]
     for pattern in options.cells:
         if not fnmatch.filter(every, pattern):
             parser.error(f"argument --cells: {pattern!r} matches none of {len(every)} cells, such as {every[0]}")

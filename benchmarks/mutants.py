@@ -133,13 +133,21 @@ def of_mutants(mutants: Sequence[Any], cells: Sequence[Any], outcomes: Sequence[
     for m in mutants:
         seen = by_name[m.name]
         caught = [o for o in seen if o.caught]
-        lines.append({
-            "mutant": m.name, "wrong": m.wrong, "made": m.made, "note": m.note, "places": len(suite.places(m, cells)),
-            "missed": ["/".join(p) for p in suite.missed(m, cells, seen)], "cells": len(seen), "caught": len(caught),
-            "by": dict(Counter(o.by for o in caught).most_common()),
-            "accused": [o.cell.cell_id for o in caught if o.cell.dtype in m.right_in],
-            "example": f"{caught[0].cell.cell_id}: {caught[0].reason}" if caught else "",
-        })  # fmt: skip
+        lines.append(
+            {
+                "mutant": m.name,
+                "wrong": m.wrong,
+                "made": m.made,
+                "note": m.note,
+                "places": len(suite.places(m, cells)),
+                "missed": ["/".join(p) for p in suite.missed(m, cells, seen)],
+                "cells": len(seen),
+                "caught": len(caught),
+                "by": dict(Counter(o.by for o in caught).most_common()),
+                "accused": [o.cell.cell_id for o in caught if o.cell.dtype in m.right_in],
+                "example": f"{caught[0].cell.cell_id}: {caught[0].reason}" if caught else "",
+            }
+        )
     return lines
 
 
@@ -152,11 +160,14 @@ def summary(lines: Sequence[dict[str, Any]], controls: Sequence[dict[str, Any]],
     ):
         some = [line for line in lines if line["made"] == made]
         right = [line for line in controls if line["made"] == made]
-        body.append([
-            what, f"{sum(not m['missed'] for m in some)} of {len(some)}",
-            f"{sum(m['places'] - len(m['missed']) for m in some)} of {sum(m['places'] for m in some)}",
-            f"{sum(c['cells'] - c['caught'] for c in right)} of {sum(c['cells'] for c in right)}",
-        ])  # fmt: skip
+        body.append(
+            [
+                what,
+                f"{sum(not m['missed'] for m in some)} of {len(some)}",
+                f"{sum(m['places'] - len(m['missed']) for m in some)} of {sum(m['places'] for m in some)}",
+                f"{sum(c['cells'] - c['caught'] for c in right)} of {sum(c['cells'] for c in right)}",
+            ]
+        )
     by: Counter[str] = Counter()
     for line in lines:
         for name, count in line["by"].items():
@@ -199,9 +210,11 @@ def let_through(mutants: Sequence[Any], outcomes: Sequence[Any], rules: Sequence
             controls = [o for (_, _), o in right.items() if o.cell.dtype == dtype]
             judged = {o.mutant for o in some}
             found[rule][dtype] = {
-                "through": sorted(judged - told), "of": len(judged), "cells": len(controls),
+                "through": sorted(judged - told),
+                "of": len(judged),
+                "cells": len(controls),
                 "refused": sum(not allows(o, rule) for o in controls),
-            }  # fmt: skip
+            }
     return found
 
 
@@ -270,15 +283,24 @@ def main() -> int:
         trouble += more
         if not more:
             found[data.name] = let_through(of_numbers(mutants, lines), judged, data.rules)
-    facts = {"device": name, "torch": torch.__version__, "triton": version(), "jobs": jobs,
-             "seconds": round(time.monotonic() - began, 1)}  # fmt: skip
+    facts = {
+        "device": name,
+        "torch": torch.__version__,
+        "triton": version(),
+        "jobs": jobs,
+        "seconds": round(time.monotonic() - began, 1),
+    }
     each = [[m["mutant"], m["places"], f"{m['caught']}/{m['cells']}", ", ".join(list(m["by"])[:3])] for m in lines]
     text = [table(["mutant", "places", "caught/called", "by (most often)"], each), ""]
     if found:
         untested = [(r.name, d) for r in tolerances.RULES for d in DTYPES if d not in {k[2] for k in r.limits}]
         text += [tolerance_table(found, untested), ""]
-    text += [summary(lines, right, name), f"torch {facts['torch']}, triton {facts['triton']}, {facts['seconds']} s, "
-             f"{jobs} processes, {len(cells)} cells planned", *trouble]  # fmt: skip
+    text += [
+        summary(lines, right, name),
+        f"torch {facts['torch']}, triton {facts['triton']}, {facts['seconds']} s, "
+        f"{jobs} processes, {len(cells)} cells planned",
+        *trouble,
+    ]
     print("\n".join(text))
     if chosen.out:
         chosen.out.mkdir(parents=True, exist_ok=True)

@@ -30,6 +30,7 @@ from typing import Any
 from benchmarks.kernels import positive_seconds
 from farm.cell import SHORT_DTYPES
 from farm.deadline import Deadline
+from farm.process.group import ProcessGroup
 from farm.store import Store
 
 #: A part that costs as much as more cells than this is divided further, where it can be.
@@ -59,7 +60,7 @@ class Part:
     cells: int
     number: int = 0
     gpu: str = ""
-    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    process: ProcessGroup | None = field(default=None, repr=False)
     begun: float = 0.0
     seconds: float | None = None  # None: it has not ended
 
@@ -124,17 +125,19 @@ def command_of(part: Part, matrices: Sequence[str], select: str, out: Path, more
 def start(part: Part, gpu: str, command: Sequence[str], out: Path) -> None:
     """Begin a part on a GPU; nobody else's lock is in its folder, so it waits for nobody.  Inductor compiles its one
     kernel in the process itself, and starts no pool of as many workers as there are cores for each part."""
-    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu, "FARM_LOCKS": str(out / "locks" / part.name),
-               "TORCHINDUCTOR_COMPILE_THREADS": "1"}  # fmt: skip
+    environ = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": gpu,
+        "FARM_LOCKS": str(out / "locks" / part.name),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    }
     with (out / f"{part.name}.log").open("wb") as log:
-        part.process = subprocess.Popen(
-            command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        part.process = ProcessGroup(command, env=environ, stdout=log, stderr=subprocess.STDOUT)
     part.gpu, part.begun = gpu, time.monotonic()
 
 
 def ended(part: Part) -> bool:
-    if part.process is not None and part.seconds is None and part.process.poll() is not None:
+    if part.process is not None and part.seconds is None and not part.process.alive:
         part.seconds = round(time.monotonic() - part.begun, 1)
     return part.seconds is not None
 
@@ -143,17 +146,13 @@ def end(running: Sequence[Part]) -> None:
     """Tell all to end, and kill those that do not."""
     for part in running:
         if part.process is not None and not ended(part):
-            part.process.send_signal(signal.SIGTERM)
+            os.kill(part.process.pid, signal.SIGTERM)
     deadline = Deadline(END_S)
     while not all(ended(p) for p in running) and not deadline.expired:
         time.sleep(0.1)
     for part in running:
         if part.process is not None:
-            try:
-                os.killpg(part.process.pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                continue
-            part.process.wait(timeout=10)
+            part.process.close()
 
 
 def rows(part: Part, out: Path) -> list[dict[str, Any]]:
@@ -176,10 +175,12 @@ def summed(all_parts: Sequence[Part], out: Path) -> dict[str, Any]:
                 bad.append({k: row[k] for k in ("cell_id", "status", "reason")})
     wanted = sum(p.cells for p in all_parts)
     return {
-        "planned": wanted, "ended": sum(counts.values()) - sum(n for (_, s), n in counts.items() if s == LOST),
-        "counts": {f"{p} {s}": n for (p, s), n in sorted(counts.items())}, "bad": bad,
+        "planned": wanted,
+        "ended": sum(counts.values()) - sum(n for (_, s), n in counts.items() if s == LOST),
+        "counts": {f"{p} {s}": n for (p, s), n in sorted(counts.items())},
+        "bad": bad,
         "parts": [{"select": p.select, "cells": p.cells, "gpu": p.gpu, "seconds": p.seconds} for p in all_parts],
-    }  # fmt: skip
+    }
 
 
 def text(found: Mapping[str, Any]) -> str:
@@ -187,9 +188,14 @@ def text(found: Mapping[str, Any]) -> str:
     lines = [f"{name:30} {n}" for name, n in found["counts"].items()]
     lines += [f"{b['status']}: {b['cell_id']}: {b['reason']}"[:240] for b in found["bad"][:MOST_TOLD]]
     done = [p["seconds"] for p in found["parts"] if p["seconds"] is not None]
-    return "\n".join([*lines, f"{found['ended']} of {found['planned']} cells ended, {len(found['bad'])} need a look; "
-                      f"{len(done)} of {len(found['parts'])} parts ended, the longest in {max(done, default=0):.0f} s",
-                      ""])  # fmt: skip
+    return "\n".join(
+        [
+            *lines,
+            f"{found['ended']} of {found['planned']} cells ended, {len(found['bad'])} need a look; "
+            f"{len(done)} of {len(found['parts'])} parts ended, the longest in {max(done, default=0):.0f} s",
+            "",
+        ]
+    )
 
 
 def save(found: Mapping[str, Any], out: Path) -> None:
@@ -232,8 +238,12 @@ def go(all_parts: Sequence[Part], options: argparse.Namespace, more: Sequence[st
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command line; argparse exits with 2 and one sentence where it is wrong."""
     first, _, rest = __doc__.partition("\n")
-    parser = argparse.ArgumentParser("python -m benchmarks.parts", description=first, epilog=rest,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.parts",
+        description=first,
+        epilog=rest,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("matrices", nargs="+", metavar="MATRIX")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where runs and the report go")
     parser.add_argument("--gpus", type=lambda t: t.split(","), default=None, metavar="N,..", help="(all)")

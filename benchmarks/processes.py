@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +18,7 @@ from typing import Any
 
 from benchmarks.cases import case_of
 from farm.deadline import Deadline
+from farm.process.group import ProcessGroup
 
 Event = dict[str, Any]
 PROGRAM = (sys.executable, "-m", "benchmarks.child")
@@ -127,11 +126,11 @@ def together(plans: Sequence[Mapping[str, Any]], seconds: float, *, program: Seq
             for n, plan in enumerate(plans):
                 part = {**plan, "until": time.time() + deadline.remaining - GRACE_S}
                 running.append(_start(part, Path(folder, str(n)), program, quiet=True))
-            while any(p.poll() is None for p in running) and not deadline.expired:
+            while any(p.alive for p in running) and not deadline.expired:
                 time.sleep(POLL_S)
         finally:
             for process in running:
-                _end(process)
+                process.close()
         return [e for n in range(len(running)) for e in read(Path(folder, str(n), "events"))]
 
 
@@ -161,7 +160,7 @@ def _one(
         process = _start(plan, path.parent, program)
         size, since, why = -1, time.monotonic(), ""
         try:
-            while process.poll() is None:
+            while process.alive:
                 time.sleep(POLL_S)
                 now = path.stat().st_size if path.exists() else 0
                 if now != size:
@@ -174,29 +173,13 @@ def _one(
                     why = "idle"
                     break
         finally:
-            _end(process)
-        code = process.returncode
+            process.close()
+        code = process.code or 0
         return read(path), why or (f"signal {-code}" if code < 0 else f"exit code {code}")
 
 
-def _start(
-    plan: Mapping[str, Any], folder: Path, program: Sequence[str], *, quiet: bool = False
-) -> subprocess.Popen[bytes]:
+def _start(plan: Mapping[str, Any], folder: Path, program: Sequence[str], *, quiet: bool = False) -> ProcessGroup:
     folder.mkdir(parents=True)
     (folder / "plan").write_text(json.dumps(plan), encoding="utf-8")
     sink = subprocess.DEVNULL if quiet else None
-    return subprocess.Popen(
-        [*program, str(folder / "plan"), str(folder / "events")],
-        stdin=subprocess.DEVNULL,
-        stdout=sink,
-        stderr=sink,
-        start_new_session=True,
-    )
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and what it started: they are a session of their own."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=10)
+    return ProcessGroup([*program, str(folder / "plan"), str(folder / "events")], stdout=sink, stderr=sink)

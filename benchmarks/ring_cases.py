@@ -113,9 +113,14 @@ def _cases(operation: str, fused: bool, dtype: str, hidden: int, configs: list[C
     rows = (1, 3, 131, 132, 133, 500, 700)
     other = "bfloat16" if dtype == "float32" else "float32"
     given: tuple[dict[str, Any], ...] = (
-        {}, {"rounds": False, "offset": 1.0}, {"weight": "none"}, {"weight": other, "gap": 64},
-        {"weight": "shifted", "gap": 8}, {"in_place": operation == "backward", "rounds": False}, {"offset": 0.5},
-    )  # fmt: skip
+        {},
+        {"rounds": False, "offset": 1.0},
+        {"weight": "none"},
+        {"weight": other, "gap": 64},
+        {"weight": "shifted", "gap": 8},
+        {"in_place": operation == "backward", "rounds": False},
+        {"offset": 0.5},
+    )
     at = hidden // 8
     for config in configs:
         for _ in range(2):

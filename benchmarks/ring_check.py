@@ -15,10 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +25,7 @@ from typing import Any
 from benchmarks import ring_cases
 from benchmarks.ring_cases import Case, groups
 from benchmarks.tune_space import SIZE, Config, Task, key_of, options, seeds
+from farm.process.command import run
 from kernels.ops.rms_norm.gpu.options import RINGS
 
 #: Seconds for the cases of one child, of which the import of torch takes up to 10 and each compilation about 2.
@@ -208,8 +206,15 @@ def child_time(
             del timer
             torch.cuda.empty_cache()
             roof_us, _ = tune.copy_roof(task)
-            found = {"task": task.name, "bytes": task.bytes, "roof_us": roof_us, "today_us": today,
-                     "today": dict(chosen.options)["kernel"], "tried": tried, "failed": failed}  # fmt: skip
+            found = {
+                "task": task.name,
+                "bytes": task.bytes,
+                "roof_us": roof_us,
+                "today_us": today,
+                "today": dict(chosen.options)["kernel"],
+                "tried": tried,
+                "failed": failed,
+            }
             print(json.dumps(found), flush=True)
 
 
@@ -218,25 +223,11 @@ def child_time(
 
 def child(words: list[str], seconds: float, module: str = RING_CHECK) -> tuple[list[dict[str, Any]], str]:
     """(the lines of JSON that a child printed, how it ended: "" or why not well)."""
-    with tempfile.TemporaryFile("w+") as errors, tempfile.TemporaryFile("w+") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *words], stdout=out, stderr=errors, start_new_session=True
-        )
-        ended = ""
-        try:
-            code = process.wait(timeout=seconds)
-            if code:
-                errors.seek(0)
-                ended = f"exit code {code}: " + " | ".join(errors.read().strip().splitlines()[-3:])[-300:]
-        except subprocess.TimeoutExpired:
-            ended = f"not done after {seconds:.0f} s"
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        out.seek(0)
-        lines = [json.loads(line) for line in out.read().splitlines() if line.startswith("{")]
-    return lines, ended
+    done = run([sys.executable, "-m", module, *words], seconds)
+    ended = f"not done after {seconds:.0f} s" if done.code is None else ""
+    if done.code:
+        ended = f"exit code {done.code}: " + " | ".join(done.err.strip().splitlines()[-3:])[-300:]
+    return [json.loads(line) for line in done.out.splitlines() if line.startswith("{")], ended
 
 
 def judged(cases: list[Case], lines: list[dict[str, Any]], ended: str) -> list[tuple[Case, str]]:

@@ -57,7 +57,7 @@ def envelope(
 
 def copier(config: Copy, cores: int) -> Callable[[Any], Any]:
     """source (int32, dense) -> a copy of it, by one kernel of this configuration, as this device can launch it."""
-    from farm.calibration import device
+    from farm.child.calibration import device
 
     return device.copier(config, cores, _overlaps())
 

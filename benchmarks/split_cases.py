@@ -69,9 +69,14 @@ def _cases(operation: str, fused: bool, dtype: str, hidden: int) -> Iterator[Cas
     rows = (1, 3, 131, 132, 133, 500, 700)
     other = "bfloat16" if dtype == "float32" else "float32"
     given: tuple[dict[str, Any], ...] = (
-        {}, {"rounds": False, "offset": 1.0}, {"weight": "none"}, {"weight": other, "gap": 64},
-        {"weight": "shifted", "gap": 3}, {"rounds": False}, {"offset": 0.5},
-    )  # fmt: skip
+        {},
+        {"rounds": False, "offset": 1.0},
+        {"weight": "none"},
+        {"weight": other, "gap": 64},
+        {"weight": "shifted", "gap": 3},
+        {"rounds": False},
+        {"offset": 0.5},
+    )
     tried = configs(operation, hidden, SIZE[dtype])
     at = hidden // 8 + 3 * fused
     for config in tried:

@@ -128,9 +128,7 @@ def lonely(case: Case) -> str:
             total[row, start:] = sums[0, start:]
         else:
             parts = torch.empty_like(weight)
-            launch.backward(
-                right, dy[given], other[given], x[given], weight, rstd[given], 0.0, False, filled, parts
-            )  # fmt: skip
+            launch.backward(right, dy[given], other[given], x[given], weight, rstd[given], 0.0, False, filled, parts)
         out[row, start:] = filled[0, start:]
     if case.operation == "forward":
         found += ring_check.ring_cases.wrong_forward(case, x, other, weight, out, total, rstd)
@@ -196,8 +194,9 @@ def main(arguments: list[str] | None = None) -> int:
         other = sum(DIFFERS in p for _, p in alone)
         print(
             f"checked {len(checked)} cases, {bad} not right, {time.monotonic() - begun:.0f} s; of {len(alone)} in "
-            f"which programs give up {other} had other bits", flush=True,
-        )  # fmt: skip
+            f"which programs give up {other} had other bits",
+            flush=True,
+        )
     if given.only != "check":
         left = max(60.0, given.seconds - (time.monotonic() - begun))
         words = ["--child-time", str(left - 25), "--workers", str(given.workers)]

@@ -3,7 +3,7 @@
     python -m benchmarks.telemetry --out results                     on the GPU of this host, six fresh processes
 
 While a cell is timed the farm's supervisor reads clocks, power and errors fifty times a second.  Here a process of its
-own does the same through the same reader (`farm.guard.watch`), and a measuring process times each cell four times:
+own does the same through the same reader (`farm.guard.sampler`), and a measuring process times each cell four times:
 without, with, with, without; the next round's processes the other way round.  A process gives one number per cell and
 policy, ln(time with / time without); the interval of their mean, 99 %, is that of `benchmarks/intervals.py`, whose unit
 is the process too.
@@ -80,16 +80,24 @@ def _middle(us: Sequence[float]) -> float:
 
 def _row(case: str, subject: str, off: list[float], on: list[float], samples: int) -> dict[str, Any]:
     found = intervals.interval(off, on)
-    return {"case": case, "subject": subject, "off_us": off, "on_us": on, "telemetry_samples": samples,
-            "on_over_off": _told(found)}  # fmt: skip
+    return {
+        "case": case,
+        "subject": subject,
+        "off_us": off,
+        "on_us": on,
+        "telemetry_samples": samples,
+        "on_over_off": _told(found),
+    }
 
 
 def _mean(
     off: Mapping[tuple[str, str], list[float]], on: Mapping[tuple[str, str], list[float]], method: str, rounds: int
 ) -> dict[str, Any]:
     whole = [k for k in off if k[1].endswith(f"|{method}") and len(off[k]) == rounds]
-    pairs = [[sum(math.log(side[k][r]) for k in whole) / len(whole) for side in (off, on)]
-             for r in range(rounds if whole else 0)]  # fmt: skip
+    pairs = [
+        [sum(math.log(side[k][r]) for k in whole) / len(whole) for side in (off, on)]
+        for r in range(rounds if whole else 0)
+    ]
     found = intervals.interval([math.exp(a) for a, _ in pairs], [math.exp(b) for _, b in pairs])
     return {"cells": len(whole), "on_over_off": _told(found)}
 
@@ -104,11 +112,29 @@ def lines(found: Mapping[str, Any]) -> list[list[str]]:
     out = [["cell", "policy", "without us", "with us", "change %", "99 % interval", "processes", "samples"]]
     for row in found["rows"]:
         off, on = (_middle(row[k]) for k in ("off_us", "on_us"))
-        out.append([row["case"], row["subject"].partition("|")[2], f"{off:.2f}", f"{on:.2f}",
-                    *_change(row["on_over_off"]), str(len(row["off_us"])), str(row["telemetry_samples"])])  # fmt: skip
+        out.append(
+            [
+                row["case"],
+                row["subject"].partition("|")[2],
+                f"{off:.2f}",
+                f"{on:.2f}",
+                *_change(row["on_over_off"]),
+                str(len(row["off_us"])),
+                str(row["telemetry_samples"]),
+            ]
+        )
     for method, tally in found["all"].items():
-        out.append([f"mean of {tally['cells']} cells", method, "", "", *_change(tally["on_over_off"]),
-                    str(found["rounds"]), ""])  # fmt: skip
+        out.append(
+            [
+                f"mean of {tally['cells']} cells",
+                method,
+                "",
+                "",
+                *_change(tally["on_over_off"]),
+                str(found["rounds"]),
+                "",
+            ]
+        )
     return out
 
 
@@ -123,14 +149,22 @@ def save(folder: Path | None, found: Mapping[str, Any], rounds: Sequence[Sequenc
     """Write all three files, each at once or not at all; the table for a terminal."""
     table = lines(found)
     widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
-    text = "\n".join("  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths)))
-                     for line in table) + "\n"  # fmt: skip
+    text = (
+        "\n".join(
+            "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths)))
+            for line in table
+        )
+        + "\n"
+    )
     head, *body = table
     rule = "|".join("---" if i < 2 else "--:" for i in range(len(head)))
     mark = "\n".join([f"| {' | '.join(head)} |", f"|{rule}|", *(f"| {' | '.join(line)} |" for line in body)]) + "\n"
     if folder is not None:
-        contents = {"json": json.dumps({**found, "events": [list(e) for e in rounds]}, default=str), "txt": text,
-                    "md": mark}  # fmt: skip
+        contents = {
+            "json": json.dumps({**found, "events": [list(e) for e in rounds]}, default=str),
+            "txt": text,
+            "md": mark,
+        }
         for kind, content in contents.items():
             new = folder / f".telemetry.{kind}"
             new.write_text(content, encoding="utf-8")
@@ -144,13 +178,13 @@ def save(folder: Path | None, found: Mapping[str, Any], rounds: Sequence[Sequenc
 def sample(device_id: str) -> int:
     """Read the device as a supervisor does, between `on` and `off` on standard input; answers each with a line."""
     from farm.backends import cuda
-    from farm.guard.watch import Watch
+    from farm.guard.sampler import Sampler
 
     reader = cuda.telemetry(device_id, {}, "")
     print("none" if reader is None else "ready", flush=True)
     if reader is None:
         return 0
-    watch = Watch(reader)
+    watch = Sampler(reader)
     for line in sys.stdin:
         if line.strip() == "on":
             watch.begin()
@@ -204,7 +238,7 @@ def measuring() -> Any:
     """The measuring process's class; torch comes with it."""
     from benchmarks import child
     from benchmarks.work import Work
-    from farm.timing.policies import POLICIES, Bench, TimingResult
+    from farm.child.timing import POLICIES, Bench, TimingResult
     from farm.timing.statistics import quantile
 
     class Process(child.Process):
@@ -227,8 +261,12 @@ def measuring() -> Any:
 
             self.device.timer = timer
             found = super().measured(work, provider)
-            return {**found, "off_us": times[False], "on_us": times[True],
-                    "telemetry_samples": sampler.samples - before}  # fmt: skip
+            return {
+                **found,
+                "off_us": times[False],
+                "on_us": times[True],
+                "telemetry_samples": sampler.samples - before,
+            }
 
     return Process
 
@@ -254,14 +292,19 @@ def child_main(argv: Sequence[str]) -> int:
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command line; argparse exits with 2 and one sentence where it is wrong."""
     first, _, rest = __doc__.partition("\n")
-    parser = argparse.ArgumentParser("python -m benchmarks.telemetry", description=first, epilog=rest,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.telemetry",
+        description=first,
+        epilog=rest,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where the report goes")
     parser.add_argument("--budget", type=kernels.positive_seconds, default=120.0, metavar="SECONDS", help="(120)")
     parser.add_argument("--rounds", type=kernels._count, default=6, metavar="N", help="fresh processes (6)")
     parser.add_argument("--provider", choices=(cases.OURS, *cases.PEERS), default=cases.OURS)
-    parser.add_argument("--max-seconds", type=kernels.positive_seconds, default=0.06,
-                        help="of samples for one of a cell's times (0.06)")  # fmt: skip
+    parser.add_argument(
+        "--max-seconds", type=kernels.positive_seconds, default=0.06, help="of samples for one of a cell's times (0.06)"
+    )
     options = parser.parse_args(argv)
     if options.rounds < intervals.MIN_ROUNDS:
         parser.error(f"argument --rounds: fewer than {intervals.MIN_ROUNDS} processes give no interval")

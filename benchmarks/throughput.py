@@ -30,9 +30,14 @@ LOOK_S = 0.25
 #: Cells of one width: 3 dtypes, 4 operations, 3 castings, 6 modes; they share 6 sets of inputs.
 PER_WIDTH = 3 * 4 * 3 * 6
 KINDS = {
-    "farm.child": "child", "ray::_RayDevice": "device's actor", "ray::Judge": "judge", "gcs_server": "Ray",
-    "raylet": "Ray", "ray::": "Ray", "ray/": "Ray",
-}  # fmt: skip
+    "farm.child": "child",
+    "ray::_RayDevice": "device's actor",
+    "ray::Judge": "judge",
+    "gcs_server": "Ray",
+    "raylet": "Ray",
+    "ray::": "Ray",
+    "ray/": "Ray",
+}
 
 
 def rate(run: Run) -> tuple[int, int, float]:
@@ -123,9 +128,22 @@ def measure(cells: int, devices: int, address: str, interrupt_after: float | Non
     with tempfile.TemporaryDirectory(prefix="throughput-") as folder:
         (Path(folder) / "scale.yaml").write_text(matrix(cells), encoding="utf-8")
         command = [
-            sys.executable, "-m", "farm", "run", "scale.yaml", "--backend", "sim", "--devices", str(devices),
-            "--address", address, "--out", "store", "--run-id", "scale",
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "farm",
+            "run",
+            "scale.yaml",
+            "--backend",
+            "sim",
+            "--devices",
+            str(devices),
+            "--address",
+            address,
+            "--out",
+            "store",
+            "--run-id",
+            "scale",
+        ]
         paths = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
         environment = {**os.environ, "PYTHONPATH": paths, "FARM_CACHE": f"{folder}/cache"}
         begun = time.monotonic()

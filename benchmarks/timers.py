@@ -33,8 +33,17 @@ from farm.deadline import Deadline
 Event = dict[str, Any]
 PROGRAM = (sys.executable, "-m", "benchmarks.timers_child")
 SUBJECTS = (cases.OURS, *cases.PEERS)
-BF16 = ((4096, 4096), (8192, 4096), (4096, 1024), (32768, 1024), (2048, 2048), (32768, 128), (4096, 16384),
-        (32768, 8192), (2048, 512))  # fmt: skip
+BF16 = (
+    (4096, 4096),
+    (8192, 4096),
+    (4096, 1024),
+    (32768, 1024),
+    (2048, 2048),
+    (32768, 128),
+    (4096, 16384),
+    (32768, 8192),
+    (2048, 512),
+)
 FP32 = ((4096, 4096), (2048, 1024), (8192, 8192))
 #: What is repeated, from 5 us up: (op, operation, rows, hidden), bf16.
 REPEATED = (
@@ -83,8 +92,10 @@ def rows_of(events: Iterable[Event]) -> list[dict[str, Any]]:
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for (case, subject), found in processes.results(events).items():
         provider, _, method = subject.partition("|")
-        row = rows.setdefault((case, provider), {"case": case, "provider": provider, "us": {}, "half_width": {},
-                                                 "kernels": None, "problems": {}})  # fmt: skip
+        row = rows.setdefault(
+            (case, provider),
+            {"case": case, "provider": provider, "us": {}, "half_width": {}, "kernels": None, "problems": {}},
+        )
         if found["status"] == "ok":
             row["us"][method] = found.get("us")
             row["half_width"][method] = found.get("half_width")
@@ -182,9 +193,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--repeat", type=kernels._count, default=0, metavar="N", help="the second part, N processes")
     parser.add_argument(
-        "--providers", nargs="+", choices=SUBJECTS, metavar="PROVIDER", default=None,
+        "--providers",
+        nargs="+",
+        choices=SUBJECTS,
+        metavar="PROVIDER",
+        default=None,
         help=f"of {', '.join(SUBJECTS)} (all; of the second part all but torch_compile, which compiles each time)",
-    )  # fmt: skip
+    )
     ops = cases.available_ops()
     parser.add_argument("--ops", nargs="+", choices=ops, default=list(ops), metavar="OP", help=f"of {', '.join(ops)}")
     parser.add_argument(
@@ -194,9 +209,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="of samples for one cell by one policy (0.15)",
     )
     parser.add_argument(
-        "--warm", type=kernels._count, default=min(8, max(1, (os.cpu_count() or 2) // 2)), metavar="N",
+        "--warm",
+        type=kernels._count,
+        default=min(8, max(1, (os.cpu_count() or 2) // 2)),
+        metavar="N",
         help="processes that fill the compilers' caches first; 0: none",
-    )  # fmt: skip
+    )
     parser.add_argument("--gate", action="store_true", help="exit 1 where a bar is missed")
     options = parser.parse_args(argv)
     if options.repeat == 1:

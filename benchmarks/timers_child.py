@@ -15,7 +15,7 @@ from benchmarks import child
 from benchmarks.cases import Case
 from benchmarks.work import Work
 from farm.backends.cuda import graph_nodes
-from farm.timing.policies import POLICIES, Bench, TimingResult
+from farm.child.timing import POLICIES, Bench, TimingResult
 
 #: Share of a process's time that phase 1 gets.
 KEPT = 0.45

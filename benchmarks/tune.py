@@ -26,19 +26,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tune_space import (
-    OPS,
-    SHAPES,
-    SIZE,
-    Config,
-    Task,
-    held,
-    key_of,
-    mode_of,
-    neighbours,
-    seeds,
-    task_of,
-)
+from benchmarks.tune_space import OPS, SHAPES, SIZE, Config, Task, held, key_of, mode_of, neighbours, seeds, task_of
 from benchmarks.tune_table import table
 from kernels.ops.rms_norm.gpu.options import DEFAULTS, SPLITS
 
@@ -115,9 +103,14 @@ def choice_of(task: Task, config: Config, rows: int | None = None) -> Any:
     from kernels.ops.rms_norm.gpu import choose
 
     return choose.build(
-        task.operation, {**config, "mode": mode_of(config, task.hidden)}, rows or task.rows, task.hidden,
-        SIZE[task.dtype], _cores(), _target(),
-    )  # fmt: skip
+        task.operation,
+        {**config, "mode": mode_of(config, task.hidden)},
+        rows or task.rows,
+        task.hidden,
+        SIZE[task.dtype],
+        _cores(),
+        _target(),
+    )
 
 
 def _target() -> str:
@@ -163,17 +156,21 @@ class Timer:
     def __init__(self, task: Task, buffers: bool = True):
         import torch
 
-        from farm.timing import policies
+        from farm.child import timing
 
         self.task = task
         cache = torch.cuda.get_device_properties(0).L2_cache_size
         count = min(64, max(2, -(-4 * cache // task.bytes)))
         sets: list[Any] = [Buffers(task, task.rows, i) for i in range(count)] if buffers else []
         self.sets = sets
-        self.bench = policies.Bench(  # which must not know this timer, or the tensors live on in a cycle
-            function=None, make=lambda: sets[0], device=torch.device("cuda", 0), cache_bytes=cache,
-            bytes_moved=task.bytes, policy={},
-        )  # type: ignore[arg-type, return-value]  # fmt: skip
+        self.bench = timing.Bench(  # which must not know this timer, or the tensors live on in a cycle
+            function=None,
+            make=lambda: sets[0],
+            device=torch.device("cuda", 0),
+            cache_bytes=cache,
+            bytes_moved=task.bytes,
+            policy={},
+        )  # type: ignore[arg-type, return-value]
 
     def time(self, config: Config, replays: int = 5, warm_ms: float = 6.0) -> tuple[float | None, str]:
         """(microseconds a call, "") or (None, why).  The first milliseconds after an idle time are slower: they are
@@ -201,7 +198,7 @@ class Timer:
 
     def sample(self, replays: int, warm_ms: float = 6.0) -> float:
         """Median microseconds a call of the bench's function over the buffer sets."""
-        from farm.timing.policies.graph import capture, replay
+        from farm.child.timing.graph import capture, replay
 
         graph, _, launches = capture(self.bench, self.sets)
         spent = 0.0
@@ -356,8 +353,11 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error(f"--kernels: there is no {name!r}, but {', '.join(DEFAULTS)}")
     if not re.fullmatch(r"([1-9]\d*x[1-9]\d*(,[1-9]\d*x[1-9]\d*)*)?", options.shapes):
         parser.error(f"--shapes: {options.shapes!r} is not like 4096x4096,32768x128")
-    if options.tasks and (options.shapes or (options.only, options.ops, options.dtypes) != (
-        parser.get_default("only"), parser.get_default("ops"), parser.get_default("dtypes"))):  # fmt: skip
+    if options.tasks and (
+        options.shapes
+        or (options.only, options.ops, options.dtypes)
+        != (parser.get_default("only"), parser.get_default("ops"), parser.get_default("dtypes"))
+    ):
         parser.error("--tasks: names everything; leave --only, --ops, --dtypes and --shapes out")
     try:
         named = [task_of(name) for name in options.tasks or ()]
@@ -399,8 +399,9 @@ def main(arguments: list[str] | None = None) -> int:
             report[task.name].update(roof_us=roof_us, roof=roof_name, bytes=task.bytes)
         print(
             f"{task.name.replace('rms_norm', 'rn'):44} {best_us:8.2f} us {task.bytes / best_us / 1e3:6.0f} GB/s{share} "
-            f"[{others}] {key_of(best)}", flush=True,
-        )  # fmt: skip
+            f"[{others}] {key_of(best)}",
+            flush=True,
+        )
     _write(options.out, report)
     return 0
 

@@ -20,17 +20,55 @@ Config = dict[str, Any]
 #: rows x hidden, which operations: those of the published tables, and what lies between them.
 SHAPES: dict[str, tuple[tuple[int, int], ...]] = {
     "forward": (
-        (32768, 128), (32768, 256), (32768, 512), (4096, 1024), (32768, 1024), (2048, 2048), (4096, 4096), (8192, 4096),
-        (32768, 4096), (8192, 8192), (32768, 8192), (4096, 16384), (16384, 32768), (8192, 65536), (8192, 131072),
-        (32768, 1000), (16384, 3584), (8192, 5120), (8192, 7168),
-        (32768, 127), (32768, 129), (8192, 1001), (6144, 4095), (6144, 4097), (4096, 16383),
+        (32768, 128),
+        (32768, 256),
+        (32768, 512),
+        (4096, 1024),
+        (32768, 1024),
+        (2048, 2048),
+        (4096, 4096),
+        (8192, 4096),
+        (32768, 4096),
+        (8192, 8192),
+        (32768, 8192),
+        (4096, 16384),
+        (16384, 32768),
+        (8192, 65536),
+        (8192, 131072),
+        (32768, 1000),
+        (16384, 3584),
+        (8192, 5120),
+        (8192, 7168),
+        (32768, 127),
+        (32768, 129),
+        (8192, 1001),
+        (6144, 4095),
+        (6144, 4097),
+        (4096, 16383),
     ),
     "backward": (
-        (32768, 128), (32768, 256), (2048, 1024), (32768, 1024), (2048, 2048), (4096, 4096), (8192, 4096), (8192, 8192),
-        (4096, 16384), (8192, 32768), (4096, 65536), (16384, 1000), (8192, 3584), (8192, 5120),
-        (32768, 127), (32768, 129), (8192, 1001), (6144, 4095), (6144, 4097), (4096, 8191),
+        (32768, 128),
+        (32768, 256),
+        (2048, 1024),
+        (32768, 1024),
+        (2048, 2048),
+        (4096, 4096),
+        (8192, 4096),
+        (8192, 8192),
+        (4096, 16384),
+        (8192, 32768),
+        (4096, 65536),
+        (16384, 1000),
+        (8192, 3584),
+        (8192, 5120),
+        (32768, 127),
+        (32768, 129),
+        (8192, 1001),
+        (6144, 4095),
+        (6144, 4097),
+        (4096, 8191),
     ),
-}  # fmt: skip
+}
 OPS = ("rms_norm", "fused_add_rms_norm")
 SIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
 #: What a block may have in shared memory on sm_90, and threads in a block.
@@ -149,44 +187,133 @@ def seeds(task: Task) -> list[Config]:
     if task.operation == "forward":
         if task.block <= 65536:
             add("forward_rows", rows=tiles, num_warps=(1, 2, 4, 8, 16, 32), span=spans)
-            add("forward_persistent", rows=tiles[:3], num_warps=(4, 8, 16), num_stages=(1, 3), per_core=(-32,),
-                span=spans)  # fmt: skip
+            add(
+                "forward_persistent",
+                rows=tiles[:3],
+                num_warps=(4, 8, 16),
+                num_stages=(1, 3),
+                per_core=(-32,),
+                span=spans,
+            )
         if task.block >= 8192:
-            add("forward_chunks", rows=(1,), block=(2048, 4096, 8192, 16384), num_warps=(8, 16, 32), num_stages=(1,),
-                per_core=(0, -32, -64), keep=(0,), load=("", "evict_last"))  # fmt: skip
+            add(
+                "forward_chunks",
+                rows=(1,),
+                block=(2048, 4096, 8192, 16384),
+                num_warps=(8, 16, 32),
+                num_stages=(1,),
+                per_core=(0, -32, -64),
+                keep=(0,),
+                load=("", "evict_last"),
+            )
         if task.block >= 32768:
-            add("forward_chunks", rows=(1,), block=(2048, 4096, 8192, 16384), num_warps=(4, 8, 16, 32), num_stages=(1,),
-                per_core=(0, 1, 2, 3, 4), keep=(0,), unroll=(False, True), load=("", "evict_last"))  # fmt: skip
+            add(
+                "forward_chunks",
+                rows=(1,),
+                block=(2048, 4096, 8192, 16384),
+                num_warps=(4, 8, 16, 32),
+                num_stages=(1,),
+                per_core=(0, 1, 2, 3, 4),
+                keep=(0,),
+                unroll=(False, True),
+                load=("", "evict_last"),
+            )
         if task.block >= 65536:
-            add("forward_chunks", rows=(1,), block=(8192, 16384, 32768), num_warps=(16, 32), num_stages=(1,),
-                per_core=(0, 1, 2), keep=(16384, 32768), unroll=(False, True))  # fmt: skip
+            add(
+                "forward_chunks",
+                rows=(1,),
+                block=(8192, 16384, 32768),
+                num_warps=(16, 32),
+                num_stages=(1,),
+                per_core=(0, 1, 2),
+                keep=(16384, 32768),
+                unroll=(False, True),
+            )
         if task.unaligned:
-            add("forward_unaligned", rows=tiles, num_warps=(1, 2, 4, 8, 16, 32), weight=("first", "last"),
-                per_core=(0,), span=spans)  # fmt: skip
-            add("forward_unaligned", rows=tiles[:3], num_warps=(4, 8, 16), num_stages=(1, 3), per_core=(-32,),
-                span=spans)  # fmt: skip
+            add(
+                "forward_unaligned",
+                rows=tiles,
+                num_warps=(1, 2, 4, 8, 16, 32),
+                weight=("first", "last"),
+                per_core=(0,),
+                span=spans,
+            )
+            add(
+                "forward_unaligned",
+                rows=tiles[:3],
+                num_warps=(4, 8, 16),
+                num_stages=(1, 3),
+                per_core=(-32,),
+                span=spans,
+            )
         if task.hidden * SIZE[task.dtype] >= RING_BYTES:
-            add("forward_ring", block=(2048, 4096, 8192), num_warps=(8, 16, 32), per_core=(1, 2), regs=(0, 2, 4, 6),
-                hold=(True, False))  # fmt: skip
+            add(
+                "forward_ring",
+                block=(2048, 4096, 8192),
+                num_warps=(8, 16, 32),
+                per_core=(1, 2),
+                regs=(0, 2, 4, 6),
+                hold=(True, False),
+            )
         if task.hidden * SIZE[task.dtype] >= SPLIT_BYTES:
-            add("forward_split", parts=(2, 4, 8, 16, 32), num_warps=(4, 8, 16, 32), weight=("first", "last"),
-                registers=(0, 40, 56))  # fmt: skip
+            add(
+                "forward_split",
+                parts=(2, 4, 8, 16, 32),
+                num_warps=(4, 8, 16, 32),
+                weight=("first", "last"),
+                registers=(0, 40, 56),
+            )
     else:
         if task.hidden * SIZE[task.dtype] >= SPLIT_BYTES:
-            add("backward_split", parts=(4, 8, 11, 16, 32, 33), num_warps=(8, 16), num_stages=(2, 3), per_core=(1, 2),
-                later=(False, True))  # fmt: skip
+            add(
+                "backward_split",
+                parts=(4, 8, 11, 16, 32, 33),
+                num_warps=(8, 16),
+                num_stages=(2, 3),
+                per_core=(1, 2),
+                later=(False, True),
+            )
         if task.block <= 32768:
-            add("backward_rows", rows=tiles[:4], num_warps=(4, 8, 16, 32), num_stages=(1, 3), per_core=(-16, -32),
-                span=spans, fold=(True, False) if narrow else (True,))  # fmt: skip
+            add(
+                "backward_rows",
+                rows=tiles[:4],
+                num_warps=(4, 8, 16, 32),
+                num_stages=(1, 3),
+                per_core=(-16, -32),
+                span=spans,
+                fold=(True, False) if narrow else (True,),
+            )
             if task.block >= 8192:
-                add("backward_twice", rows=(1,), num_warps=(8, 16, 32), num_stages=(1, 3), per_core=(-16, -32),
-                    chunk=(4096, 8192, 16384), unroll=(False, True))  # fmt: skip
+                add(
+                    "backward_twice",
+                    rows=(1,),
+                    num_warps=(8, 16, 32),
+                    num_stages=(1, 3),
+                    per_core=(-16, -32),
+                    chunk=(4096, 8192, 16384),
+                    unroll=(False, True),
+                )
         if task.unaligned:
-            add("backward_unaligned", rows=tiles[:4], num_warps=(4, 8, 16, 32), num_stages=(1, 3), per_core=(-16, -32),
-                span=spans, hold=(True, False), fold=(True, False) if narrow else (True,))  # fmt: skip
+            add(
+                "backward_unaligned",
+                rows=tiles[:4],
+                num_warps=(4, 8, 16, 32),
+                num_stages=(1, 3),
+                per_core=(-16, -32),
+                span=spans,
+                hold=(True, False),
+                fold=(True, False) if narrow else (True,),
+            )
         if task.hidden * SIZE[task.dtype] >= RING_BYTES:
-            add("backward_ring", block=(1024, 2048, 4096, 8192), num_warps=(8, 16, 32), per_core=(1, 2), regs=(0, 1, 2),
-                hold=(True, False), store=("", "evict_first"))  # fmt: skip
+            add(
+                "backward_ring",
+                block=(1024, 2048, 4096, 8192),
+                num_warps=(8, 16, 32),
+                per_core=(1, 2),
+                regs=(0, 1, 2),
+                hold=(True, False),
+                store=("", "evict_first"),
+            )
         if task.block >= 16384 or task.hidden % 8:
             add("backward_columns", rows=(1, 4), block=(1024, 2048), num_warps=(4, 8), num_stages=(1, 3), per_core=(8,))
     return list({key_of(c): c for c in found}.values())
@@ -268,9 +395,15 @@ def _ring_sensible(task: Task, config: Config) -> bool:
     fused, backward = task.op.startswith("fused"), task.operation == "backward"
     streams = 2 if fused or backward else 1
     found = ring_plan.plan(
-        task.hidden, block, streams * size, size if config["hold"] else 0, per_core, config["regs"], config["spare"],
+        task.hidden,
+        block,
+        streams * size,
+        size if config["hold"] else 0,
+        per_core,
+        config["regs"],
+        config["spare"],
         config["slots"],
-    )  # fmt: skip
+    )
     if found is None or found.hold != config["hold"] or found.regs != config["regs"]:
         return False
     usual = DEFAULTS[config["kernel"]]

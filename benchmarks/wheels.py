@@ -80,10 +80,28 @@ def words(wanted: Sequence[str], machine: str, python: str, target: str) -> list
     """pip's command line."""
     places = [w for p in PLATFORMS for w in ("--platform", f"{p}_{machine}")]
     return [
-        sys.executable, "-c", AS_IF, machine, python, "install", "--dry-run", "--ignore-installed", "--quiet",
-        "--disable-pip-version-check", "--report", "-", "--only-binary=:all:", "--target", target, *places,
-        "--python-version", python, "--implementation", "cp", *wanted,
-    ]  # fmt: skip
+        sys.executable,
+        "-c",
+        AS_IF,
+        machine,
+        python,
+        "install",
+        "--dry-run",
+        "--ignore-installed",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--report",
+        "-",
+        "--only-binary=:all:",
+        "--target",
+        target,
+        *places,
+        "--python-version",
+        python,
+        "--implementation",
+        "cp",
+        *wanted,
+    ]
 
 
 def read(report: Mapping[str, Any]) -> dict[str, str]:

@@ -11,9 +11,10 @@ import torch
 from benchmarks.cases import OURS, Case
 from benchmarks.check import Reference
 from farm.cell import canonical_json
-from farm.child import calling, poison
-from farm.child.tensors import DTYPES
-from farm.ops import contract
+from farm.child import poison, provider_call
+from farm.child.tensor_files import DTYPES
+from farm.contracts.discovery import contract
+from farm.errors import WrongAnswer
 from kernels import launches
 
 #: Row i of a matrix is scaled by SCALES[i mod 4]: one kind so small that eps is seen.
@@ -40,11 +41,11 @@ class Work:
         if check:
             self.reference(OURS)
 
-    def make(self) -> calling.Problem:
+    def make(self) -> provider_call.Problem:
         """A fresh set of buffers with the case's values."""
         grad = self.case.operation != "no-grad-forward"
         made = {n: self.tensors[n].clone().requires_grad_(grad) for n in self.inputs}
-        return calling.Problem(
+        return provider_call.Problem(
             [made[n] for n in self.inputs],
             [self.tensors[n].clone() for n in self.upstream],
             [made[n] for n in self.wrt],
@@ -69,7 +70,7 @@ class Work:
         given = zip([*self.inputs, *self.upstream], [*problem.inputs, *problem.upstream])
         changed = [n for n, t in given if not torch.equal(t, self.tensors[n])]
         if changed:
-            raise calling.WrongAnswer(f"it changed its inputs: {', '.join(changed)}")
+            raise WrongAnswer(f"it changed its inputs: {', '.join(changed)}")
         return tuple(o.detach() if isinstance(o, torch.Tensor) else o for o in outputs), told
 
     def reference(self, subject: str) -> Reference:

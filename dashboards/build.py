@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from dashboards import evidence
-from dashboards.pages import Links, evidence_page, run_page, runs_page
-from dashboards.queries import RunLike
-from dashboards.runlines import RunLine, run_line
-from dashboards.whereabouts import log_path
+from farm.dashboards.pages import Links, evidence_page, run_page, runs_page
 from farm.errors import FarmError, StoreError
+from farm.report import evidence
+from farm.report.provenance import log_path
+from farm.report.queries import RunLike
+from farm.report.run_lines import RunLine, run_line
 
-#: What a damaged run directory may raise; pyarrow's errors are ValueError or OSError.
+#: Exceptions that a damaged run directory may raise; pyarrow's errors are ValueError or OSError.
 UNREADABLE = (FarmError, OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 EVIDENCE = "evidence.html"
-#: What the runs prove, so that a page of a store of many runs need not read them all again.  May be deleted.
+#: What the runs prove, so that the page of a large store need not read every run again.  May be deleted.
 KEPT = "evidence.json"
 
 
@@ -42,10 +42,10 @@ def build(
     out_dir: Path | None = None,
     unreadable: Callable[[str, Exception], None] = lambda run_id, error: None,
 ) -> Path:
-    """Writes the list of runs, and the page of `run_id` (None: of every run that can be read; `unreadable` is told of
-    each other one, and why).
+    """Writes the list of runs and the page of `run_id` (None: of every readable run; `unreadable` is called with each
+    other run and the reason).
 
-    Returns the path of the run's page, or of the list.  A file appears whole or not at all.
+    Returns the path of the run's page, or of the list.  A file appears complete or not at all.
     """
     need_store(store)
     store = _ReadOnce(store)
@@ -53,14 +53,14 @@ def build(
     try:
         out.mkdir(parents=True, exist_ok=True)
         if run_id:
-            page = _build_run(store.run(run_id), out)  # `last`, or the beginning of an id, is what the store says
+            page = _build_run(store.run(run_id), out)  # the store resolves `last` and the beginning of an id
         else:
             page = out / "index.html"
             for name in [found.id for found in store.runs()]:
                 try:
                     run = store.run(name)
                     text = run_page(run, run_links(run, out))
-                except UNREADABLE as error:  # which the list tells too
+                except UNREADABLE as error:  # the list reports it too
                     unreadable(name, error)
                 else:
                     write(out / page_name(run.id), text)
@@ -69,13 +69,14 @@ def build(
         write(out / EVIDENCE, evidence_page(proofs(store, kept), _index_links(out)))
         write(out / KEPT, json.dumps({"version": evidence.VERSION, "runs": kept}))
     except OSError as e:
-        raise StoreError(f"{out}: pages cannot be written: {e.strerror or e}; choose a folder that can") from e
+        why = f"{out}: pages cannot be written ({e.strerror or e}); choose a writable folder"
+        raise StoreError(why, id="dashboard-unwritable") from e
     return page
 
 
 class _ReadOnce:
-    """A store that keeps the run that it gave last: its page, the list's line and the page of evidence are of one
-    reading.  Only one, since the rows of 10^5 cells are half a gigabyte."""
+    """A store that keeps the run that it returned last, so that its page, its line in the list and the page of evidence
+    come from one reading.  Only one run, since the rows of 10^5 cells are half a gigabyte."""
 
     def __init__(self, store: StoreLike):
         self.path, self.runs, self._store = Path(store.path), store.runs, store
@@ -83,24 +84,24 @@ class _ReadOnce:
 
     def run(self, run_id: str) -> Any:
         if self._last is None or self._last.id != run_id:
-            self._last = None  # gone before the next is read
+            self._last = None  # freed before the next is read
             self._last = self._store.run(run_id)
         return self._last
 
 
 def need_store(store: StoreLike) -> None:
-    """StoreError where no run was ever written; a store without runs yet is one."""
+    """StoreError where no run was ever written.  A store without runs is still a store."""
     if not (Path(store.path) / "runs").is_dir():
-        raise StoreError(f"there is no store at {store.path}; name one with --out")
+        raise StoreError(f"no store exists at {store.path}; name a store with --out", id="dashboard-no-store")
 
 
 def proofs(store: StoreLike, known: dict[str, Any]) -> dict[str, list[evidence.Proof]]:
-    """Run -> what it proves.  `known` has it of runs that were read before, and is brought up to date."""
+    """Run -> what it proves.  `known` has the runs that were read before, and is updated."""
     names = [(found.id, Path(getattr(found, "dir", "nowhere"))) for found in store.runs()]
     fresh = evidence.collect(names, store.run, known, UNREADABLE)
     try:
         found = evidence.thaw(fresh)
-    except (KeyError, TypeError, AttributeError):  # somebody's own evidence.json
+    except (KeyError, TypeError, AttributeError):  # an evidence.json that the farm did not write
         if not known:
             raise
         known.clear()
@@ -125,7 +126,7 @@ def _build_run(run: RunLike, out: Path) -> Path:
 
 
 def run_lines(store: StoreLike) -> list[RunLine]:
-    """A line per run; one that cannot be read stands there as `unreadable`."""
+    """A line per run; a run that cannot be read is `unreadable`."""
     lines = []
     for found in store.runs():
         try:
@@ -144,7 +145,7 @@ def page_name(run_id: str) -> str:
 
 
 def run_links(run: RunLike, out: Path) -> Links:
-    """Relative addresses, so that a copied store still works; a run kept elsewhere is linked where it lies."""
+    """Relative addresses, so that a copied store still works; a run kept elsewhere is linked where it is."""
 
     def inside(name: str) -> str | None:
         path = run.dir / name
@@ -164,7 +165,7 @@ def _index_links(out: Path) -> Links:
 
 
 def write(path: Path, text: str) -> None:
-    """A reader sees the old file or the new one, never a part."""
+    """A reader sees the old file or the new one, never a part of it."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -1,7 +1,7 @@
-"""What compilers say of a run's kernels, laid out as tables: per target and op, modes by shapes.  Pure.
+"""What compilers report about a run's kernels, as tables: per target and op, modes by shapes.  Pure.
 
-One spot stands for one cell.  A cell may launch several kernels: the spot tells the one that is nearest to trouble (it
-spills, or overflows, or leaves a core emptiest), the tip tells all.
+One spot is one cell.  A cell may launch several kernels: the spot shows the worst one (it spills, overflows, or has the
+lowest occupancy), the tip shows all.
 """
 
 from __future__ import annotations
@@ -11,21 +11,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dashboards.heat import by_width, rest_of_id
-from dashboards.queries import is_build, parse
-from dashboards.words import clip, count, glyph, label, percent, short_dtype
 from farm.compile.gate import spill_text, spilled
-from farm.results import place
+from farm.dashboards.heat import by_width, rest_of_id
+from farm.report.format import clip, count, glyph, label, percent, short_dtype
+from farm.report.queries import is_build, parse
+from farm.store.results import place
 
 Row = Mapping[str, Any]
-#: What a core calls the memory that a block shares.
+#: The vendor's name for the memory that a block shares.
 MEMORY = {"cuda": "smem", "rocm": "LDS", "ascend": "UB"}
-LIMITERS = {"registers": "reg", "shared memory": "smem", "LDS": "LDS", "warps": "warps", "waves": "waves",
-            "blocks": "blocks", "groups": "groups"}  # fmt: skip
+LIMITERS = {
+    "registers": "reg",
+    "shared memory": "smem",
+    "LDS": "LDS",
+    "warps": "warps",
+    "waves": "waves",
+    "blocks": "blocks",
+    "groups": "groups",
+}
 
 
 @dataclass(frozen=True)
-class Spot:
+class BuildSpot:
     """One cell.  `level` in [0, 1] is its colour: occupancy, or on Ascend the share of the Unified Buffer."""
 
     index: int
@@ -34,25 +41,25 @@ class Spot:
     main: str  # registers, or the share of the Unified Buffer
     side: str  # occupancy, or buffers
     below: str  # shared memory and what limits occupancy, or waits
-    trouble: str  # a spill, an overflow; shown loudly
+    trouble: str  # a spill, an overflow; emphasised
     tip: str
     status: str
     anchor: str = ""
 
 
 @dataclass(frozen=True)
-class Line:
+class BuildLine:
     shape: str
     tag: str
-    spots: tuple[Spot | None, ...]
+    spots: tuple[BuildSpot | None, ...]
 
 
 @dataclass(frozen=True)
-class Body:
-    """Lines that share operation, casting and everything else but the shape."""
+class BuildBody:
+    """Lines that share operation, casting and everything else except the shape."""
 
     label: str
-    lines: tuple[Line, ...]
+    lines: tuple[BuildLine, ...]
 
 
 @dataclass(frozen=True)
@@ -62,13 +69,13 @@ class Table:
     dtype: str
     backend: str
     columns: tuple[str, ...]  # provider/mode
-    bodies: tuple[Body, ...]
+    bodies: tuple[BuildBody, ...]
     legend: tuple[tuple[str, int], ...]  # (status, cells) of what was not built
 
 
 @dataclass(frozen=True)
-class Summary:
-    """Of one provider's kernels on one target: each compiled kernel once, however many cells launch it."""
+class BuildSummary:
+    """One provider's kernels on one target: each compiled kernel once, however many cells launch it."""
 
     kernels: int
     spilling: int
@@ -77,24 +84,24 @@ class Summary:
 
 
 def kernels(row: Row) -> list[dict[str, Any]]:
-    """What the compiler said of a row's kernels, in the order of launches."""
+    """What the compiler reported about a row's kernels, in the order of launches."""
     found = parse(row.get("resources"))
     return found if isinstance(found, list) else []
 
 
-def summary(rows: Iterable[Row]) -> Summary:
-    """Of the rows' kernels, each told once."""
+def summary(rows: Iterable[Row]) -> BuildSummary:
+    """The rows' kernels, each counted once."""
     seen = {k["hash"]: k for r in rows for k in kernels(r)}
     registers = [k["registers"] for k in seen.values() if k.get("registers") is not None]
     shares = [_share(k) for k in seen.values() if k.get("ub_limit_bytes")]
     most = f"{max(registers)} reg" if registers else f"{percent(max(shares))} UB" if shares else ""
     occupancies = [float(k["occupancy"]) for k in seen.values() if k.get("occupancy") is not None]
-    return Summary(len(seen), sum(map(spilled, seen.values())), most, min(occupancies, default=None))
+    return BuildSummary(len(seen), sum(map(spilled, seen.values())), most, min(occupancies, default=None))
 
 
 @dataclass(frozen=True)
 class Remark:
-    """What is no finding and yet worth knowing, of so many cells of a target."""
+    """A compiler warning about some cells of a target that is not a finding."""
 
     target: str
     text: str
@@ -109,8 +116,8 @@ def remarks(rows: Iterable[Row]) -> list[Remark]:
         if is_build(row):
             for flag in parse(row.get("flags")) or []:
                 found[place(row).rpartition("@")[2], str(flag)].append(row)
-    told = [Remark(target, flag, len(members), _where(members)) for (target, flag), members in found.items()]
-    return sorted(told, key=lambda r: (-r.cells, r.target, r.text))
+    made = [Remark(target, flag, len(members), _where(members)) for (target, flag), members in found.items()]
+    return sorted(made, key=lambda r: (-r.cells, r.target, r.text))
 
 
 def _where(rows: Sequence[Row]) -> str:
@@ -122,14 +129,14 @@ def _where(rows: Sequence[Row]) -> str:
         dict.fromkeys(short_dtype(str(r.get("dtype") or "")) for r in rows),
         dict.fromkeys(str(r.get("shape")) for r in rows),
     ]
-    told = [", ".join([*list(a)[:4], *([f"and {len(a) - 4} more"] if len(a) > 4 else [])]) for a in axes]
-    return " · ".join(told)
+    named = [", ".join([*list(a)[:4], *([f"and {len(a) - 4} more"] if len(a) > 4 else [])]) for a in axes]
+    return " · ".join(named)
 
 
 def tables(rows: Sequence[Row], anchors: Mapping[int, str]) -> dict[tuple[str, str, str], list[Table]]:
-    """(backend, target, op) -> a table per dtype; each row that is a build stands in exactly one spot.
+    """(backend, target, op) -> a table per dtype; each row that is a build is in exactly one spot.
 
-    `anchors`: id() of a failed row -> the anchor of the group that tells about it.
+    `anchors`: id() of a failed row -> the anchor of the group that reports it.
     """
     found: dict[tuple[str, str, str], dict[str, list[tuple[int, Row]]]] = defaultdict(lambda: defaultdict(list))
     for index, row in enumerate(rows):
@@ -144,7 +151,7 @@ def tables(rows: Sequence[Row], anchors: Mapping[int, str]) -> dict[tuple[str, s
 
 def _table(backend: str, dtype: str, members: Sequence[tuple[int, Row]], anchors: Mapping[int, str]) -> Table:
     columns = list(dict.fromkeys(_column(r) for _, r in members))
-    lines: dict[str, dict[tuple[str, int], list[Spot | None]]] = {}
+    lines: dict[str, dict[tuple[str, int], list[BuildSpot | None]]] = {}
     tags: dict[tuple[str, str], str] = {}
     silent: Counter[str] = Counter()
     for index, row in members:
@@ -152,16 +159,13 @@ def _table(backend: str, dtype: str, members: Sequence[tuple[int, Row]], anchors
         silent[spot.status] += spot.kind == "status"
         rest = rest_of_id(row).rpartition("@")[0]
         body, shape, at = " · ".join(p for p in (row.get("operation"), rest) if p), str(row.get("shape")), 0
-        at, twin = (
-            columns.index(_column(row)),
-            0,
-        )  # two cells that the id does not tell apart stand on lines of their own
+        at, twin = columns.index(_column(row)), 0  # two cells with the same id are on separate lines
         while lines.setdefault(body, {}).setdefault((shape, twin), [None] * len(columns))[at] is not None:
             twin += 1
         lines[body][shape, twin][at] = spot
         tags[body, shape] = str(row.get("tag") or "")
     bodies = (
-        Body(body, tuple(Line(shape, tags[body, shape], tuple(spots)) for (shape, _), spots in found.items()))
+        BuildBody(body, tuple(BuildLine(shape, tags[body, shape], tuple(spots)) for (shape, _), spots in found.items()))
         for body, found in lines.items()
     )
     return Table(dtype, backend, tuple(columns), tuple(bodies), tuple((s, n) for s, n in silent.items() if n))
@@ -171,31 +175,44 @@ def _column(row: Row) -> str:
     return f"{row.get('provider')}/{row.get('mode')}"
 
 
-def _spot(index: int, row: Row, anchor: str) -> Spot:
+def _spot(index: int, row: Row, anchor: str) -> BuildSpot:
     status, found = str(row.get("status") or ""), kernels(row)
     mine = [k for k in found if row.get("operation") != "backward" or k["phase"] == "backward"] or found
     ran = str(row.get("mode_resolved") or "")
     notes = [f"ran {ran}"] if ran not in ("", row.get("mode")) else []
     memory = MEMORY.get(str(row.get("backend")), "shared")
-    lines = [*notes, *(_told(k, memory) for k in found)]
+    lines = [*notes, *(_in_full(k, memory) for k in found)]
     if status != "built" or not mine:
         reason = clip(str(row.get("reason") or ""), 300)
         tip = "\n".join(p for p in (label(status), reason, *lines) if p)
-        return Spot(index, "status", 0.0, glyph(status), "", "", "", tip, status, anchor)
+        return BuildSpot(index, "status", 0.0, glyph(status), "", "", "", tip, status, anchor)
     worst = max(mine, key=_badness)
     more = f" +{len(mine) - 1}" if len(mine) > 1 else ""
     if worst.get("ub_limit_bytes"):
-        return Spot(
-            index, "buffer", _share(worst), percent(_share(worst)), f"{worst.get('buffers', 0)} buf{more}",
-            f"{worst.get('multi_buffered', 0)} multi · {worst.get('syncs', 0)} sync", _trouble(worst),
-            "\n".join(lines), status,
-        )  # fmt: skip
+        return BuildSpot(
+            index,
+            "buffer",
+            _share(worst),
+            percent(_share(worst)),
+            f"{worst.get('buffers', 0)} buf{more}",
+            f"{worst.get('multi_buffered', 0)} multi · {worst.get('syncs', 0)} sync",
+            _trouble(worst),
+            "\n".join(lines),
+            status,
+        )
     limiter = LIMITERS.get(worst["limiter"], worst["limiter"])
     below = f"{_bytes(worst['shared_bytes'])} {memory}"
-    return Spot(
-        index, "occupancy", worst["occupancy"], str(worst["registers"]), f"{percent(worst['occupancy'])}{more}",
-        f"{below} · {limiter}" if limiter else below, _trouble(worst), "\n".join(lines), status,
-    )  # fmt: skip
+    return BuildSpot(
+        index,
+        "occupancy",
+        worst["occupancy"],
+        str(worst["registers"]),
+        f"{percent(worst['occupancy'])}{more}",
+        f"{below} · {limiter}" if limiter else below,
+        _trouble(worst),
+        "\n".join(lines),
+        status,
+    )
 
 
 def _badness(kernel: Mapping[str, Any]) -> tuple[bool, bool, float, int]:
@@ -214,23 +231,31 @@ def _trouble(kernel: Mapping[str, Any]) -> str:
 
 
 def _share(kernel: Mapping[str, Any]) -> float:
-    """Of the Unified Buffer; above 1 where it overflows."""
+    """Share of the Unified Buffer; above 1 where it overflows."""
     used = kernel.get("ub_overflow_bytes") or kernel.get("ub_bytes") or 0
     return float(used) / float(kernel["ub_limit_bytes"])
 
 
-def _told(kernel: Mapping[str, Any], memory: str) -> str:
-    """One kernel in full, as a line of a tip; short, because most of a page is tips."""
+def _in_full(kernel: Mapping[str, Any], memory: str) -> str:
+    """One kernel in full, as a line of a tip.  Terse, because most of a page is tips."""
     if kernel.get("ub_limit_bytes"):
         over = kernel.get("ub_overflow_bytes")
         used = f"needs {over:,}" if over else f"{kernel['ub_bytes']:,}"
-        parts = [f"{used} of {kernel['ub_limit_bytes']:,} B UB", f"{kernel.get('buffers', 0)} buffers",
-                 f"{kernel.get('multi_buffered', 0)} multi-buffered",
-                 f"{kernel.get('scalar_accesses', 0)} scalar accesses", f"{kernel.get('syncs', 0)} waits"]  # fmt: skip
+        parts = [
+            f"{used} of {kernel['ub_limit_bytes']:,} B UB",
+            f"{kernel.get('buffers', 0)} buffers",
+            f"{kernel.get('multi_buffered', 0)} multi-buffered",
+            f"{kernel.get('scalar_accesses', 0)} scalar accesses",
+            f"{kernel.get('syncs', 0)} waits",
+        ]
     else:
         limiter = f" ({kernel['limiter']})" if kernel["limiter"] else ""
-        parts = [f"{kernel['registers']} reg", f"{kernel['warps']} warps", f"{kernel['shared_bytes']:,} B {memory}",
-                 f"{kernel['blocks_per_core']} blocks a core, {percent(kernel['occupancy'])}{limiter}"]  # fmt: skip
+        parts = [
+            f"{kernel['registers']} reg",
+            f"{kernel['warps']} warps",
+            f"{kernel['shared_bytes']:,} B {memory}",
+            f"{kernel['blocks_per_core']} blocks per core, {percent(kernel['occupancy'])}{limiter}",
+        ]
         parts += [f"spills {spill_text(kernel)}"] if spilled(kernel) else []
         counted = kernel.get("instructions") or {}
         parts += [f"{words} {_widths(counted[kind])}" for kind, words in _SHOWN.items() if counted.get(kind)]

@@ -1,8 +1,8 @@
-"""Values to HTML and SVG strings.  Knows nothing of the store; everything that is text is escaped here.
+"""Values to HTML and SVG strings.  Does not know the store; all text is escaped here.
 
-Colours: viridis for speed, one warm hue for errors below their gate, blue to red for time ratios, Okabe-Ito for
-backends (farm.css); a failure always has a glyph, never a colour alone.  Scales are CSS classes, so that 4,000 cells
-stay small on the wire.
+Colours: viridis for speed, one warm hue for errors within their tolerance, blue to red for time ratios, Okabe-Ito for
+backends (farm.css).  A failure always has a glyph, never a colour alone.  Scales are CSS classes, so that a page of
+4,000 cells stays small.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from markupsafe import Markup, escape
 
-from dashboards import builds
-from dashboards.heat import Heat, Line, Pace, Spot
-from dashboards.queries import Strip
-from dashboards.words import count, glyph, label, ratio, short_dtype
+from farm.dashboards import builds
+from farm.dashboards.heat import Heat, Line, Pace, Spot
+from farm.report.format import count, glyph, label, ratio, short_dtype
+from farm.report.queries import Strip
 
 STEPS = 20
 # viridis at 0, 0.1 .. 1 (van der Walt and Smith, CC0)
@@ -44,7 +44,7 @@ def luminance(rgb: tuple[int, int, int]) -> float:
 
 
 def scale_css() -> str:
-    """The classes v0 .. v20 (speed), e0 .. e10 (error below its gate), d0 .. d10 (time ratio, 0.5 to 2)."""
+    """The classes v0 .. v20 (speed), e0 .. e10 (error relative to its tolerance), d0 .. d10 (time ratio, 0.5 to 2)."""
     out = []
     for i in range(STEPS + 1):
         r, g, b = viridis(i / STEPS)
@@ -58,22 +58,22 @@ def scale_css() -> str:
 
 
 def status_bar(counts: Mapping[str, int], missing: Mapping[str, int] | None = None) -> Markup:
-    """A bar whose parts are as long as their counts; even one cell of a kind stays visible.
+    """A bar whose parts are as long as their counts; a single cell stays visible.
 
     `missing`: cells without evidence, thinner parts at the end.
     """
-    told = [(f"s-{s}", n, f"{count(n)} {label(s)}") for s, n in counts.items() if n]
-    told += [(f"bare s-{s}", n, f"{count(n)} {label(s)}, without evidence") for s, n in (missing or {}).items() if n]
-    total = sum(n for _, n, _ in told) or 1
+    shown = [(f"s-{s}", n, f"{count(n)} {label(s)}") for s, n in counts.items() if n]
+    shown += [(f"bare s-{s}", n, f"{count(n)} {label(s)}, not run") for s, n in (missing or {}).items() if n]
+    total = sum(n for _, n, _ in shown) or 1
     parts = "".join(
-        f'<i class="{esc(name)}" style="flex-grow:{n / total:.4f}" title="{esc(said)}"></i>' for name, n, said in told
+        f'<i class="{esc(name)}" style="flex-grow:{n / total:.4f}" title="{esc(text)}"></i>' for name, n, text in shown
     )
-    words = ", ".join(said for _, _, said in told)
+    words = ", ".join(text for _, _, text in shown)
     return Markup(f'<span class="bar" role="img" aria-label="{esc(words)}">{parts}</span>')
 
 
 def status_list(counts: Mapping[str, int]) -> Markup:
-    """`■ 3,710 passed  ■ ≠ 12 inaccurate` and so on: the bar's direct labels."""
+    """`■ 3,710 passed  ■ ≠ 12 inaccurate`: the labels of a bar."""
     parts = (
         f'<span class="key"><i class="s-{esc(s)}"></i>'
         + (f"<em>{esc(glyph(s))}</em> " if s not in ("passed", "built") else "")
@@ -88,11 +88,11 @@ def status_list(counts: Mapping[str, int]) -> Markup:
 
 
 def legend(heat: Heat) -> Markup:
-    """What numbers, colours and glyphs of this table mean; only what is in it."""
-    if heat.basis == "gate":
-        text, ramp = "number and colour: worst error over its gate; the gate is 1", "".join(_swatch("e", 10))
+    """What the numbers, colours and glyphs in this table mean."""
+    if heat.basis == "tolerance":
+        text, ramp = "number and colour: worst error / tolerance, 0 to 1", "".join(_swatch("e", 10))
     else:
-        of = {"roof": "share of the roof", "row": "speed relative to the best of its row"}[heat.basis]
+        of = {"roof": "share of the roof", "row": "speed relative to the best in the same row"}[heat.basis]
         text, ramp = f"number: {heat.unit}; colour: {of}, 0 to 1", "".join(_swatch("v", STEPS))
     marks = {s.mark for b in heat.bodies for line in b.lines for s in line.spots if s and s.mark}
     words = {"ʟ": "launch-bound", "~": "noisy", "↓": "throttled"}
@@ -114,7 +114,7 @@ def heat_table(heat: Heat) -> Markup:
 
 
 def time_table(heat: Heat) -> Markup:
-    """Median time with p20 to p80, in microseconds, in the places of the heat map."""
+    """Median time with p20 to p80, in microseconds, laid out as the heat map."""
     return Markup(_table(heat, "times", _time_td))
 
 
@@ -162,16 +162,19 @@ def _time_td(spot: Spot | None) -> str:
 def build_legend(table: builds.Table) -> Markup:
     """What the numbers and colours of a table of builds mean."""
     if table.backend == "ascend":
-        ramp, text = _swatch("e", 10), "planned share of the Unified Buffer and buffers; below: multi-buffered, waits"
+        ramp, text = (
+            _swatch("e", 10),
+            "share of the Unified Buffer (colour, 0 to 1), buffers; below: multi-buffered, waits",
+        )
     else:
         memory = builds.MEMORY.get(table.backend, "shared memory")
         ramp, text = (
             _swatch("v", STEPS),
-            (f"registers and occupancy (colour, 0 to 1); below: {memory} a block, and what limits occupancy"),
+            f"registers and occupancy (colour, 0 to 1); below: {memory} per block, and what limits occupancy",
         )
     parts = [f'<span class="ramp">{"".join(ramp)}</span> {esc(text)}']
     if any(s and "+" in s.side for b in table.bodies for line in b.lines for s in line.spots):
-        parts.append("<span><em>+n</em> further kernels</span>")
+        parts.append("<span><em>+n</em> more kernels</span>")
     for status, n in table.legend:
         parts.append(
             f'<span><em class="s-{esc(status)}">{esc(glyph(status))}</em> {esc(label(status))} {count(n)}</span>'
@@ -192,7 +195,7 @@ def build_table(table: builds.Table) -> Markup:
     return Markup("\n".join([*out, "</table>"]))
 
 
-def _build_td(spot: builds.Spot | None) -> str:
+def _build_td(spot: builds.BuildSpot | None) -> str:
     if spot is None:
         return "<td>"
     tip = f'data-cell={spot.index} data-t="{esc(spot.tip)}"'
@@ -206,12 +209,12 @@ def _build_td(spot: builds.Spot | None) -> str:
 
 
 def _breakable(name: str) -> str:
-    """A mode's name that may wrap behind its underscores, so that a column is as wide as its numbers."""
+    """A mode's name that may wrap after its underscores, so that a column is as narrow as its numbers."""
     return esc(name).replace("_", "_<wbr>")
 
 
 def pace_table(columns: Sequence[str], bodies: Mapping[str, Sequence[tuple[str, Sequence[Pace | None]]]]) -> Markup:
-    """Subject's time over the peer's: blue is faster, red slower, grey where the two spreads overlap."""
+    """Subject's time divided by the peer's: blue is faster, red slower, grey where the two spreads overlap."""
     heads = "".join(f"<th scope=col>{_breakable(c)}</th>" for c in columns)
     out = [f"<table class=heat><thead><tr><th>shape</th>{heads}</tr></thead>"]
     for body, lines in bodies.items():
@@ -229,13 +232,13 @@ def _pace_td(pace: Pace | None) -> str:
     return f'<td class={name} data-t="{esc(pace.tip)}">{pace.ratio:.2f}'
 
 
-# ---- error over its gate ----
+# ---- error relative to tolerance ----
 
-WIDTH, LABEL, ROW, BINS = 430, 158, 20, 54  # three beside one another on a wide page
+WIDTH, LABEL, ROW, BINS = 430, 158, 20, 54  # three side by side on a wide page
 
 
 def strip_chart(strips: Sequence[Strip], dtype: str) -> Markup:
-    """A histogram of error over gate per provider and mode on one log axis; what lies beyond the gate is dots."""
+    """A histogram of error relative to tolerance per provider and mode on a log axis; dots exceed the tolerance."""
     values = [v for s in strips for v in s.values if math.isfinite(v)]
     high = max(1, math.ceil(math.log10(max([1e-9, *values]) * 1.01)))
     low = min(-1, max(-4, math.floor(math.log10(max(min([v for v in values if v > 0], default=0.1), 1e-9)))))
@@ -247,15 +250,16 @@ def strip_chart(strips: Sequence[Strip], dtype: str) -> Markup:
 
     out = [
         f'<svg viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" class="strips" '
-        f'aria-label="error over gate, {esc(dtype)}"><text x="0" y="11" class="cap">{esc(short_dtype(dtype))}</text>'
+        f'aria-label="error relative to tolerance, {esc(dtype)}">'
+        f'<text x="0" y="11" class="cap">{esc(short_dtype(dtype))}</text>'
     ]
     for power in range(low, high + 1):
         at = x(10.0**power)
         name = "gate" if power == 0 else "tick"
         out.append(f'<path class="{name}" d="M{at:.1f} 18V{height - 14}"/>')
-        said = "gate" if power == 0 else f"{10.0**power:g}×"
+        text = "tolerance" if power == 0 else f"{10.0**power:g}×"
         if power in (0, low, high) or high - low <= 4:  # more labels than that would touch
-            out.append(f'<text class="{name}" x="{at:.1f}" y="{height - 3}" text-anchor="middle">{said}</text>')
+            out.append(f'<text class="{name}" x="{at:.1f}" y="{height - 3}" text-anchor="middle">{text}</text>')
     for i, strip in enumerate(strips):
         base = 18 + ROW * (i + 1) - 3
         out.append(f'<text x="{LABEL - 8}" y="{base - 3}" text-anchor="end">{esc(strip.name)}</text>')
@@ -269,7 +273,7 @@ def strip_chart(strips: Sequence[Strip], dtype: str) -> Markup:
 
 
 def _histogram(values: Sequence[float], x: Callable[[float], float], base: float) -> str:
-    """Bars of the values within the gate, the tallest of the strip at full height."""
+    """Bars of the values within the tolerance; the tallest in the strip has full height."""
     bins: dict[int, int] = {}
     step = (WIDTH - LABEL - 60) / BINS
     for v in values:

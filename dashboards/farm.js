@@ -1,11 +1,11 @@
-// The page is whole without this: it adds tips, tabs that move together, and a button that copies a command.
+// The page is complete without this. It adds tips, tabs that switch together, and a button that copies a command.
 (() => {
   const tip = document.createElement("div");
   tip.className = "tip";
   tip.setAttribute("role", "status");
   document.body.append(tip);
 
-  const heads = (td) => { // the words of a cell's row and column, read from the table itself
+  const heads = (td) => { // the headings of a cell's row and column
     const table = td.closest("table"), line = td.parentNode, rows = table.tHead.rows;
     const mode = rows[rows.length - 1].cells[td.cellIndex - (rows.length > 1 ? 1 : 0)];
     let at = 0;
@@ -34,7 +34,7 @@
     if (!tabs.includes(event.target)) return;
     const top = event.target.getBoundingClientRect().top;
     choose(event.target.value);
-    scrollBy(0, event.target.getBoundingClientRect().top - top); // the table under the reader's eye stays there
+    scrollBy(0, event.target.getBoundingClientRect().top - top); // the table stays where it is in the window
     const address = new URL(location);
     address.searchParams.set("dtype", event.target.value);
     try { history.replaceState(null, "", address); } catch { /* a page inside a sandboxed frame */ }

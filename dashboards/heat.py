@@ -1,4 +1,4 @@
-"""Rows of a run laid out as tables: the heat map of every cell, its times, and subject against peer.  Pure."""
+"""Rows of a run laid out as tables: the heat map of every cell, its times, and subjects compared with peers.  Pure."""
 
 from __future__ import annotations
 
@@ -7,35 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dashboards.queries import MEASURED, flop_bound, is_build, parse, speed_counts
-from dashboards.words import (
-    IMPOSSIBLE,
-    QUALITY_MARKS,
-    clip,
-    glyph,
-    label,
-    number,
-    percent,
-    ratio,
-    short_dtype,
-    sig,
-)
-from farm.results import place
+from farm.report.format import IMPOSSIBLE, QUALITY_MARKS, clip, glyph, label, number, percent, ratio, short_dtype, sig
+from farm.report.queries import MEASURED, flop_bound, is_build, parse, speed_counts
+from farm.store.results import place
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Spot:
-    """One cell in a heat map.  `level` in [0, 1] is its colour: a share of what is possible, or of the gate."""
+    """One cell in a heat map.  `level` in [0, 1] is its colour: a share of what is possible, or of the tolerance."""
 
     index: int
     kind: str  # speed, error, status
     level: float
-    text: str  # what stands in the cell
+    text: str  # shown in the cell
     tip: str
     status: str
-    anchor: str = ""  # of the group that tells about its failure
+    anchor: str = ""  # of the group that reports its failure
     time: str = ""  # p50 in microseconds
     spread: str = ""  # p20–p80
     mark: str = ""  # timing quality, where it is not `ok`
@@ -64,7 +53,7 @@ class Heat:
 
     dtype: str
     unit: str  # of the numbers in timed cells; "" where nothing was timed
-    basis: str  # of the colour: roof, row, gate
+    basis: str  # of the colour: roof, row, tolerance
     columns: tuple[tuple[str, str], ...]  # (provider, mode)
     bodies: tuple[Body, ...]
     legend: tuple[tuple[str, int], ...]  # (status, cells) of what has no number
@@ -84,7 +73,7 @@ class Heat:
 
 @dataclass(frozen=True)
 class Pace:
-    """A subject's time over a peer's on the same cell; `sure` unless their p20-p80 overlap."""
+    """A subject's time divided by a peer's on the same cell; `sure` unless their p20-p80 overlap."""
 
     ratio: float
     sure: bool
@@ -92,9 +81,9 @@ class Pace:
 
 
 def heats(rows: Sequence[Row], anchors: Mapping[int, str]) -> dict[tuple[str, str], list[Heat]]:
-    """(backend or named target, op) -> a heat map per dtype; each row that is no build stands in exactly one spot.
+    """(backend or named target, op) -> a heat map per dtype; each row that is not a build is in exactly one spot.
 
-    `anchors`: id() of a failed row -> the anchor of the group that tells about it.
+    `anchors`: id() of a failed row -> the anchor of the group that reports it.
     """
     found: dict[tuple[str, str], dict[str, list[tuple[int, Row]]]] = defaultdict(lambda: defaultdict(list))
     for index, row in enumerate(rows):
@@ -107,13 +96,13 @@ def heats(rows: Sequence[Row], anchors: Mapping[int, str]) -> dict[tuple[str, st
 
 
 def by_width(item: tuple[str, Any]) -> tuple[int, str]:
-    """Narrow types first: they are the ones that are shipped."""
+    """Narrow types first: they are the ones in production."""
     order = ("bfloat16", "float16", "float32", "float64")
     return (order.index(item[0]) if item[0] in order else len(order), item[0])
 
 
 def rest_of_id(row: Row) -> str:
-    """The part of a cell's id behind its shape: casting and whatever is not the default, a target last."""
+    """The part of a cell's id after its shape: casting, parameters that are not the default, and last the target."""
     parts = (row.get(n) for n in ("backend", "op", "provider", "mode", "operation"))
     head = "/".join([*map(str, parts), short_dtype(row.get("dtype") or ""), str(row.get("shape"))])
     name = str(row.get("cell_id") or "")
@@ -121,7 +110,7 @@ def rest_of_id(row: Row) -> str:
 
 
 def _own(row: Row) -> str:
-    """`rest_of_id` without the target, which stands above the table."""
+    """`rest_of_id` without the target, which is shown above the table."""
     rest, at, _ = rest_of_id(row).rpartition("@")
     return (rest if at else rest_of_id(row)).strip()
 
@@ -137,7 +126,7 @@ def _heat(dtype: str, members: Sequence[tuple[int, Row]], anchors: Mapping[int, 
     for index, row in members:
         body = " · ".join(p for p in (row.get("operation"), _own(row)) if p)
         lines, shape, at = table.setdefault(body, {}), str(row.get("shape")), place[_column(row)]
-        twin = 0  # two cells that the id does not tell apart stand on lines of their own
+        twin = 0  # two cells with the same id are on separate lines
         while lines.setdefault((shape, twin), [None] * len(columns))[at] is not None:
             twin += 1
         lines[shape, twin][at] = (index, row)
@@ -154,7 +143,7 @@ def _heat(dtype: str, members: Sequence[tuple[int, Row]], anchors: Mapping[int, 
         for spot in (s for line in b.lines for s in line.spots if s and s.kind == "status"):
             silent[spot.status] += 1
     unit = ("TFLOP/s" if flops else "GB/s") if timed else ""
-    basis = ("roof" if roof else "row") if timed else "gate"
+    basis = ("roof" if roof else "row") if timed else "tolerance"
     return Heat(dtype, unit, basis, tuple(columns), tuple(bodies), tuple(silent.items()))
 
 
@@ -163,7 +152,7 @@ def _column(row: Row) -> tuple[str, str]:
 
 
 def _columns(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Subjects before peers, a provider's modes together, else in the plan's order."""
+    """Subjects before peers, a provider's modes together, otherwise in the plan's order."""
     first: dict[tuple[str, str], tuple[int, int]] = {}
     providers: dict[str, int] = {}
     for i, r in enumerate(rows):
@@ -182,7 +171,7 @@ def _spots(
 
 def _spot(index: int, row: Row, anchor: str, flops: bool, best: float, roof: bool) -> Spot:
     status, over = str(row.get("status") or ""), number(row.get("worst_ratio"))
-    error = f"error {ratio(over)} of its gate" if over is not None else ""
+    error = f"error {ratio(over)}x tolerance" if over is not None else ""
     if row.get("timing_quality") == "impossible" and status == "passed":
         tip = _join("impossible timing: no speed is shown", error, *_notes(row))
         return Spot(index, "status", 0.0, IMPOSSIBLE, tip, "impossible", "impossible")
@@ -203,42 +192,42 @@ def _speed(index: int, row: Row, error: str, flops: bool, best: float, roof: boo
     quality = str(row.get("timing_quality"))
     p20, p80 = number(row.get("time_us_p20")), number(row.get("time_us_p80"))
     time = sig(float(row["time_us_p50"]))
-    said = "" if quality == "ok" else quality.replace("_", " ")
-    tip = _join(f"{time} µs", f"{percent(share)} of roof" if share is not None else "", error, said, *_notes(row))
+    note = "" if quality == "ok" else quality.replace("_", " ")
+    tip = _join(f"{time} µs", f"{percent(share)} of roof" if share is not None else "", error, note, *_notes(row))
     return Spot(
         index,
         "speed",
         level or 0.0,
-        _whole(speed) if speed is not None else time,
+        _short(speed) if speed is not None else time,
         tip,
         str(row.get("status")),
         time=time,
         spread=f"{sig(p20)}–{sig(p80)}" if p20 is not None and p80 is not None else "",
-        mark=QUALITY_MARKS.get(quality, said),
+        mark=QUALITY_MARKS.get(quality, note),
     )
 
 
 def _notes(row: Row) -> list[str]:
-    """What else a reader should know of a cell: which kernel `auto` took, what it launches and really moves,
-    and its flags."""
+    """What else a reader should know about a cell: the mode that `auto` chose, its launches, the bytes that it really
+    moves, and its flags."""
     ran = str(row.get("mode_resolved") or "")
     notes = [f"ran {ran}"] if ran not in ("", row.get("mode")) else []
     counted, model = number(row.get("bytes_counted")), number(row.get("bytes_moved"))
     if counted is not None and model:
-        notes.append(f"moves {counted / model:.2f} of the model's bytes")
+        notes.append(f"moves {counted / model:.2f}x the bytes that the model predicts")
     launched = number(row.get("kernels_per_call"))
-    notes += [f"launches {launched:.3g} kernels a call"] if launched is not None and launched != 1 else []
-    notes += ["played by a fake"] if row.get("evidence") == "simulated" and row.get("backend") != "sim" else []
+    notes += [f"launches {launched:.3g} kernels per call"] if launched is not None and launched != 1 else []
+    notes += ["simulated device"] if row.get("evidence") == "simulated" and row.get("backend") != "sim" else []
     return notes + flags(row)
 
 
 def flags(row: Row) -> list[str]:
-    """What the child and the supervisor remarked of a cell."""
+    """What the child and its supervisor noted about a cell."""
     found = parse(row.get("flags"))
     return [str(f) for f in found] if isinstance(found, list) else []
 
 
-def _whole(speed: float) -> str:
+def _short(speed: float) -> str:
     return f"{speed:.0f}" if speed >= 100 else sig(speed)
 
 
@@ -255,10 +244,10 @@ class Race:
 
 
 def paces(rows: Sequence[Row]) -> dict[tuple[str, str], Race]:
-    """(backend or named target, op) -> subjects' times over peers'.
+    """(backend or named target, op) -> subjects' times divided by peers'.
 
-    Only where a subject (mode `auto`, or its only one) and a peer have a time of the same cell, on one target, by one
-    timing method; anything else may not be compared.
+    Only where a subject (mode `auto`, or its only one) and a peer have a time for the same cell, on one target, by one
+    timing method.  Nothing else is compared.
     """
     same: dict[tuple[str, ...], dict[str, Row]] = defaultdict(dict)
     roles: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
@@ -289,4 +278,4 @@ def pace(subject: Row, peer: Row) -> Pace:
     low_a, high_a, low_b, high_b = ends
     known = None not in ends
     overlap = known and low_a <= high_b and low_b <= high_a  # type: ignore[operator]
-    return Pace(mine / other, known and not overlap, f"{sig(mine)} µs against {sig(other)} µs")
+    return Pace(mine / other, known and not overlap, f"{sig(mine)} µs ÷ {sig(other)} µs")

@@ -1,4 +1,4 @@
-"""One function per page: a run (or a list of them) and where links lead -> HTML; served live and written alike."""
+"""One function per page: a run (or a list of them) and its links -> HTML, both for files and for the server."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from dashboards import builds, charts, evidence, findings, heat, queries, roofs, whereabouts, words
-from dashboards.findings import Group
-from dashboards.queries import RunLike
-from dashboards.runlines import RunLine, commit
-from farm.results import place
+from farm.dashboards import builds, charts, heat, roofs
+from farm.errors import id_of
+from farm.report import evidence, findings, format, glossary, provenance, queries, wording
+from farm.report.findings import Group
+from farm.report.queries import RunLike
+from farm.report.run_lines import RunLine, commit
+from farm.store.results import place
 
 HERE = Path(__file__).resolve().parent
-SHOWN = 12  # groups of findings that are told in full; the others fold away
+SHOWN = 12  # groups of findings that are shown; the others are folded
 
 
 @dataclass(frozen=True)
 class Links:
-    """Where things are, seen from a page; None: there is nothing to link to."""
+    """Addresses relative to a page; None: nothing to link to."""
 
     runs: str | None
     run: Callable[[str], str | None]
@@ -42,16 +44,38 @@ def _templates() -> Environment:
         undefined=StrictUndefined,
     )
     env.filters |= {
-        "count": words.count, "cells": words.cells, "ratio": words.ratio, "percent": words.percent, "size": words.size,
-        "duration": words.duration, "when": words.when, "label": words.label, "glyph": words.glyph,
-        "clip": words.clip, "short": words.short_dtype, "sig": words.sig, "bar": charts.status_bar,
-        "keys": charts.status_list, "flags": heat.flags,
-    }  # fmt: skip
+        "count": format.count,
+        "cells": format.cells,
+        "ratio": format.ratio,
+        "percent": format.percent,
+        "size": format.size,
+        "duration": format.duration,
+        "when": format.when,
+        "label": format.label,
+        "glyph": format.glyph,
+        "clip": format.clip,
+        "short": format.short_dtype,
+        "sig": format.sig,
+        "bar": charts.status_bar,
+        "keys": charts.status_list,
+        "flags": heat.flags,
+        "tag": wording.tag,
+        "sentence": wording.sentence,
+        "id": id_of,
+        "code": _code,
+    }
     env.globals |= {
         "css": Markup((HERE / "farm.css").read_text(encoding="utf-8") + charts.scale_css()),
         "js": Markup((HERE / "farm.js").read_text(encoding="utf-8")),
+        "glossary": glossary.TERMS,
     }
     return env
+
+
+def _code(text: str) -> Markup:
+    """`text` with its code spans, which are between backticks."""
+    parts = enumerate(str(escape(text)).split("`"))
+    return Markup("".join(f"<code>{part}</code>" if i % 2 else part for i, part in parts))
 
 
 def _render(name: str, **values: Any) -> str:
@@ -73,10 +97,10 @@ def evidence_page(known: Mapping[str, Sequence[evidence.Proof]], links: Links) -
 
 
 def run_page(run: RunLike, links: Links) -> str:
-    """Everything about one run, in one file that stands alone."""
+    """Everything about one run, in one self-contained file."""
     found, faults, peers = findings.findings(run), findings.farm_faults(run), findings.peer_failures(run)
     first, more = shown(found)
-    anchors = findings.reproaches([*found, *peers, *faults])
+    anchors = findings.anchors([*found, *peers, *faults])
     counts = queries.counts(run.rows)
     return _render(
         "run.html",
@@ -101,10 +125,10 @@ def run_page(run: RunLike, links: Links) -> str:
         kinds={kind: means for kind, means in evidence.KINDS.items() if kind in evidence.kinds_of(run.rows)},
         names=[n for n in dict.fromkeys(str(r.get("matrix") or "") for r in run.rows) if n],
         sites=evidence.sites(run),
-        findings=[_told(run, g, links) for g in first],
-        more=[_told(run, g, links) for g in more],
-        faults=[_told(run, g, links) for g in faults],
-        peers=[_told(run, g, links) for g in peers],
+        findings=[_group(run, g, links) for g in first],
+        more=[_group(run, g, links) for g in more],
+        faults=[_group(run, g, links) for g in faults],
+        peers=[_group(run, g, links) for g in peers],
         impossible=findings.impossible(run),
         set_aside=findings.set_aside(run),
         heats=_heats(run, anchors),
@@ -114,62 +138,64 @@ def run_page(run: RunLike, links: Links) -> str:
         paces=_paces(run),
         strips=_strips(run),
         roofs=roofs.roofs(run),
-        environment=whereabouts.environment(run),
-        environments=whereabouts.flat(run.head.get("environments") or {}),
-        files=whereabouts.files(run),
+        environment=provenance.environment(run),
+        environments=provenance.flat(run.head.get("environments") or {}),
+        files=provenance.files(run),
     )
 
 
 def shown(found: Sequence[Group]) -> tuple[list[Group], list[Group]]:
-    """The groups that are told in full, and those that fold away.  The worst group of each backend is among the first,
-    so that one backend's failures hide no other's."""
+    """The groups that are shown, and those that are folded.  The worst group of each backend is shown, so that one
+    backend's failures do not hide another's."""
     worst = {g.backend: g for g in reversed(found)}
     first = [g for i, g in enumerate(found) if i < SHOWN or worst[g.backend] is g]
     return first, [g for g in found if all(g is not f for f in first)]
 
 
 def _places(run: RunLike) -> list[tuple[str, str, str, int, bool]]:
-    """(place, backend, verdict, cells, whether a fake played any) where a run has several places: each with a verdict
-    of its own."""
+    """(place, backend, kind of verdict, cells, whether any was simulated), where a run has several places."""
     found: dict[str, list[Any]] = {}
     for row in run.rows:
         found.setdefault(place(row), []).append(row)
     if len(found) < 2:
         return []
-    fakes = evidence.simulated(run)
+    simulated = evidence.simulated(run)
     return [
-        (where, where.partition("@")[0], queries.said_of(run, rows), len(rows), where in fakes)
+        (where, where.partition("@")[0], queries.kind_of(run, rows), len(rows), where in simulated)
         for where, rows in found.items()
     ]
 
 
 def _card(run: RunLike, card: queries.Card) -> dict[str, Any]:
-    """A card with what its devices ran in, and who was at work beside them."""
+    """A card with its devices' environments, and how busy sibling devices were."""
     return {
         "card": card,
         "environments": evidence.environments_of(run, card.rows),
-        "company": evidence.company(card.rows),
+        "siblings": evidence.siblings(card.rows),
     }
 
 
-def _told(run: RunLike, group: Group, links: Links) -> dict[str, Any]:
+def _group(run: RunLike, group: Group, links: Links) -> dict[str, Any]:
     """A group with its first log's tail and the addresses of its logs."""
     logs = [(name, links.log(name)) for name in group.logs[:3]]
-    tail = next((t for t in (whereabouts.log_tail(run, name) for name in group.logs[:3]) if t), "")
+    tail = next((t for t in (provenance.log_tail(run, name) for name in group.logs[:3]) if t), "")
     return {"group": group, "logs": logs, "tail": tail, "examples": [r["cell_id"] for r in group.rows[:3]]}
+
+
+def _heading(run: RunLike, where: str, op: str) -> dict[str, Any]:
+    """What stands above a backend's (or target's) block of an op."""
+    kinds = _kinds(run, where, op)
+    return {"backend": where.partition("@")[0], "place": where.replace("@", " "), "kinds": kinds, "op": op}
 
 
 def _heats(run: RunLike, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
     """Per backend and op, a pane per dtype with its heat map and its times."""
     return [
         {
-            "backend": where.partition("@")[0],
-            "place": where.replace("@", " "),
-            "kinds": _kinds(run, where, op),
-            "op": op,
+            **_heading(run, where, op),
             "panes": [
                 {
-                    "name": words.short_dtype(h.dtype),
+                    "name": format.short_dtype(h.dtype),
                     "legend": charts.legend(h),
                     "table": charts.heat_table(h),
                     "times": charts.time_table(h) if h.timed else "",
@@ -182,25 +208,21 @@ def _heats(run: RunLike, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
 
 
 def _kinds(run: RunLike, where: str, op: str, *, judged: bool = False) -> tuple[str, ...]:
-    """The kinds of evidence in a block of the page, for its heading; `judged`: of a block that a fake's cells are in
-    only where it has no others."""
+    """The kinds of evidence in a block of the page, for its heading; `judged`: a block that has simulated cells only
+    where it has no others."""
     found = evidence.kinds_of(r for r in run.rows if place(r) == where and r.get("op") == op)
     return tuple(k for k in found if k != "simulated") or found if judged else found
 
 
 def _builds(run: RunLike, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Per target and op, a pane per dtype with what the compiler said of every cell."""
+    """Per target and op, a pane per dtype with the compiler's report about every cell."""
     return [
         {
             "backend": backend,
             "target": target,
             "op": op,
             "panes": [
-                {
-                    "name": words.short_dtype(t.dtype),
-                    "legend": charts.build_legend(t),
-                    "table": charts.build_table(t),
-                }
+                {"name": format.short_dtype(t.dtype), "legend": charts.build_legend(t), "table": charts.build_table(t)}
                 for t in panes
             ],
         }
@@ -208,8 +230,8 @@ def _builds(run: RunLike, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
     ]
 
 
-def _summaries(run: RunLike) -> dict[tuple[str, str, str], builds.Summary]:
-    """(target, op, provider) -> what its kernels take, for the cards of what was compiled."""
+def _summaries(run: RunLike) -> dict[tuple[str, str, str], builds.BuildSummary]:
+    """(target, op, provider) -> the resources of its kernels, for the cards of compiled cells."""
     found = queries.by((r for r in run.rows if builds.is_build(r)), "target", "op", "provider")
     return {(target, op, provider): builds.summary(rows) for (target, op, provider), rows in found.items()}
 
@@ -217,12 +239,9 @@ def _summaries(run: RunLike) -> dict[tuple[str, str, str], builds.Summary]:
 def _paces(run: RunLike) -> list[dict[str, Any]]:
     return [
         {
-            "backend": where.partition("@")[0],
-            "place": where.replace("@", " "),
-            "kinds": _kinds(run, where, op),
-            "op": op,
+            **_heading(run, where, op),
             "panes": [
-                {"name": words.short_dtype(dtype), "table": charts.pace_table(race.columns, bodies)}
+                {"name": format.short_dtype(dtype), "table": charts.pace_table(race.columns, bodies)}
                 for dtype, bodies in race.panes.items()
             ],
         }

@@ -1,21 +1,20 @@
-"""Serves the pages live, from the same functions that write them.  Needs the extra `serve`."""
+"""Serves the pages over HTTP, from the same functions that write them.  Needs the extra `serve`."""
 
 from __future__ import annotations
 
-import re
 import socket
 import sys
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
-from dashboards.build import StoreLike, need_store, proofs, run_lines
-from dashboards.pages import Links, evidence_page, run_page, runs_page
-from dashboards.queries import RunLike
-from dashboards.whereabouts import log_path
+from farm.dashboards.build import StoreLike, need_store, proofs, run_lines
+from farm.dashboards.pages import Links, evidence_page, run_page, runs_page
 from farm.errors import FarmError, UsageError
+from farm.report.provenance import log_path
+from farm.report.queries import RunLike
+from farm.store import RUN_ID
 
-RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "frame-ancestors 'none'",
@@ -30,8 +29,10 @@ def _need() -> None:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as e:
-        message = "serving pages needs more: pip install starlette uvicorn (the extra `serve`), or use `build`"
-        raise UsageError(message) from e
+        message = (
+            "serving pages needs two more packages: pip install starlette uvicorn (the extra `serve`); or use `build`"
+        )
+        raise UsageError(message, id="serve-packages-missing") from e
 
 
 def app(store: StoreLike) -> Any:
@@ -48,7 +49,7 @@ def app(store: StoreLike) -> Any:
         return PlainTextResponse(f"{what}\n", 404, HEADERS)
 
     links = Links("/", lambda run_id: f"/run/{quote(run_id)}", lambda name: None, evidence="/evidence")
-    known: dict[str, Any] = {}  # what the runs prove: a finished one is read once
+    known: dict[str, Any] = {}  # what the runs prove: a finished run is read once
 
     def runs(_: Request) -> Response:
         return HTMLResponse(runs_page(run_lines(store), links), headers=HEADERS)
@@ -59,14 +60,14 @@ def app(store: StoreLike) -> Any:
     def one(request: Request) -> Response:
         run = find(store, request.path_params["run_id"])
         if run is None:
-            return missing("There is no such run; the list of runs is at /")
+            return missing("No such run; the list of runs is at /")
         return HTMLResponse(run_page(run, live_links(run)), headers=HEADERS)
 
     def log(request: Request) -> Response:
         run = find(store, request.path_params["run_id"])
         path = log_path(run, request.path_params["name"]) if run else None
         if path is None:
-            return missing("There is no such log")
+            return missing("No such log; the list of runs is at /")
         return FileResponse(path, headers=HEADERS, media_type="text/plain; charset=utf-8")
 
     routes = [
@@ -79,7 +80,7 @@ def app(store: StoreLike) -> Any:
 
 
 def find(store: StoreLike, run_id: str) -> RunLike | None:
-    """The run of that id; None also for an id that no run can have, before the store makes a path of it."""
+    """The run of that id, or None.  An id that no run can have is rejected before the store makes a path of it."""
     if not RUN_ID.fullmatch(run_id):
         return None
     try:
@@ -99,25 +100,25 @@ def live_links(run: RunLike) -> Links:
 
 
 def serve(store: StoreLike, host: str = "127.0.0.1", port: int = 8000) -> None:
-    """Serves until interrupted.  Pages hold logs and commands: on another host than this one, mind who can read."""
+    """Serves until interrupted.  Pages contain logs and commands: with a public `host`, consider who can read them."""
     _need()
     need_store(store)
     import uvicorn
 
     with listen(host, port) as listening, suppress(KeyboardInterrupt):
         shown = f"[{host}]" if ":" in host else host
-        sys.stderr.write(f"serving {store.path} at http://{shown}:{port}/ (Ctrl-C ends it)\n")
+        sys.stderr.write(f"serving {store.path} at http://{shown}:{port}/ (stop with Ctrl-C)\n")
         sys.stderr.flush()
         uvicorn.Server(uvicorn.Config(app(store), log_level="warning", lifespan="off")).run(sockets=[listening])
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; made here, because uvicorn logs an error of its own and exits where it cannot bind."""
+    """A listening socket; made here, because uvicorn logs its own error and exits when it cannot bind."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, kind, protocol)
         try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just left is free
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just released is free
             sock.bind(address)
             sock.listen(128)
         except BaseException:
@@ -125,7 +126,8 @@ def listen(host: str, port: int) -> socket.socket:
             raise
     except (OSError, UnicodeError) as e:
         why = getattr(e, "strerror", None) or e
-        raise UsageError(f"{host}:{port} cannot be served ({why}); choose another --port or --host") from e
+        text = f"{host}:{port} cannot be served ({why}); choose another --port or --host"
+        raise UsageError(text, id="serve-address-unusable") from e
     return sock
 
 

@@ -1,7 +1,12 @@
 """The farm: takes kernels through a matrix on every accelerator of a cluster, and says how right and how fast."""
 
-from farm.ops import use_our_kernels
+import time as _time
 
 __version__ = "0.1.0"
 
-use_our_kernels()  # another distribution is named `kernels` too; from here on the name is ours
+#: When this process began to import the farm, in nanoseconds: a source changed since may not be what it has loaded.
+STARTED_NS = _time.time_ns()
+
+#: What a coordinator and the supervising code of a node must share: the calls, configurations and events between them,
+#: and how bundles are unpacked.  Raised when one side would misunderstand the other; nodes of another one are refused.
+PROTOCOL = 1

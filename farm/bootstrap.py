@@ -30,7 +30,10 @@ print(*[r for r in sys.argv[1:] if not have(r)], sep="\\n")
 def main(what: str) -> int:
     """Make `.venv` ready for `make run` or `make test`."""
     if sys.version_info < (3, 10):  # noqa: UP036 - it is this file that finds out
-        return _refuse(f"Python 3.10 or newer is needed, {sys.executable} is {sys.version.split()[0]}; set PYTHON=")
+        version = sys.version.split()[0]
+        return _refuse(
+            f"{sys.executable} is Python {version}, but 3.10 or newer is required; set PYTHON= to a newer one"
+        )
     sees = subprocess.run([sys.executable, "-c", _SEES], capture_output=True, check=False).returncode == 0
     python = TARGET / "bin" / "python"
     if not python.exists():
@@ -38,8 +41,8 @@ def main(what: str) -> int:
         try:
             venv.create(TARGET, with_pip=True, symlinks=True)
         except (subprocess.CalledProcessError, OSError) as error:
-            shutil.rmtree(TARGET, ignore_errors=True)  # else the next try would take what is half-made for whole
-            return _refuse(f"a virtual environment cannot be made here ({error}); install the package python3-venv")
+            shutil.rmtree(TARGET, ignore_errors=True)  # otherwise the next try would use an incomplete one
+            return _refuse(f"cannot create a virtual environment here ({error}); install the package python3-venv")
     if sees:
         _borrow(python)
         wanted = _missing(python, _dependencies(what, without=("cpu",)))
@@ -57,7 +60,7 @@ def main(what: str) -> int:
 
 
 def _refuse(reason: str) -> int:
-    print(f"farm set-up: {reason}", file=sys.stderr)
+    print(f"farm setup: {reason}", file=sys.stderr)
     return 2
 
 
@@ -101,7 +104,7 @@ def _install(python: Path, wanted: list[str]) -> int:
     command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", *wanted]
     done = subprocess.run(command, check=False)
     if done.returncode:
-        return _refuse("pip could not install what is listed above; its own words say why")
+        return _refuse("pip could not install the packages listed above; the output of pip shows the reason")
     return 0
 
 

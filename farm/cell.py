@@ -10,15 +10,23 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
-from farm.timing.methods import VERSIONS
-
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 SHORT_DTYPES = {
-    "float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16",
-    "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool",
-}  # fmt: skip
+    "float64": "fp64",
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint8": "u8",
+    "bool": "bool",
+}
 DTYPE_ALIASES = {short: full for full, short in SHORT_DTYPES.items()} | {d: d for d in DTYPES}
 OPERATIONS = ("forward", "no-grad-forward", "backward", "full")
+#: What stands still around a cell while it is measured: nothing, the devices of its module, those of its host.
+QUIET = ("none", "module", "host")
 
 
 class Status(str, Enum):
@@ -80,12 +88,33 @@ def canonical_json(value: Any) -> str:
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 
 
+#: The timing methods by name, with the version of each.  A version is raised when what a method measures changes, and
+#: only then: it is in the key of every cell that the method times, and results are compared within equal keys.
+#:
+#:     rotating_graph  1  samples began before the device had left its idle state;  2  works for 25 ms first
+#:     events          1, 2  the same fault;  3  works for 25 ms first
+#:     profiler        1  first
+#:     host            1  first;  2  the same (one number stood for all methods then)
+#:     mspti           1  first
+VERSIONS: Mapping[str, int] = MappingProxyType(
+    {"rotating_graph": 2, "events": 3, "profiler": 1, "host": 2, "mspti": 1, "none": 2}
+)
+METHODS: tuple[str, ...] = tuple(VERSIONS)
+#: After these a process cannot capture graphs any more, and launches more slowly: it times nothing else.
+SPENDING = frozenset({"profiler", "mspti"})
+
+
+def spends(method: str) -> bool:
+    """Whether a process that has timed by `method` may no longer be used for other methods."""
+    return method in SPENDING
+
+
 @dataclass(frozen=True)
 class Timing:
     """A timing policy as asked for.  `method` names it; `version` is the policy's own; the rest are its parameters."""
 
-    method: str = "none"  # of farm.timing.methods
-    version: int = 0  # 0: the method's present one
+    method: str = "none"  # of METHODS
+    version: int = 0  # 0: the method's current one
     cache: str = "cold"  # cold: every launch finds its inputs in memory; warm: in the last-level cache
     min_samples: int = 20
     max_samples: int = 200
@@ -163,14 +192,6 @@ class Cell:
     def dtype(self) -> str:
         """The first tensor's dtype: the one a reader means."""
         return next(iter(self.dtypes.values()))
-
-    def input_key(self) -> str:
-        """What the inputs are made from: never the provider, the mode or the backend."""
-        return hashlib.sha256(
-            canonical_json(
-                [self.op, self.contract_version, dict(self.dims), dict(self.dtypes), self.family, self.seed]
-            ).encode()
-        ).hexdigest()[:24]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able data; `from_dict` is its inverse."""

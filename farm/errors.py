@@ -1,20 +1,89 @@
-"""Everything the farm refuses, as one tree.
+"""Every exception of the farm, as one tree.
 
-    FarmError                  exit code 2 unless said otherwise
-    ├── UsageError             the command line is wrong
-    ├── MatrixError            a matrix file is wrong: where, what, what to do
-    ├── StoreError             a store or a run in it cannot be read or written
-    ├── BackendError           a backend is unknown, absent, or not usable here
-    └── InfraError             the farm's own fault (exit code 3)
+    Exception
+    ├── FarmError                  what the farm refuses; exit code 2 unless said otherwise
+    │   ├── UsageError             the command line is wrong
+    │   ├── MatrixError            a matrix file is wrong: where, what, what to do
+    │   ├── StoreError             a store or a run in it cannot be read or written
+    │   ├── BackendError           a backend is unknown, absent, or not usable here
+    │   ├── ContractError          an op's contract breaks a rule of contracts
+    │   └── InfraError             an infrastructure failure (exit code 3)
+    └── FarmSignal                 between parts of the farm; none reaches a user as an exception
+        ├── EnvironmentUnusable    child, backends    this environment cannot open its device
+        ├── Unsupported            child, compile     the provider cannot do this cell
+        ├── WrongAnswer            child, compile     what came back is not what the contract says
+        ├── CaptureFailed          child              a call cannot be captured in a graph
+        ├── CannotMeasure          calibration, child what a device cannot be measured by
+        ├── RecordsLost            timing, child      the profiler dropped records
+        ├── DeviceUnfit            guard, actor       the device is not fit for another child
+        ├── LockRefused            guard, actor       the device's lock cannot be had
+        └── of one room, and there:
+            ├── InputsUnreadable   child.fault_owner
+            ├── TimingUnusable     child.timing.common       also a NotImplementedError
+            ├── OutOfBounds        child.interpreter         also a RuntimeError
+            ├── ChildDied, ChildTimedOut, ChildLied, NoChild    actor.child_process
+            ├── _DeviceGone        actor.device
+            ├── Hung               backends._amdsmi
+            ├── BadField           field_checks              also a ValueError
+            ├── NotAFile           judge.judge
+            ├── BadCalibration     timing.roof               also a ValueError
+            ├── PlanError          compile.ascend            also a RuntimeError
+            ├── RunBusy, RunLockLost    store.lock
+            ├── _BoundError        matrix.document
+            └── _BadValueError     matrix.rules
 
-A cell's failure is never an exception that crosses a process: it is a status in the data.
+A cell's failure is never an exception that crosses a process: it is a status in the data.  Standard library only:
+children import this.
 """
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Message(str):
+    """A sentence for people with `id`, the name by which tests and programs know it: kebab-case, the room first
+    (`store-run-exists`).  The wording may change; the identifier stays.  It is an ordinary string everywhere else, and
+    what is stored or joined from it is only its text."""
+
+    id: str
+
+    def __new__(cls, text: str, *, id: str) -> Message:
+        made = super().__new__(cls, text)
+        made.id = id
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _message, (str(self), self.id)
+
+
+def _message(text: str, id: str) -> Message:
+    return Message(text, id=id)
+
+
+def describe(error: BaseException) -> str:
+    """An exception in a clause: its type and the first line of its text."""
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first:.300}"
+
+
+def id_of(text: object) -> str:
+    """The identifier of a message or of a refusal; "" for any other text."""
+    return str(getattr(text, "id", ""))
 
 
 class FarmError(Exception):
-    """Something the farm refuses, told in one sentence: where, what, and what to do."""
+    """Something the farm refuses, reported in one sentence: where, what, and what to do.  The command line prints `id`
+    behind it in brackets."""
 
     exit_code = 2
+
+    def __init__(self, sentence: str = "", *, id: str = ""):
+        super().__init__(Message(sentence, id=id) if id else sentence)
+
+    @property
+    def id(self) -> str:
+        return id_of(self.args[0])
 
 
 class UsageError(FarmError):
@@ -33,7 +102,52 @@ class BackendError(FarmError):
     """A backend is unknown, absent from the cluster, or not usable here."""
 
 
+class ContractError(FarmError):
+    """An op's contract breaks a rule of contracts: which op, what it does, and what to write instead."""
+
+
 class InfraError(FarmError):
     """The farm itself failed: a cluster that did not start, a coordinator that lost its ground."""
 
     exit_code = 3
+
+
+class FarmSignal(Exception):
+    """One part of the farm tells another that something did not happen.  A part that catches it turns it into a status,
+    an event or a `FarmError`."""
+
+
+class EnvironmentUnusable(FarmSignal):
+    """This environment cannot open its device; `owner` says whose fault that is."""
+
+    def __init__(self, reason: str, owner: str = "infra"):
+        super().__init__(reason)
+        self.owner = owner
+
+
+class Unsupported(FarmSignal):
+    """The provider cannot do this cell; the message is the reason."""
+
+
+class WrongAnswer(FarmSignal):
+    """What came back is not what the contract says, before any number is looked at."""
+
+
+class CaptureFailed(FarmSignal):
+    """The call cannot be captured in a graph; this process is spent (its generator state may be poisoned too)."""
+
+
+class CannotMeasure(FarmSignal):
+    """The device cannot do this one thing; the message is the reason."""
+
+
+class RecordsLost(FarmSignal, ValueError):
+    """There are not as many markers as were launched: the profiler dropped records, or they are not ours."""
+
+
+class DeviceUnfit(FarmSignal):
+    """The device is not fit for another child; the text says why."""
+
+
+class LockRefused(FarmSignal):
+    """The device cannot be had; the text is one sentence."""

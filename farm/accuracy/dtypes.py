@@ -13,9 +13,17 @@ import numpy as np
 Array = Any  # numpy.ndarray
 
 _STORAGE = {
-    "float64": np.float64, "float32": np.float32, "float16": np.float16, "bfloat16": np.uint16,
-    "int64": np.int64, "int32": np.int32, "int16": np.int16, "int8": np.int8, "uint8": np.uint8, "bool": np.bool_,
-}  # fmt: skip
+    "float64": np.float64,
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": np.uint16,
+    "int64": np.int64,
+    "int32": np.int32,
+    "int16": np.int16,
+    "int8": np.int8,
+    "uint8": np.uint8,
+    "bool": np.bool_,
+}
 #: Bits of the significand, the hidden one included.
 PRECISION = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 #: The smallest normal number, as a power of two.
@@ -39,13 +47,8 @@ def is_float(dtype: str) -> bool:
 def storage_dtype(dtype: str) -> np.dtype[Any]:
     """The NumPy dtype in which values of `dtype` lie in memory and in files, little-endian."""
     if dtype not in _STORAGE:
-        raise ValueError(f"unknown dtype {dtype!r}; known are {', '.join(_STORAGE)}")
+        raise ValueError(f"unknown dtype {dtype!r}; known dtypes: {', '.join(_STORAGE)}")
     return np.dtype(_STORAGE[dtype]).newbyteorder("<")
-
-
-def itemsize(dtype: str) -> int:
-    """Bytes per element."""
-    return storage_dtype(dtype).itemsize
 
 
 def encode(values: Array, dtype: str) -> Array:

@@ -11,16 +11,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from farm.accuracy import gates as gating
+from farm.accuracy import tolerances as gating
 from farm.accuracy.dtypes import decode, encode, finite_mask, is_float, storage_dtype
-from farm.accuracy.families import Family, hashes
+from farm.accuracy.inputs import Family, hashes
 from farm.accuracy.metrics import Partial, compare
 from farm.cell import Cell, canonical_json
-from kernels.contract import Contract, Tensor
+from farm.contracts import view
+from farm.contracts.base import Contract, Tensor, Work
+from farm.errors import ContractError
 
 Array = Any  # numpy.ndarray
 Arrays = Mapping[str, Array]
@@ -46,16 +49,29 @@ class Judgement:
     worst_ratio: float | None = None
     sampled_rows: int | None = None  # how many rows were compared, where not all were
 
-    @property
-    def headline(self) -> dict[str, float | None]:
-        """max_ulp, rel_l2 and max_abs of the worst output."""
-        found = self.metrics.get(self.worst_output, {})
-        return {name: found.get(name) for name in ("max_ulp", "rel_l2", "max_abs")}
+
+#: A cell's views are needed a dozen times while it is prepared and judged.
+_views = lru_cache(maxsize=64)(view.of)
+
+
+def tensors_of(cell: Cell, contract: Contract) -> tuple[Tensor, ...]:
+    """Every tensor of the cell, whoever computes it."""
+    return _views(cell, contract).tensors
+
+
+def given_tensors(cell: Cell, contract: Contract) -> list[Tensor]:
+    """The cell's inputs and upstream gradients."""
+    return list(_views(cell, contract).given)
+
+
+def work_of(cell: Cell, contract: Contract) -> Work:
+    """The least work of one call, whoever computes it."""
+    return contract.work(_views(cell, contract).every)
 
 
 def judged_tensors(cell: Cell, contract: Contract) -> list[Tensor]:
     """The cell's outputs and gradients."""
-    return [t for t in contract.tensors(cell) if t.role in ("output", "gradient", "mutated")]
+    return [t for t in tensors_of(cell, contract) if t.role in ("output", "gradient", "mutated")]
 
 
 def row_count(cell: Cell) -> int:
@@ -66,7 +82,7 @@ def row_count(cell: Cell) -> int:
 def default_rows(cell: Cell, contract: Contract) -> int:
     """Rows per block, so that the widest blocked tensor has about BLOCK_ELEMENTS in it."""
     rows = max(1, row_count(cell))
-    width = max((t.size // rows for t in contract.tensors(cell) if t.blocked), default=1)
+    width = max((t.size // rows for t in tensors_of(cell, contract) if t.blocked), default=1)
     return max(1, min(rows, BLOCK_ELEMENTS // max(width, 1)))
 
 
@@ -91,25 +107,61 @@ def row_sample(cell: Cell, total: int) -> Array | None:
     return np.unique(np.array(chosen, dtype=np.int64))
 
 
+def input_key(cell: Cell, contract: Contract) -> str:
+    """What a cell's inputs are cached by: all that `contract.inputs` can read, and the tensors that it fills."""
+    seen = _views(cell, contract)
+    parts = [*seen.inputs.parts(), view.layout(seen.given), default_rows(cell, contract)]
+    return _key([*parts, cell.contract_version, cell.family, cell.seed])
+
+
 def reference_key(cell: Cell, contract: Contract) -> str:
-    """What a reference is cached by: inputs, and the parameters and operation that change it (never a casting)."""
-    params = {p.name: cell.params[p.name] for p in contract.parameters if p.semantic and p.changes_result}
-    outputs = sorted(t.name for t in judged_tensors(cell, contract))
-    return hashlib.sha256(canonical_json([REFERENCE_VERSION, cell.input_key(), params, outputs]).encode()).hexdigest()[
-        :24
-    ]
+    """What a reference is cached by: its inputs, all that `contract.reference` can read, and every tensor."""
+    seen = _views(cell, contract)
+    return _key([REFERENCE_VERSION, input_key(cell, contract), *seen.reference.parts(), view.layout(seen.tensors)])
+
+
+def _key(parts: list[Any]) -> str:
+    return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:24]
 
 
 def make_inputs(cell: Cell, contract: Contract, block: Block) -> dict[str, Array]:
     """The inputs and upstream gradients as storage arrays: blocked ones for rows [start, stop), the others whole."""
-    made = contract.inputs(cell, Family(cell.family, cell.seed), block)
-    dtypes = {t.name: t.dtype for t in contract.tensors(cell)}
+    made = contract.inputs(_views(cell, contract).inputs, Family(cell.family, cell.seed), block)
+    dtypes = {t.name: t.dtype for t in given_tensors(cell, contract)}
+    if set(made) != set(dtypes):
+        wrong = f"inputs() makes {', '.join(made) or 'nothing'}, but the tensors are {', '.join(dtypes) or 'none'}"
+        raise ContractError(f"the contract of {cell.op}: {wrong}; make one array for each", id="contract-inputs-names")
     return {name: encode(values, dtypes[name]) for name, values in made.items()}
+
+
+def fill_inputs(
+    cell: Cell,
+    contract: Contract,
+    *,
+    rows_per_block: int | None = None,
+    map: Map = map,
+    allocate: Callable[[str, tuple[int, ...], Any], Array] | None = None,
+) -> dict[str, Array]:
+    """All inputs and upstream gradients of a cell as storage arrays.  `allocate` as for `fill_reference`."""
+    allocate = allocate or _allocate
+    tensors = {t.name: t for t in given_tensors(cell, contract)}
+    whole = {name: allocate(name, tuple(t.dims), storage_dtype(t.dtype)) for name, t in tensors.items()}
+
+    def fill(block: Block) -> None:
+        for name, values in make_inputs(cell, contract, block).items():
+            if tensors[name].blocked:
+                whole[name][block[0] : block[1]] = values
+            elif block[0] == 0:
+                whole[name][...] = values
+
+    for _ in map(fill, blocks(row_count(cell), rows_per_block or default_rows(cell, contract))):
+        pass
+    return whole
 
 
 def cut(arrays: Arrays, cell: Cell, contract: Contract, rows: slice | Array) -> dict[str, Array]:
     """Whole storage arrays, the blocked ones cut to `rows`."""
-    tensors = {t.name: t for t in contract.tensors(cell)}
+    tensors = {t.name: t for t in tensors_of(cell, contract)}
     return {name: (a[rows] if tensors[name].blocked else a) for name, a in arrays.items()}
 
 
@@ -119,11 +171,12 @@ def make_reference(cell: Cell, contract: Contract, inputs: Arrays, block: Block)
     Under each output's name its value, under `NAME.scale2` the squared size of its terms, under `NAME.spread` which
     rows are spread, and what else the contract's judge needs, as `NAME.something`.
     """
-    dtypes = {t.name: t.dtype for t in contract.tensors(cell)}
+    dtypes = {t.name: t.dtype for t in tensors_of(cell, contract)}
     values = {name: decode(stored, dtypes[name]) for name, stored in inputs.items()}
-    found = dict(contract.reference(values, cell, block))
-    found |= {f"{name}.scale2": a for name, a in contract.scales(values, cell, block).items()}
-    return found | {f"{name}.spread": a for name, a in contract.spread(values, cell, block).items()}
+    seen = _views(cell, contract).reference
+    found = dict(contract.reference(values, seen, block))
+    found |= {f"{name}.scale2": a for name, a in contract.scales(values, seen, block).items()}
+    return found | {f"{name}.spread": a for name, a in contract.spread(values, seen, block).items()}
 
 
 def fill_reference(
@@ -198,7 +251,7 @@ def evaluate(
     reference: Arrays | None = None,
     rows_per_block: int | None = None,
     map: Map = map,
-    tolerances: Iterable[gating.Override | Mapping[str, Any]] = (),
+    tolerances: Iterable[Mapping[str, Any]] = (),
 ) -> Judgement:
     """Judge whole outputs (storage arrays, memory maps too) of a cell whose whole `inputs` these were.
 
@@ -375,6 +428,22 @@ def _count_nonfinite(work: _Work, outputs: Arrays, partials: dict[str, Partial],
 
 
 __all__ = [
-    "Judgement", "blocks", "check_layout", "cut", "default_rows", "evaluate", "fill_reference", "judged_tensors",
-    "make_inputs", "make_reference", "reference_key", "row_count", "row_sample",
-]  # fmt: skip
+    "Judgement",
+    "blocks",
+    "check_layout",
+    "cut",
+    "default_rows",
+    "evaluate",
+    "fill_inputs",
+    "fill_reference",
+    "given_tensors",
+    "input_key",
+    "judged_tensors",
+    "make_inputs",
+    "make_reference",
+    "reference_key",
+    "row_count",
+    "row_sample",
+    "tensors_of",
+    "work_of",
+]

@@ -7,6 +7,7 @@ the thread that starts it); `poll` hands over events as they come.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import shutil
 import signal
@@ -16,49 +17,52 @@ import threading
 import time
 import traceback
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import spool
-from farm.actor import calibrating as supervised
-from farm.actor import captures, supervise, trials
-from farm.actor.backlog import Backlog
-from farm.actor.captures import Captures
-from farm.actor.children import Children
-from farm.actor.notes import Notes
-from farm.actor.placed import Placed
-from farm.actor.said import Said
+from farm.actor import calibration as supervised
+from farm.actor import child_process, crash_owner
+from farm.actor.backpressure import Backpressure
+from farm.actor.capture import fallback, trial
+from farm.actor.capture.cache import CaptureCache
+from farm.actor.capture.fallback import CaptureOutcome, CapturePolicy
+from farm.actor.child_manager import ChildManager
+from farm.actor.device_setup import DeviceSetup
+from farm.actor.event_buffer import EventBuffer
+from farm.cell import spends
 from farm.child import protocol
 from farm.deadline import Deadline
-from farm.guard import locks, plausible, telemetry
+from farm.errors import FarmSignal, LockRefused
+from farm.guard import locks, sample_checks, telemetry
 from farm.guard.device import Guard
-from farm.timing import methods
+from farm.store import spool
 
 if TYPE_CHECKING:
-    from farm.judges import Judges
+    from farm.judge.pool import Judges
 
 PREPARE_SECONDS = 300.0
 
 
 class DeviceActor:
-    """`config`: device, backend, device_id, options, environment (dict; its name is looked up on this node), revision,
+    """`config`: device, backend, device_id, environment (dict; its name is looked up on this node), revision,
     deadlines, spool, run_id; on a cluster that was there before also labels (the node's) and bundles (name, sha, blob).
     """
 
     def __init__(self, config: dict[str, Any], judges: Judges):
         self._config = config
         self._judges = judges
-        self._said = Said(config["device"])
+        self._said = EventBuffer(config["device"])
         self._leases: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._stopping = False
-        self._placed = Placed(config)
-        self._captures = Captures(
+        self._placed = DeviceSetup(config)
+        self._captures = CapturePolicy(
             self._placed.fallback_timing, self._placed.capture_may_kill, trial=self._placed.trial_capture
         )
-        self._notes: Notes | None = None  # what trials of captures found, for the next actor of this device
-        self._guard = Guard(self._placed.guarded, lambda: self._stopping)
-        self._backlog = Backlog(config["spool"])
+        self._notes: CaptureCache | None = None  # what trials of captures found, for the next actor of this device
+        self._guard = Guard(self._placed.guarded, lambda: self._stopping, self._placed.host)
+        self._backlog = Backpressure(config["spool"])
         spawn_s = float(config["deadlines"]["spawn"])
-        self._children = Children(self._placed, self._guard, spawn_s, lambda: self._stopping)
+        self._children = ChildManager(self._placed, self._guard, spawn_s, lambda: self._stopping)
         spool.claim(config["spool"])
         self._thread = threading.Thread(target=self._guarded, name="device", daemon=True)
         self._thread.start()
@@ -105,18 +109,20 @@ class DeviceActor:
             self._placed.prepare()
             self._guard.take(lambda text: self._said.add("device_waits", reason=text, up_to_s=locks.wait_seconds()))
             ready = self._children.ensure()
-        except locks.Refused as reason:
+        except LockRefused as reason:
             self._said.add("device_down", reason=str(reason), final=True)
             return
-        except supervise.NoChild as reason:
+        except child_process.NoChild as reason:
             self._said.add("device_down", reason=str(reason), final=reason.final)
             return
         except Exception as error:  # or nobody would hear of it: this thread is all there is
             traceback.print_exc()
-            self._said.add("device_down", reason=f"its actor failed ({type(error).__name__}: {error})", final=False)
+            self._said.add(
+                "device_down", reason=f"the device's actor failed ({type(error).__name__}: {error})", final=False
+            )
             return
         if self._placed.trial_capture:
-            self._notes = Notes(self._config["spool"], ready.fingerprint)
+            self._notes = CaptureCache(self._config["spool"], ready.fingerprint)
             self._captures.learn(self._notes.read())
         self._said.add(
             "device_up",
@@ -174,8 +180,8 @@ class DeviceActor:
                 continue
             try:
                 prepared = self._judges.prepare(cell, Deadline(PREPARE_SECONDS))
-                outcome = self._trial(attempt, prepared) if trials.needed(prepared["tensors"]) else trials.NOT_NEEDED
-            except supervise.NoChild:
+                outcome = self._trial(attempt, prepared) if trial.needed(prepared["tensors"]) else trial.NOT_NEEDED
+            except child_process.NoChild:
                 return
             except _DeviceGone:
                 raise
@@ -191,14 +197,14 @@ class DeviceActor:
         if self._notes:
             self._notes.write(self._captures.known)
 
-    def _trial(self, attempt: dict[str, Any], prepared: dict[str, Any]) -> trials.Outcome:
+    def _trial(self, attempt: dict[str, Any], prepared: dict[str, Any]) -> CaptureOutcome:
         """One trial, in a child that has served no cell; one that comes through it, and leaves nothing behind, is as
         good as any that has captured before, and goes on to serve."""
         child = self._children.fresh()
         ids = (self._config["revision"], attempt["round"], attempt["number"])
         order = protocol.Trial(*ids, attempt["cell"], prepared["tensors"], attempt["call"], "", prepared["work"])
         limits = {**self._config["deadlines"], **attempt.get("deadlines", {})}
-        outcome = trials.follow(child, order, limits, self._children.last_words)
+        outcome = trial.follow(child, order, limits, self._children.last_words)
         before, self._children.trials = self._children.trials, self._children.trials + 1
         if not outcome.fit:
             self._renew(attempt, outcome)
@@ -207,19 +213,19 @@ class DeviceActor:
         attempt["compile_s"] = outcome.compile_s
         return outcome
 
-    def _renew(self, attempt: dict[str, Any], outcome: trials.Outcome) -> None:
+    def _renew(self, attempt: dict[str, Any], outcome: CaptureOutcome) -> None:
         """Another child after one that a trial has spent.  Where there can be none, the cell that was tried answers for
         it: left to the lease's next cell, it would take out one device after the other and never be blamed."""
         log = self._children.log()
         self._children.replace()
         try:
             self._children.ensure()
-        except supervise.NoChild as reason:
+        except child_process.NoChild as reason:
             if self._stopping:
                 return
             self._said.add("started", cell=attempt["cell"]["index"], attempt=attempt["number"])
             attempt["started"] = time.time()
-            what = f"{outcome.why}; after that no child could be started: {reason}"
+            what = f"{outcome.why}; then no new child could be started: {reason}"
             self._end(attempt, "infra_error", "device", what, log=log)
             raise _DeviceGone(str(reason), reason.final) from None
 
@@ -231,13 +237,12 @@ class DeviceActor:
         try:
             prepared = self._judges.prepare(cell, Deadline(PREPARE_SECONDS))
         except Exception as error:
-            self._end(
-                attempt, "infra_error", "harness", f"its inputs could not be made: {error}", log=traceback.format_exc()
-            )
+            what = f"the inputs could not be generated: {error}"
+            self._end(attempt, "infra_error", "harness", what, log=traceback.format_exc())
             return
         try:
             self._children.ensure(profiled=self._spends(attempt))
-        except supervise.NoChild as reason:
+        except child_process.NoChild as reason:
             self._end(attempt, "infra_error", "infra", f"no child could be started: {reason}")
             raise _DeviceGone(str(reason), reason.final) from None
         out_dir = tempfile.mkdtemp(prefix="out-", dir=self._config["spool"])
@@ -315,13 +320,15 @@ class DeviceActor:
             self._children.replace()
         try:
             child = self._children.child(profiled=self._spends(attempt))
-            self._children.served = True
+        except child_process.NoChild as reason:
+            self._end(attempt, "infra_error", "infra", f"no child could be started: {reason}")
+            raise _DeviceGone(str(reason), reason.final) from None
+        shared, self._children.served = self._children.served or self._children.trials > 0, True
+        try:
             child.send(message)
             deadline = Deadline(float(limits["import"]))
             while True:
                 said = child.receive(deadline)
-                if getattr(said, "attempt", None) != ids[2] or getattr(said, "revision", None) != ids[0]:
-                    raise supervise.ChildLied(f"wrote a message of another attempt: {said!r:.200}")
                 if isinstance(said, protocol.Phase):
                     phase = attempt["phase"] = said.phase
                     if phase == "timing":
@@ -332,35 +339,48 @@ class DeviceActor:
                     evidence = self._children.ready.evidence if self._children.ready else ""
                     return believed(said, time.monotonic() - timed_since, evidence)
                 elif isinstance(said, protocol.Failed):
-                    return captures.told(said) if said.status == "capture_failed" else said
-        except supervise.NoChild as reason:
-            self._end(attempt, "infra_error", "infra", f"no child could be started: {reason}")
-            raise _DeviceGone(str(reason), reason.final) from None
-        except supervise.ChildTimedOut:
+                    return fallback.told(said) if said.status == "capture_failed" else said
+        except (child_process.ChildTimedOut, child_process.ChildDied, child_process.ChildLied) as error:
+            lied = isinstance(error, child_process.ChildLied)
+            if not (shared and (lied or phase == "spawn")) or self._stopping:
+                return self._without_reply(attempt, call, child, error, phase)
+        # An earlier cell's code may have done this: asked again in a child of its own, the cell answers for itself.
+        self._children.replace()
+        _empty(out_dir)
+        return self._converse(attempt, call, prepared, out_dir)
+
+    def _without_reply(
+        self, attempt: dict[str, Any], call: dict[str, Any], child: child_process.Child, error: Exception, phase: str
+    ) -> protocol.Failed | None:
+        """What follows where a conversation broke off; None when the end was reported."""
+        cell = attempt["cell"]
+        ids = (self._config["revision"], attempt["round"], attempt["number"])
+        if isinstance(error, child_process.ChildTimedOut):
+            limits = {**self._config["deadlines"], **attempt.get("deadlines", {})}
             child.show_stacks()
             log = self._children.log()
             limit = float(limits["import" if phase == "spawn" else phase])
             if not child.kill():
-                text = "its process could not be killed: the device is stuck"
+                text = "the child could not be killed: the device is stuck"
                 self._end(attempt, "infra_error", "device", text, log=log)
                 raise _DeviceGone(text, final=True) from None
             if self._captures.suspected(cell, call, phase):
-                return captures.blamed(ids, f"did not end within {limit:g} s", log)
+                return fallback.blamed(ids, f"did not end within {limit:g} s", log)
             if phase == "spawn":
-                text = f"its process answered nothing for {limit:g} s before the cell began"
+                text = f"the child did not answer for {limit:g} s before the cell began"
                 self._end(attempt, "infra_error", "infra", text, log=log)
             else:
                 self._end(attempt, "timed_out", "kernel", f"phase {phase} took more than {limit:g} s", log=log)
-        except supervise.ChildDied as error:
+        elif isinstance(error, child_process.ChildDied):
             if self._captures.suspected(cell, call, phase) and error.code != -signal.SIGKILL:
                 words = self._children.last_words(error)
                 ended = f"{error}; {words.what}" if words and words.what else str(error)
-                return captures.blamed(ids, f"ended the process ({ended})", self._children.log())
+                return fallback.blamed(ids, f"ended the child ({ended})", self._children.log())
             self._died(attempt, error, phase)
-        except supervise.ChildLied as error:
+        else:
             log = self._children.log()
             self._children.replace()
-            self._end(attempt, "crashed", "kernel", f"its process {error}", log=log)
+            self._end(attempt, "crashed", "kernel", f"the child {error}", log=log)
         return None
 
     def _calibrate(self, order: dict[str, Any]) -> None:
@@ -374,25 +394,14 @@ class DeviceActor:
             self._children.replace()
         self._said.add("calibrated", **ended, telemetry=self._guard.end())
 
-    def _died(self, attempt: dict[str, Any], error: supervise.ChildDied, phase: str) -> None:
-        """A crash is the kernel's, but SIGKILL is first taken for somebody else's (an operator, the OOM killer), and
-        what the vendor's runtime printed as it ended the process says more than a signal's number."""
-        if phase == "spawn":  # an earlier cell's doing, or nobody's: this one had not begun
-            text = f"its process ended with {error} before the cell began"
-            self._end(attempt, "infra_error", "infra", text, log=self._children.log())
-            return
-        text = f"its process ended with {error} in phase {phase}"
-        fault = self._children.last_words(error)
-        if fault:
-            what = f"{fault.what}: {text}" if fault.what else text
-            self._end(attempt, fault.status, fault.owner, what, log=self._children.log())
-            return
-        first_kill = error.code == -9 and not attempt["last"]
-        self._end(attempt, "crashed", "infra" if first_kill else "kernel", text, log=self._children.log())
+    def _died(self, attempt: dict[str, Any], error: child_process.ChildDied, phase: str) -> None:
+        words = self._children.last_words(error) if phase != "spawn" else None
+        found = crash_owner.of_death(str(error), error.code, phase, words, last=attempt["last"])
+        self._end(attempt, *found, log=self._children.log())
 
     def _spends(self, attempt: dict[str, Any]) -> bool:
         """Whether the attempt's timing leaves a child that may time by no other method."""
-        return methods.spends(self._captures.method(attempt["cell"]))
+        return spends(self._captures.method(attempt["cell"]))
 
     def _origin(self, started: float) -> dict[str, Any]:
         ready = self._children.ready
@@ -426,9 +435,16 @@ class DeviceActor:
         others = reply.facts.pop("others", [])
         origin = self._origin(attempt["started"])
         self._said.add(
-            "measured", cell=index, attempt=number, facts=reply.facts, timing=reply.timing, origin=origin,
-            round=reply.round, revision=reply.revision, telemetry=told,
-        )  # fmt: skip
+            "measured",
+            cell=index,
+            attempt=number,
+            facts=reply.facts,
+            timing=reply.timing,
+            origin=origin,
+            round=reply.round,
+            revision=reply.revision,
+            telemetry=told,
+        )
         request = {
             "cell": attempt["cell"],
             "outputs": reply.outputs,
@@ -454,14 +470,22 @@ class DeviceActor:
 def believed(reply: protocol.Measured, wall_s: float, evidence: str) -> protocol.Measured:
     """The reply without its samples, and with a flag that says why, where they cannot be true of a phase that took
     `wall_s` seconds by the supervisor's clock.  A simulated device has a clock of its own."""
-    why = None if evidence == "simulated" else plausible.refusal(reply.timing, wall_s)
+    why = None if evidence == "simulated" else sample_checks.refusal(reply.timing, wall_s)
     if why is None:
         return reply
-    flags = [*reply.facts.get("flags", []), f"not timed: {why}, by the supervisor's clock"]
-    return replace(reply, facts={**reply.facts, "flags": flags}, timing=plausible.without_samples(reply.timing))
+    flags = [*reply.facts.get("flags", []), f"not timed: according to the supervisor's clock, {why}"]
+    return replace(reply, facts={**reply.facts, "flags": flags}, timing=sample_checks.without_samples(reply.timing))
 
 
-class _DeviceGone(Exception):
+def _empty(folder: str) -> None:
+    """Make the folder anew: what lies in it, or stands in its place, may be there to harm."""
+    with contextlib.suppress(OSError):
+        Path(folder).unlink()  # a link; a folder stays
+    shutil.rmtree(folder, ignore_errors=True)
+    Path(folder).mkdir(mode=0o700, exist_ok=True)
+
+
+class _DeviceGone(FarmSignal):
     """This device can serve nobody now; `final` says that starting anew is pointless."""
 
     def __init__(self, reason: str, final: bool):

@@ -17,14 +17,26 @@ VENDOR = 0x1002
 #: Where a tool has no name for a part, or only its family's ("AMD Radeon Graphics"): by PCI device id.  A virtual
 #: function of a part computes as the part does.
 PARTS = {
-    0x7408: "AMD Instinct MI250X", 0x740C: "AMD Instinct MI250X", 0x740F: "AMD Instinct MI210",
-    0x7410: "AMD Instinct MI210 VF", 0x74A8: "AMD Instinct MI308X HF", 0x74BC: "AMD Instinct MI308X HF VF",
-    0x74A0: "AMD Instinct MI300A", 0x74A1: "AMD Instinct MI300X", 0x74A2: "AMD Instinct MI308X",
-    0x74A5: "AMD Instinct MI325X", 0x74A9: "AMD Instinct MI300X HF", 0x74B5: "AMD Instinct MI300X VF",
-    0x74B6: "AMD Instinct MI308X VF", 0x74B9: "AMD Instinct MI325X VF", 0x74BD: "AMD Instinct MI300X HF VF",
-    0x75A0: "AMD Instinct MI350X", 0x75A3: "AMD Instinct MI355X", 0x75B0: "AMD Instinct MI350X VF",
+    0x7408: "AMD Instinct MI250X",
+    0x740C: "AMD Instinct MI250X",
+    0x740F: "AMD Instinct MI210",
+    0x7410: "AMD Instinct MI210 VF",
+    0x74A8: "AMD Instinct MI308X HF",
+    0x74BC: "AMD Instinct MI308X HF VF",
+    0x74A0: "AMD Instinct MI300A",
+    0x74A1: "AMD Instinct MI300X",
+    0x74A2: "AMD Instinct MI308X",
+    0x74A5: "AMD Instinct MI325X",
+    0x74A9: "AMD Instinct MI300X HF",
+    0x74B5: "AMD Instinct MI300X VF",
+    0x74B6: "AMD Instinct MI308X VF",
+    0x74B9: "AMD Instinct MI325X VF",
+    0x74BD: "AMD Instinct MI300X HF VF",
+    0x75A0: "AMD Instinct MI350X",
+    0x75A3: "AMD Instinct MI355X",
+    0x75B0: "AMD Instinct MI350X VF",
     0x75B3: "AMD Instinct MI355X VF",
-}  # fmt: skip
+}
 _PART = re.compile(r"\bMI\d{2,3}[A-Z]?\b")
 #: The last cache before memory, bytes.  Of the MI300 and MI350 series that is the Infinity Cache, shared by all dies
 #: and all partitions; HIP reports the L2 of one die (4 MiB).  Of an MI210, or one die of an MI250X, it is the L2.

@@ -12,17 +12,15 @@ import json
 import math
 import os
 import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from farm.backends import Identity, _amd
+from farm.backends import _amd
 from farm.backends._amd import Found
-from farm.guard.telemetry import Counters, Sample
-from farm.guard.watch import process
+from farm.backends.api import Counters, Identity, Process, Sample
+from farm.process import command, host
 
 #: Seconds that the tool may take.  It is a Python program that opens every device.
 DEADLINE_S = 30.0
@@ -30,9 +28,12 @@ DEADLINE_S = 30.0
 KEPT_SECONDS = 5.0
 #: Its words for what throttles, by a part of the field's name -> reason of farm.guard.telemetry.
 _VIOLATIONS = (
-    ("prochot", "hw_thermal"), ("ppt", "sw_power_cap"), ("socket_thermal", "sw_thermal"), ("vr_thermal", "hw_thermal"),
+    ("prochot", "hw_thermal"),
+    ("ppt", "sw_power_cap"),
+    ("socket_thermal", "sw_thermal"),
+    ("vr_thermal", "hw_thermal"),
     ("hbm_thermal", "hw_thermal"),
-)  # fmt: skip
+)
 Smi = Callable[..., str]
 
 
@@ -42,24 +43,10 @@ def smi(*words: str, deadline_s: float | None = None) -> str:
     tool = shutil.which("amd-smi") or shutil.which(str(beside))
     if not tool:
         return ""
-    try:
-        running = subprocess.Popen(
-            [tool, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-    except OSError:
-        return ""
-    try:
-        out, _ = running.communicate(timeout=DEADLINE_S if deadline_s is None else deadline_s)
-        return out
-    except (subprocess.TimeoutExpired, OSError, ValueError):
-        return ""
-    finally:
-        if running.poll() is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(running.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                running.wait(timeout=5.0)  # in a driver call it may not end; nobody waits for that
+    with contextlib.suppress(OSError):
+        done = command.run([tool, *words], DEADLINE_S if deadline_s is None else deadline_s)
+        return "" if done.code is None else done.out
+    return ""
 
 
 def entries(text: str) -> list[dict[str, Any]]:
@@ -94,9 +81,16 @@ def listing(smi: Smi) -> list[Found]:
         device = _amd.integer(asic.get("device_id"))
         uuids = dict.fromkeys(u for u in (_amd.text(more.get("hip_uuid")), _amd.text(entry.get("uuid"))) if u)
         found.append(
-            Found(gpu, _amd.part(asic.get("market_name", ""), device), place,
-                  function if partition is None else partition, tuple(uuids), device, gpu)
-        )  # fmt: skip
+            Found(
+                gpu,
+                _amd.part(asic.get("market_name", ""), device),
+                place,
+                function if partition is None else partition,
+                tuple(uuids),
+                device,
+                gpu,
+            )
+        )
     return _amd.numbered(found, [counted.get(d.tool, {}).get("hip_id") for d in found])
 
 
@@ -151,9 +145,13 @@ def sampled(metric: Mapping[str, Any]) -> Sample:
     if known and _amd.clocks(metric.get("perf_level"), None):
         reasons.append("clocks_set")
     return Sample(
-        0.0, _clock(metric, "gfx", "clk"), _clock(metric, "mem", "clk"), _amd.celsius(temperature.get("hotspot")),
-        _amd.number(power.get("socket_power")), tuple(dict.fromkeys(reasons)) if known else None,
-    )  # fmt: skip
+        0.0,
+        _clock(metric, "gfx", "clk"),
+        _clock(metric, "mem", "clk"),
+        _amd.celsius(temperature.get("hotspot")),
+        _amd.number(power.get("socket_power")),
+        tuple(dict.fromkeys(reasons)) if known else None,
+    )
 
 
 def _deep(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -188,7 +186,7 @@ class ToolReader:
     def counters(self) -> Counters:
         errors = _amd.number(_section(self._metric(self._whole), "ecc").get("total_uncorrectable_count"))
         pids = self._lately("processes", self._pids)
-        seen = None if pids is None else tuple(process(p) for p in pids)
+        seen = None if pids is None else tuple(Process(p, host.process_name(p)) for p in pids)
         return Counters(None if errors is None else int(errors), None, seen)
 
     def memory_used_mib(self) -> float | None:

@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from farm.backends import Identity, _amd
+from farm.backends import _amd
 from farm.backends._amd import Found
-from farm.guard.telemetry import Counters, Sample
-from farm.guard.watch import process
+from farm.backends.api import Counters, Identity, Process, Sample
+from farm.errors import FarmSignal
+from farm.process import host
 
 T = TypeVar("T")
 #: Seconds that a question may take.  With eight GPUs `amdsmi_init` is a matter of one.
@@ -32,9 +33,12 @@ _NOT_INITIALISED = 32  # AMDSMI_STATUS_NOT_INIT
 VIOLATION_AGE_S = 0.5
 #: Field of `amdsmi_get_violation_status` after "active_" or "per_" -> reason of farm.guard.telemetry.
 VIOLATIONS = {
-    "prochot_thrm": "hw_thermal", "ppt_pwr": "sw_power_cap", "socket_thrm": "sw_thermal", "vr_thrm": "hw_thermal",
+    "prochot_thrm": "hw_thermal",
+    "ppt_pwr": "sw_power_cap",
+    "socket_thrm": "sw_thermal",
+    "vr_thrm": "hw_thermal",
     "hbm_thrm": "hw_thermal",
-}  # fmt: skip
+}
 #: Bits of `indep_throttle_status` (MI100, MI200): power, current, temperature.  At full load a part is at its power or
 #: current limit as a rule; like a power limit, that counts only where it costs clock.
 _THROTTLERS = ((0, 8, "sw_power_cap"), (16, 24, "sw_power_cap"), (32, 48, "hw_thermal"))
@@ -42,7 +46,7 @@ _opening = threading.Lock()
 _trouble = ""
 
 
-class Hung(Exception):
+class Hung(FarmSignal):
     """The driver did not answer in time; this process asks it no more."""
 
 
@@ -53,7 +57,7 @@ def within(seconds: float, ask: Callable[[], T]) -> T:
     """`ask()`, in a thread that is left behind if it takes longer.  Hung then, and at once from then on."""
     global _hung
     if _hung:
-        raise Hung("the driver has not answered before")
+        raise Hung("the driver did not answer an earlier query")
     box: list[tuple[bool, Any]] = []
 
     def work() -> None:
@@ -81,7 +85,7 @@ def load(seconds: float | None = None) -> Any:
         try:
             library = importlib.import_module("amdsmi")
         except ModuleNotFoundError as error:
-            _trouble = f"the Python package amdsmi is not there ({error})"
+            _trouble = f"the Python package amdsmi is not installed ({error})"
             return None
         except BaseException as error:  # it loads a C library as it is imported, and fails in many ways
             if isinstance(error, KeyboardInterrupt):
@@ -94,7 +98,7 @@ def load(seconds: float | None = None) -> Any:
             _trouble = f"amdsmi: {error}"
             return None
         except Exception as error:
-            _trouble = f"amdsmi does not start ({type(error).__name__}: {error})"
+            _trouble = f"amdsmi cannot be initialized ({type(error).__name__}: {error})"
             return None
         _trouble = ""
         return library
@@ -226,7 +230,7 @@ class Reader:
         count = _amd.number(ecc.get("uncorrectable_count"))
         listed = self._ask("amdsmi_get_gpu_process_list", self._device)
         pids = None if not isinstance(listed, list) else [_amd.integer(_process(p).get("pid")) for p in listed]
-        seen = None if pids is None else tuple(process(p) for p in pids if p)
+        seen = None if pids is None else tuple(Process(p, host.process_name(p)) for p in pids if p)
         return Counters(None if count is None else int(count), None, seen)
 
     def memory_used_mib(self) -> float | None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from farm.backends import Fault
+from farm.backends.api import Fault
 
 #: Where the toolkit is by default: from CANN 8.5 on, and before.
 HOMES = ("/usr/local/Ascend/cann", "/usr/local/Ascend/ascend-toolkit/latest")
@@ -59,12 +59,12 @@ def mspti_library(folder: Path | None) -> str:
 
 
 _KERNEL, _DEVICE, _INFRA = "kernel", "device", "infra"
-#: code -> status, owner, what happened, whether the process can use its device no more.  The first here that a text
-#: names counts: a core's own exception comes with the codes of all that failed after it.
+#: code -> status, owner, what happened, whether the process has lost its device.  The first code here that a text names
+#: counts, because a core's exception is followed by the codes of everything that failed after it.
 CODES: Mapping[int, tuple[str, str, str, bool]] = {
     507034: ("timed_out", _KERNEL, "a vector core did not finish in time", True),
     507014: ("timed_out", _KERNEL, "an AI core did not finish in time", True),
-    507048: ("timed_out", _KERNEL, "a kernel on mixed cores did not finish in time", True),
+    507048: ("timed_out", _KERNEL, "a mixed-core kernel did not finish in time", True),
     507017: ("timed_out", _KERNEL, "the AI CPU did not finish in time", True),
     507035: ("crashed", _KERNEL, "a vector core raised an exception", True),
     507015: ("crashed", _KERNEL, "an AI core raised an exception", True),
@@ -74,26 +74,26 @@ CODES: Mapping[int, tuple[str, str, str, bool]] = {
     507043: ("crashed", _KERNEL, "an AI core wrote out of bounds", True),
     507044: ("crashed", _KERNEL, "a vector core read out of bounds", True),
     507045: ("crashed", _KERNEL, "a vector core wrote out of bounds", True),
-    507049: ("crashed", _KERNEL, "a kernel on mixed cores raised an exception", True),
-    507050: ("crashed", _KERNEL, "a kernel on mixed cores was trapped", True),
-    507046: ("timed_out", _KERNEL, "a stream was not done in time", True),
+    507049: ("crashed", _KERNEL, "a mixed-core kernel raised an exception", True),
+    507050: ("crashed", _KERNEL, "a mixed-core kernel was trapped", True),
+    507046: ("timed_out", _KERNEL, "a stream did not finish in time", True),
     507047: ("timed_out", _KERNEL, "an event was not reached in time", True),
-    207001: ("out_of_memory", _KERNEL, "the device has no such memory left", False),
+    207001: ("out_of_memory", _KERNEL, "the device does not have that much memory left", False),
     207018: ("out_of_memory", _KERNEL, "the device is out of memory", False),
     # What a device answers to everything that an earlier process left wedged: no kernel of ours runs on the AI CPU.
     507018: ("infra_error", _DEVICE, "the AI CPU raised an exception", True),
     507010: ("infra_error", _DEVICE, "the task scheduler's heartbeat was lost", True),
     507012: ("infra_error", _DEVICE, "the device reported nothing in time", True),
     507013: ("infra_error", _DEVICE, "the system's DMA failed", True),
-    507033: ("infra_error", _DEVICE, "the device could not be set up", True),
+    507033: ("infra_error", _DEVICE, "the device could not be initialized", True),
     507001: ("infra_error", _DEVICE, "the task scheduler failed", True),
-    507051: ("infra_error", _DEVICE, "the host cannot talk to the device", True),
+    507051: ("infra_error", _DEVICE, "the host cannot communicate with the device", True),
     507052: ("infra_error", _DEVICE, "data could not be copied to or from the device", True),
     507899: ("infra_error", _DEVICE, "the driver failed", True),
     507900: ("infra_error", _DEVICE, "the AI CPU failed", True),
     507901: ("infra_error", _DEVICE, "the connection to the device closed", True),
-    207004: ("infra_error", _INFRA, "there is no such device in this process", True),
-    207006: ("infra_error", _INFRA, "this user may not use the device", True),
+    207004: ("infra_error", _INFRA, "the device number is unknown in this process", True),
+    207006: ("infra_error", _INFRA, "this user is not allowed to use the device", True),
 }
 _CODE = re.compile(r"(?:code|result|ret\w*|error)\s*(?:is\s*|[:=\[(]\s*)*([25]07\d{3})(?!\d)", re.IGNORECASE)
 _WHY = re.compile(r"errorStr:\s*([^\n\[]+?)(?:,\s*fixp|\.?\s*\[|,|\n|$)")
@@ -112,13 +112,13 @@ def fault(text: str, code: int | None = None) -> Fault | None:
     """See `farm.backends`.  `text`: of an exception, or the last output of a process that ended with `code`."""
     found = _OVERFLOW.search(text)
     if found:
-        memory = {"ub": "the Unified Buffer", "cbuf": "the L1 buffer"}.get(found.group(1).lower(), found.group(1))
+        memory = {"ub": "Unified Buffer", "cbuf": "L1 buffer"}.get(found.group(1).lower(), found.group(1))
         needs, has = int(found.group(2)) // 8, int(found.group(3)) // 8
-        return Fault("compile_error", _KERNEL, f"{memory} overflows: {needs:,} bytes are needed, {has:,} there are")
+        return Fault("compile_error", _KERNEL, f"needs {needs:,} bytes of {memory}, but only {has:,} are available")
     found = _CORE_DIM.search(text)
     if found or "grid should be less than 65536" in text:
         size = f" of {found.group(1)}" if found and found.group(1) else ""
-        return Fault("crashed", _KERNEL, f"a grid{size} has more programs than the 65,535 that one launch may have")
+        return Fault("crashed", _KERNEL, f"a grid{size} exceeds the limit of 65,535 programs per launch")
     codes = {int(c) for c in _CODE.findall(text)}
     known = next((c for c in CODES if c in codes), None)
     if known is not None:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from farm.backends import HostDevice, Identity, _nvml
+from farm.backends import _nvml
+from farm.backends.api import HostDevice, Identity
 
 _SUCCESS = 0
 _CLOCK_SM = 1
@@ -181,7 +182,7 @@ def complaints(library: Any) -> list[str]:
     """What is wrong with this host's GPUs as NVML sees them, a sentence each."""
     count = ctypes.c_uint()
     if (status := library.nvmlDeviceGetCount_v2(ctypes.byref(count))) != _SUCCESS:
-        return [f"NVML cannot count the GPUs: nvmlDeviceGetCount_v2 gave {status}{_nvml.said(status)}"]
+        return [f"NVML cannot count the GPUs: nvmlDeviceGetCount_v2 returned {status}{_nvml.said(status)}"]
     out = []
     for index in range(count.value):
         device = ctypes.c_void_p()
@@ -190,12 +191,12 @@ def complaints(library: Any) -> list[str]:
             text = ctypes.create_string_buffer(96)
             status = _nvml.call(library, device, "nvmlDeviceGetUUID", text, ctypes.c_uint(96))
         if status != _SUCCESS:
-            out.append(f"GPU {index} cannot be read: NVML gave {status}{_nvml.said(status)}")
+            out.append(f"GPU {index} cannot be read: NVML returned {status}{_nvml.said(status)}")
         elif _divided(library, device) and not _instances(library, device):
             name = _text(library, device, "nvmlDeviceGetName")
             out.append(
-                f"GPU {index} ({name}) is in MIG mode and has no instances, so that nothing can run on it: make some "
-                f"(nvidia-smi mig -i {index} -cgi PROFILE -C), or leave the mode (nvidia-smi -i {index} -mig 0)"
+                f"GPU {index} ({name}) is in MIG mode but has no instances, so nothing can run on it: create instances "
+                f"(nvidia-smi mig -i {index} -cgi PROFILE -C), or disable MIG (nvidia-smi -i {index} -mig 0)"
             )
     return out
 

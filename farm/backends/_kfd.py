@@ -11,8 +11,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from farm.backends import Identity, _amd
+from farm.backends import _amd
 from farm.backends._amd import Found
+from farm.backends.api import Identity
 
 
 def listing(sys: Path, dev: Path) -> list[Found]:

@@ -32,7 +32,7 @@ class Recorder:
         begun = self._monitor.start(self._take)
         good = getattr(getattr(module, "MsptiResult", None), "MSPTI_SUCCESS", 0)
         if begun is not None and begun != good:
-            raise NotImplementedError(f"MSPTI's kernel monitor does not start here ({begun})")
+            raise NotImplementedError(f"MSPTI's kernel monitor does not start in this process ({begun})")
 
     def _take(self, data: Any) -> None:
         """Called by the monitor, on a thread of its own."""
@@ -60,9 +60,9 @@ def recorder() -> Recorder:
         try:
             module = importlib.import_module("mspti")
         except (ImportError, OSError) as error:
-            raise NotImplementedError(f"MSPTI cannot be loaded here ({error})") from error
+            raise NotImplementedError(f"MSPTI cannot be loaded in this process ({error})") from error
         try:
             _RECORDER.append(Recorder(module))
         except (AttributeError, RuntimeError) as error:
-            raise NotImplementedError(f"MSPTI's kernel monitor does not start here ({error})") from error
+            raise NotImplementedError(f"MSPTI's kernel monitor does not start in this process ({error})") from error
     return _RECORDER[0]

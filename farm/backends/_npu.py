@@ -11,15 +11,14 @@ import contextlib
 import math
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from farm.guard.telemetry import Counters, Process, Sample
-from farm.guard.watch import process
+from farm.backends.api import Counters, Process, Sample
+from farm.process import command, host
 
 #: Where the driver puts the tool, for a PATH without it.
 PLACES = ("/usr/local/sbin/npu-smi", "/usr/local/bin/npu-smi", "/usr/sbin/npu-smi")
@@ -54,7 +53,7 @@ class Tool:
 
     def __init__(self, deadline_s: float | None = None):
         self.path = shutil.which("npu-smi") or next((p for p in PLACES if Path(p).is_file()), "")
-        self.silent = "" if self.path else "there is no npu-smi on this host"
+        self.silent = "" if self.path else "npu-smi is not installed on this host"
         self._deadline_s = DEADLINE_S if deadline_s is None else deadline_s
 
     def __call__(self, *words: str) -> str:
@@ -62,17 +61,13 @@ class Tool:
         if self.silent:
             return ""
         try:
-            done = subprocess.run(
-                [self.path, "info", *words], capture_output=True, text=True, errors="replace", timeout=self._deadline_s,
-                check=False, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            self.silent = f"npu-smi did not answer within {self._deadline_s:g} s: the driver hangs"
-            return ""
+            done = command.run([self.path, "info", *words], self._deadline_s)
         except OSError as error:
-            self.silent = f"npu-smi does not start ({error})"
+            self.silent = f"npu-smi cannot be started ({error})"
             return ""
-        return done.stdout if done.returncode == 0 else ""
+        if done.code is None:
+            self.silent = f"npu-smi did not answer within {self._deadline_s:g} s: the driver hangs"
+        return done.out if done.code == 0 else ""
 
 
 Ask = Callable[..., str]
@@ -250,7 +245,9 @@ class NpuReader:
         double = [number(v) for k, v in self._fields("ecc").items() if _DOUBLE_BIT.search(k)]
         told = [int(v) for v in double if v is not None]
         pids = self._lately("proc-mem", self._pids)
-        seen: tuple[Process, ...] | None = None if pids is None else tuple(process(p) for p in pids)
+        seen: tuple[Process, ...] | None = (
+            None if pids is None else tuple(Process(p, host.process_name(p)) for p in pids)
+        )
         return Counters(sum(told) if told else None, None, seen)
 
     def _pids(self) -> list[int] | None:

@@ -10,14 +10,13 @@ import contextlib
 import ctypes
 import math
 import queue
-import subprocess
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from farm.guard.telemetry import Counters, Sample
-from farm.guard.watch import process
+from farm.backends.api import Counters, Process, Sample
+from farm.process import host
 
 LIBRARY = "libnvidia-ml.so.1"
 _SUCCESS, _INSUFFICIENT_SIZE, _TIMEOUT = 0, 7, 10
@@ -29,22 +28,29 @@ _MAX_PROCESSES = 256
 _ALL_INSTANCES = 0xFFFFFFFF
 #: A driver that is loaded answers in milliseconds; one that has to be loaded first, in seconds.
 DEADLINE_S = 20.0
-#: nvmlReturn_t, those that a person can do something about.
+#: nvmlReturn_t: the values that a user can do something about.
 ERRORS = {
-    4: "this user may not use the device: look at the permissions of /dev/nvidia*",
-    9: "the driver is not loaded: load the module nvidia, or start the container with its devices",
-    12: "a library of the driver is missing: install the driver's user part of the same version",
-    15: "the GPU is lost: it has fallen off the bus; its host must be restarted",
+    4: "this user is not allowed to use the device: check the permissions of /dev/nvidia*",
+    9: "the driver is not loaded: load the module nvidia, or start the container with the GPU devices",
+    12: "a library of the driver is missing: install the user-space libraries of the same driver version",
+    15: "the GPU has fallen off the bus: restart the host",
     16: "the GPU needs a reset",
-    18: "the driver in the kernel and its library here are of two versions: load the driver anew, or restart the "
-        "host or the container",
-    999: "the driver failed in a way that it has no word for; look at the kernel's log (dmesg)",
-}  # fmt: skip
+    18: "the kernel driver and the NVML library have different versions: reload the driver, or restart the host or "
+    "the container",
+    999: "the driver failed for an unknown reason: read the Linux kernel's log (dmesg)",
+}
 #: Bits of the clocks event reasons.
 REASONS = {
-    0x1: "idle", 0x2: "clocks_set", 0x4: "sw_power_cap", 0x8: "hw_slowdown", 0x10: "sync_boost", 0x20: "sw_thermal",
-    0x40: "hw_thermal", 0x80: "power_brake", 0x100: "clocks_set",
-}  # fmt: skip
+    0x1: "idle",
+    0x2: "clocks_set",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "power_brake",
+    0x100: "clocks_set",
+}
 
 
 class _Memory(ctypes.Structure):
@@ -53,16 +59,21 @@ class _Memory(ctypes.Structure):
 
 class _Process(ctypes.Structure):
     _fields_ = [
-        ("pid", ctypes.c_uint32), ("memory", ctypes.c_uint64), ("gpu_instance", ctypes.c_uint32),
+        ("pid", ctypes.c_uint32),
+        ("memory", ctypes.c_uint64),
+        ("gpu_instance", ctypes.c_uint32),
         ("compute_instance", ctypes.c_uint32),
-    ]  # fmt: skip
+    ]
 
 
 class _Event(ctypes.Structure):
     _fields_ = [
-        ("device", ctypes.c_void_p), ("kind", ctypes.c_uint64), ("data", ctypes.c_uint64),
-        ("gpu_instance", ctypes.c_uint32), ("compute_instance", ctypes.c_uint32),
-    ]  # fmt: skip
+        ("device", ctypes.c_void_p),
+        ("kind", ctypes.c_uint64),
+        ("data", ctypes.c_uint64),
+        ("gpu_instance", ctypes.c_uint32),
+        ("compute_instance", ctypes.c_uint32),
+    ]
 
 
 def reasons(bits: int) -> tuple[str, ...]:
@@ -101,7 +112,9 @@ def answered(call: Callable[..., Any], *arguments: Any, deadline_s: float = DEAD
         well, value = answers.get(timeout=deadline_s)
     except queue.Empty:
         what = f"NVIDIA's management library did not answer within {deadline_s:g} s"
-        raise TimeoutError(f"{what}: the driver is stuck; look at the kernel's log (dmesg) for Xid or NVRM") from None
+        raise TimeoutError(
+            f"{what}: the driver is stuck; search the Linux kernel's log (dmesg) for Xid or NVRM"
+        ) from None
     if not well:
         raise value
     return value
@@ -190,7 +203,9 @@ class NvmlReader:
         kinds = (ctypes.c_uint(_ECC_UNCORRECTED), ctypes.c_uint(_ECC_VOLATILE))
         ecc = self._number("nvmlDeviceGetTotalEccErrors", ctypes.c_uint64, *kinds)
         pids = self._pids()
-        return Counters(ecc, self._xid(), None if pids is None else tuple(process(p) for p in pids))
+        return Counters(
+            ecc, self._xid(), None if pids is None else tuple(Process(p, host.process_name(p)) for p in pids)
+        )
 
     def memory_used_mib(self) -> float | None:
         memory = _Memory()
@@ -244,9 +259,14 @@ class NvmlReader:
 
 
 _FIELDS = (
-    "clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "{}.active", "ecc.errors.uncorrected.volatile.total",
+    "clocks.sm",
+    "clocks.mem",
+    "temperature.gpu",
+    "power.draw",
+    "{}.active",
+    "ecc.errors.uncorrected.volatile.total",
     "memory.used",
-)  # fmt: skip
+)
 
 
 #: What nvidia-smi said is good for so many seconds: to start it takes up to half of one.
@@ -271,7 +291,7 @@ class SmiReader:
     def _read(self) -> list[str]:
         for name in dict.fromkeys((self._name, "clocks_throttle_reasons")):  # the newer, then the older driver's word
             query = ",".join(_FIELDS).format(name)
-            with contextlib.suppress(OSError, subprocess.SubprocessError):
+            with contextlib.suppress(OSError):
                 text = self._smi(f"--id={self._id}", f"--query-gpu={query}", "--format=csv,noheader,nounits")
                 parts = [p.strip() for p in text.strip().split(",")]
                 if len(parts) == len(_FIELDS):
@@ -290,7 +310,7 @@ class SmiReader:
     def counters(self) -> Counters:
         ecc = _float(self._lately("state", self._read)[5])
         pids = self._lately("pids", self._pids)
-        return Counters(None if ecc is None else int(ecc), None, tuple(process(p) for p in pids))
+        return Counters(None if ecc is None else int(ecc), None, tuple(Process(p, host.process_name(p)) for p in pids))
 
     def _pids(self) -> list[int]:
         text = self._smi(f"--id={self._id}", "--query-compute-apps=pid", "--format=csv,noheader")

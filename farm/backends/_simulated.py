@@ -19,12 +19,25 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from farm.backends import Fault, Identity
+from farm.backends.api import Fault, Identity
 
-_NO_VERSION = frozenset({"as", "model", "opens", "partition", "power_limit_w", "clocks", "module", "per_module",
-                         "devices", "host", "start_s", "refuse"})  # fmt: skip
+#: Options that say what the device is and does; all others with one word each are versions.
+SETTINGS = (
+    "model",
+    "opens",
+    "partition",
+    "power_limit_w",
+    "clocks",
+    "module",
+    "per_module",
+    "devices",
+    "host",
+    "start_s",
+    "refuse",
+)
 _ASCEND_ERROR = (
     "NPU function error: c10_npu::acl::AclrtSynchronizeStreamWithTimeout(), error code is {code}\n"
     "[ERROR] {when} [Error]: {what}\n        Rectify the fault based on the error information in the ascend log."
@@ -60,68 +73,80 @@ FAULTS: dict[tuple[str, str], Behaviour] = {
     ("cuda", "abort"): Behaviour(f"CUDA error: device-side assert triggered\n{_CUDA_HINT}", error="AcceleratorError"),
     ("cuda", "ub_overflow"): Behaviour(
         "out of resource: shared memory, Required: 262144, Hardware limit: 232448. Reducing block sizes or "
-        "`num_stages` may help.", "compile", error="OutOfResources",
+        "`num_stages` may help.",
+        "compile",
+        error="OutOfResources",
     ),
     ("cuda", "capture"): Behaviour(
-        "CUDA error: operation not permitted when stream is capturing", "timing", error="AcceleratorError",
+        "CUDA error: operation not permitted when stream is capturing",
+        "timing",
+        error="AcceleratorError",
         graph_only=True,
     ),
     ("rocm", "illegal_access"): Behaviour(
         "Memory access fault by GPU node-2 (Agent handle: 0x55d0c8) on address 0x7f3a00000000. "
-        "Reason: Page not present or supervisor privilege.", signal=6,
+        "Reason: Page not present or supervisor privilege.",
+        signal=6,
     ),
     ("rocm", "hang"): Behaviour("HW Exception by GPU node-2 (Agent handle: 0x55d0c8) reason :GPU Hang", signal=6),
     ("rocm", "abort"): Behaviour(
         ":0:rocdevice.cpp: Callback: Queue 0x7f3a aborting with error : HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation "
-        "resulted in a hardware exception. code: 0x1016", signal=6,
+        "resulted in a hardware exception. code: 0x1016",
+        signal=6,
     ),
     ("rocm", "ub_overflow"): Behaviour(
         "out of resource: shared memory, Required: 131072, Hardware limit: 65536. Reducing block sizes or `num_stages` "
-        "may help.", "compile", error="OutOfResources",
+        "may help.",
+        "compile",
+        error="OutOfResources",
     ),
     ("rocm", "capture"): Behaviour("", "timing", signal=11, graph_only=True),
     ("ascend", "illegal_access"): _ascend(507035, "The vector core execution is abnormal."),
     ("ascend", "aicore"): _ascend(507015, "The aicore execution is abnormal."),
     ("ascend", "abort"): Behaviour(
         "Command '['bishengir-compile', 'kernel.ttadapter.mlir', '--target=Ascend910B3', '-o', 'kernel']' died with "
-        "<Signals.SIGABRT: 6>.", "compile", error="MLIRCompilationError",
+        "<Signals.SIGABRT: 6>.",
+        "compile",
+        error="MLIRCompilationError",
     ),
     ("ascend", "ub_overflow"): Behaviour(
         "[ConvertLinalgRToBinary] error: ub overflow, requires 2621696 bits while 1572864 bits available! (possible "
         "reason: tiling basic block is too large or block number is more than what user expect due to multi-buffer "
-        "feature is enabled and some ops need extra local buffer.)", "compile", error="MLIRCompilationError",
+        "feature is enabled and some ops need extra local buffer.)",
+        "compile",
+        error="MLIRCompilationError",
     ),
     ("ascend", "capture"): Behaviour(
         "NPU function error: c10_npu::acl::AclmdlRICaptureEnd, error code is 107025", "timing", graph_only=True
     ),
-}  # fmt: skip
+}
 FAULTS[("rocm", "aicore")] = FAULTS[("rocm", "abort")]
 FAULTS[("rocm", "capture_refused")] = Behaviour(
     "HIP error: operation not permitted when stream is capturing", "timing", error="AcceleratorError", graph_only=True
 )
 FAULTS[("rocm", "capture_hang")] = Behaviour("", "timing", hangs=True, graph_only=True)
 FAULTS[("rocm", "capture_differs")] = Behaviour(
-    "replays gave other outputs than the call", "timing", graph_only=True, differs=True
+    "replays gave different outputs than the call", "timing", graph_only=True, differs=True
 )
 HANG = Behaviour("", hangs=True)
 
 
 def behaviour(backend: str, kind: str) -> Behaviour:
-    """How a device of that backend shows the fault; ValueError for a kind that no device of it has."""
+    """How a device of that backend shows the fault; ValueError for a kind of fault that its devices do not have."""
     found = HANG if kind == "hang" and (backend, kind) not in FAULTS else FAULTS.get((backend, kind))
     if found is None:
         known = sorted({k for b, k in FAULTS if b == backend} | {"hang"})
-        raise ValueError(f'sim: fault "{kind}" is none that a device of {backend} has (known: {", ".join(known)})')
+        raise ValueError(f'sim: a device of {backend} has no fault "{kind}"; available: {", ".join(known)}')
     return found
 
 
 def played(options: Mapping[str, Any]) -> str:
-    """The backend that a fake plays, "" for one that plays none."""
+    """The backend that a simulated device imitates; "" for none."""
     return str(options.get("as") or "")
 
 
 def host(options: Mapping[str, Any]) -> str:
-    """What tells this fake's host from the others that this machine pretends to be; "" for a fake of one run's own."""
+    """The name of the simulated host, among several that this machine simulates; "" for a device of one run."""
     named = os.environ.get("FARM_SIM_HOST", "")
     if not played(options):
         return named
@@ -175,13 +200,16 @@ def target(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def versions(options: Mapping[str, Any]) -> dict[str, Any]:
     """What the fake's child adds to its fingerprint: every option that describes its software."""
-    return {k: v for k, v in options.items() if k not in _NO_VERSION and isinstance(v, (str, int, float))}
+    return {k: v for k, v in options.items() if k not in ("as", *SETTINGS) and isinstance(v, (str, int, float))}
 
 
 def classified(backend: str, text: str) -> Fault:
     """An exception's text as the real backend understands it, else as any exception of the code under test."""
     from farm import backends
 
-    read = getattr(backends.get(backend), "fault", None)
-    found: Fault | None = read(text) if read else None
-    return found or Fault("crashed", "kernel", "", lost=True)
+    return backends.get(backend).fault(text) or Fault("crashed", "kernel", "", lost=True)
+
+
+def state_file(spool: str | Path, device_id: str, options: Mapping[str, Any]) -> Path:
+    """One file a fake: several hosts that this machine pretends to be may share a spool."""
+    return Path(spool, "-".join(w for w in ("sim-device", place(options), device_id) if w) + ".json")

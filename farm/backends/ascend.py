@@ -15,8 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from farm.backends import HostDevice, Identity, _cann, _npu
+from farm.backends import _cann, _npu, api
 from farm.backends._cann import fault as fault  # the vendor's words, understood
+from farm.backends.api import HostDevice, Identity, Session, TelemetryReader
+from farm.errors import EnvironmentUnusable
 
 NAME = "ascend"
 ACCELERATOR = True
@@ -25,6 +27,9 @@ DEFAULT_TIMING = "rotating_graph"
 #: What times a call that no graph holds; where MSPTI is not to be had the child goes on to `events` and says so.
 FALLBACK_TIMING = "mspti"
 RESOURCE = {"NPU": 1}
+NOT_YET, TRIAL_CAPTURE, CAPTURE_MAY_KILL, granted = "", False, False, None
+PAUSES, MEMORY_SECONDS = api.PAUSES, api.MEMORY_SECONDS
+complaints = api.no_complaints
 MASK = "ASCEND_RT_VISIBLE_DEVICES"
 #: The last-level cache that is taken for granted where torch_npu does not tell it: that of a 910B.
 L2_BYTES = 192 << 20
@@ -110,7 +115,7 @@ def physical_id(device_id: str, options: Mapping[str, Any]) -> str:
     return f"npu-{chip.bus}" if chip and chip.bus else f"ascend-{device_id}"
 
 
-def telemetry(device_id: str, options: Mapping[str, Any], spool: str) -> Any:
+def telemetry(device_id: str, options: Mapping[str, Any], spool: str) -> TelemetryReader | None:
     """A reader of clock, temperature, power, memory errors and processes by npu-smi; None where it tells of no such
     device."""
     del options, spool
@@ -141,7 +146,7 @@ def identity(device_id: str, options: Mapping[str, Any]) -> Identity | None:
 
 
 def unfit(device_id: str) -> str:
-    """Why the device must not be opened, in one sentence; "" where nothing says so.  Asks npu-smi for its health."""
+    """Why the device must not be opened, in one sentence; "" if it may.  Queries its health with npu-smi."""
     tool = _npu.Tool()
     chip = _chip(tool, device_id)
     if chip is None:
@@ -155,9 +160,9 @@ def unfit(device_id: str) -> str:
         return ""
     said = [told.get(k, "") for k in ("Error Code", "Error Information")]
     codes = ", ".join(s for s in said if s and s != "NA")
-    cure = f"look the code up, or let it serve by {ACCEPT_ALARM}=accept" if health == "ALARM" else "look the code up"
-    what = f"npu-smi calls the health of device {device_id} (NPU {chip.npu}, chip {chip.chip}) {health}"
-    return f"{what}{f' ({codes})' if codes else ''}: {cure}, or reset the device"
+    accept = f"use the device anyway with {ACCEPT_ALARM}=accept, " if health == "ALARM" else ""
+    what = f"npu-smi reports health {health} for device {device_id} (NPU {chip.npu}, chip {chip.chip})"
+    return f"{what}{f' ({codes})' if codes else ''}: look up the code, {accept}or reset the device"
 
 
 def _chip(tool: _npu.Tool, device_id: str) -> _npu.Chip | None:
@@ -180,15 +185,7 @@ def _models(tool: _npu.Tool, chips: Sequence[_npu.Chip]) -> dict[_npu.Chip, str]
 # the child
 
 
-class Unusable(Exception):
-    """`farm.child.session.EnvironmentUnusable`, which needs a torch that can be imported."""
-
-    def __init__(self, reason: str, owner: str = "infra"):
-        super().__init__(reason)
-        self.owner = owner
-
-
-def open_session(device_id: str, options: dict[str, Any]) -> Any:
+def open_session(device_id: str, options: dict[str, Any]) -> Session:
     """In the child: opens the one visible device.  Unusable says why it cannot be."""
     folder = _cann.home(os.environ)
     _see_cann(folder)
@@ -196,11 +193,11 @@ def open_session(device_id: str, options: dict[str, Any]) -> Any:
     acl = _acl(folder)
     why = unfit(device_id)
     if why:
-        raise Unusable(why, "device")
-    with _told("the device cannot be asked for"):
+        raise EnvironmentUnusable(why, "device")
+    with _told("the device cannot be queried"):
         if not torch.npu.is_available():
             cure = "check that the mask names a device of `npu-smi info -m`, and that no container hides /dev/davinci*"
-            raise Unusable(f"torch_npu sees no NPU ({MASK}={device_id}); {cure}")
+            raise EnvironmentUnusable(f"torch_npu sees no NPU ({MASK}={device_id}); {cure}")
     seconds = int(options.get("op_timeout_s") or OP_TIMEOUT_S)
     device = torch.device("npu", 0)
     with _told(f"device {device_id} cannot be opened"):
@@ -221,6 +218,7 @@ def open_session(device_id: str, options: dict[str, Any]) -> Any:
         target={"backend": NAME, "model": name},
         device_name=f"{name} {uuid}".strip(),
         timing_methods=("rotating_graph", "mspti", "events", "host"),
+        fault=fault,
     )
     cores = {
         "vector_cores": getattr(props, "vector_core_num", None),
@@ -283,63 +281,62 @@ def _see_cann(folder: Any) -> None:
 
 
 def _torch() -> Any:
-    """torch with its NPU side.  Unusable with what is wrong."""
+    """torch with torch_npu.  EnvironmentUnusable, with the reason, if they cannot be imported."""
     try:
         torch = _module("torch")
     except Exception as error:
-        cure = "install the CPU build of torch in this environment, and the torch_npu of its version"
-        raise Unusable(f"import torch fails ({_line(error)}); {cure}") from error
+        cure = "install the CPU build of torch in this environment, and the torch_npu of the same version"
+        raise EnvironmentUnusable(f"import torch fails ({_line(error)}); {cure}") from error
     made_for = torch.version.cuda or torch.version.hip
     if made_for:
-        what = (
-            f"torch {torch.__version__} is built for another vendor's GPUs, and torch_npu refuses to stand beside that"
-        )
-        raise Unusable(f"{what}; install the CPU build of torch in this environment")
+        what = f"torch {torch.__version__} is built for another vendor's GPUs; torch_npu does not work with this build"
+        raise EnvironmentUnusable(f"{what}; install the CPU build of torch in this environment")
     try:
         _module("torch_npu")
     except ModuleNotFoundError as error:
         if error.name != "torch_npu":
-            raise Unusable(f"import torch_npu fails ({_line(error)}); install what it names") from error
-        what = f"torch_npu is not installed beside torch {torch.__version__}"
-        raise Unusable(f"{what}; install torch-npu of the same version in this environment") from error
+            raise EnvironmentUnusable(f"import torch_npu fails ({_line(error)}); install the missing module") from error
+        what = f"torch_npu is not installed, but torch {torch.__version__} is"
+        raise EnvironmentUnusable(f"{what}; install torch-npu of the same version in this environment") from error
     except Exception as error:
         text = _line(error)
-        cure = "install torch-npu of torch's own version"
+        cure = "install the torch-npu that matches torch's version"
         if ".so" in text:
-            cure = "source CANN's set_env.sh before the node starts, or name LD_LIBRARY_PATH among its variables"
-        raise Unusable(f"import torch_npu fails ({text}); {cure}") from error
+            cure = "source CANN's set_env.sh before the node starts, or set LD_LIBRARY_PATH in the node's configuration"
+        raise EnvironmentUnusable(f"import torch_npu fails ({text}); {cure}") from error
     if not hasattr(torch, "npu"):
-        what = f"torch_npu does not add itself to torch {torch.__version__}"
-        raise Unusable(f"{what}; install torch-npu of the same version")
+        what = f"torch_npu was imported, but did not register with torch {torch.__version__}"
+        raise EnvironmentUnusable(f"{what}; install torch-npu of the same version")
     return torch
 
 
 def _acl(folder: Any) -> Any:
-    """CANN's Python interface, by which an operator's time is bounded."""
+    """CANN's Python interface, which limits an operator's time."""
     try:
         acl = _module("acl")
         acl.rt.set_op_execute_time_out  # noqa: B018 - a folder of that name is no CANN
         return acl
     except (ImportError, OSError, AttributeError) as error:
-        where = f"CANN is taken from {folder}" if folder else "no CANN was found: ASCEND_TOOLKIT_HOME is not set"
-        what = f"acl, CANN's Python interface, is not importable ({_line(error)}; {where})"
+        where = f"CANN is in {folder}" if folder else "CANN was not found, because ASCEND_TOOLKIT_HOME is not set"
+        what = f"acl, CANN's Python interface, cannot be imported ({_line(error)}; {where})"
         cure = "source CANN's set_env.sh before the node starts"
-        raise Unusable(f"{what}; {cure}: without acl a kernel that hangs holds the device for 1091 s") from error
+        raise EnvironmentUnusable(
+            f"{what}; {cure}: without acl, a hanging kernel blocks the device for 1091 s"
+        ) from error
 
 
 @contextlib.contextmanager
 def _told(what: str) -> Any:
-    """What the vendor's side raises here says that the environment or the device cannot serve, and whose fault that
-    is."""
+    """Turn exceptions of the vendor's software into EnvironmentUnusable, with the owner of the fault."""
     try:
         yield
-    except Unusable:
+    except EnvironmentUnusable:
         raise
     except Exception as error:
         known = fault(str(error))
         owner = known.owner if known and known.owner != "kernel" else "device"
         text = known.what if known else _line(error)
-        raise Unusable(f"{what} ({text}); see `npu-smi info`, and reset the device", owner) from error
+        raise EnvironmentUnusable(f"{what} ({text}); see `npu-smi info`, and reset the device", owner) from error
 
 
 def _module(name: str) -> Any:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 import platform
-from pathlib import Path
 from typing import Any
 
-from farm.backends import HostDevice
+from farm.backends import api
+from farm.backends.api import HostDevice, Session
+from farm.process import host
 
 NAME = "cpu"
 ACCELERATOR = False
 EVIDENCE = "interpreted"
 DEFAULT_TIMING = "none"
 RESOURCE = {"farm_cpu": 1}
+# A processor is locked and read by nobody, and captures nothing.
+NOT_YET, TRIAL_CAPTURE, CAPTURE_MAY_KILL, granted = "", False, False, None
+FALLBACK_TIMING, PAUSES, MEMORY_SECONDS = api.FALLBACK_TIMING, api.PAUSES, api.MEMORY_SECONDS
+physical_id, telemetry, identity = api.nothing_to_lock, api.no_telemetry, api.no_identity
+fault, unfit, complaints = api.no_fault, api.no_health_check, api.no_complaints
+peaks, child_options = api.no_datasheet, api.no_options
 
 
 def detect(count: int | None = None) -> list[HostDevice]:
@@ -30,14 +37,10 @@ def child_env(device_id: str) -> dict[str, str]:
 
 def model() -> str:
     """The processor's name, for people; the target is only the architecture."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")), "cpu")
+    return host.processor()
 
 
-def open_session(device_id: str, options: dict[str, Any]) -> Any:
+def open_session(device_id: str, options: dict[str, Any]) -> Session:
     """In the child: the interpreter, made right for bfloat16 and watched for out-of-bounds accesses."""
     del options
     from farm.child.session import TorchSession
@@ -48,7 +51,7 @@ def open_session(device_id: str, options: dict[str, Any]) -> Any:
         interpreter.install()
         triton_note = None
     except ImportError as error:
-        triton_note = f"triton is not importable here ({error}); kernels of provider farm are unsupported"
+        triton_note = f"triton cannot be imported ({error}); kernels of provider farm are unsupported"
     import torch
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))

@@ -5,18 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from farm.backends import HostDevice, Identity, _cuda_faults, _cuda_identity, _graphs
+from farm.backends import _cuda_faults, _cuda_identity, _graphs, api
 from farm.backends._cuda_identity import Gpu
+from farm.backends.api import HostDevice, Identity, Session, TelemetryReader
+from farm.errors import EnvironmentUnusable
+from farm.process import command
 
 NAME = "cuda"
 ACCELERATOR = True
 EVIDENCE = "executed"
 DEFAULT_TIMING = "rotating_graph"
 RESOURCE = {"num_gpus": 1}
+NOT_YET, TRIAL_CAPTURE, CAPTURE_MAY_KILL, granted = "", False, False, None
+FALLBACK_TIMING, PAUSES, MEMORY_SECONDS = api.FALLBACK_TIMING, api.PAUSES, api.MEMORY_SECONDS
+unfit, child_options = api.no_health_check, api.no_options
 _QUERY = "index,uuid,name"
 #: By part, first match: datasheet memory bandwidth in 1e9 B/s, and the densest dense matrix rate (fp8 where there is
 #: one, never the sparse number) in 1e12 op/s.  Vendor datasheets, read 2026-11; above either a number is impossible.
@@ -56,9 +61,9 @@ def smi(*query: str, deadline_s: float = 20.0) -> str:
     tool = shutil.which("nvidia-smi")
     if not tool:
         return ""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run([tool, *query], capture_output=True, text=True, timeout=deadline_s, check=False)
-        return done.stdout if done.returncode == 0 else ""
+    with contextlib.suppress(OSError):
+        done = command.run([tool, *query], deadline_s)
+        return done.out if done.code == 0 else ""
     return ""
 
 
@@ -139,8 +144,9 @@ def physical_id(device_id: str, options: Mapping[str, Any]) -> str:
         library.nvmlShutdown()
         if found:
             return found
-    listed = visible(parse_smi(smi(f"--query-gpu={_QUERY}", "--format=csv,noheader")),
-                     {"CUDA_VISIBLE_DEVICES": device_id})  # fmt: skip
+    listed = visible(
+        parse_smi(smi(f"--query-gpu={_QUERY}", "--format=csv,noheader")), {"CUDA_VISIBLE_DEVICES": device_id}
+    )
     return listed[0].uuid if listed else f"cuda-{device_id}"
 
 
@@ -161,7 +167,7 @@ def identity(device_id: str, options: Mapping[str, Any]) -> Identity | None:
     return _cuda_identity.by_smi(device_id, smi)
 
 
-def telemetry(device_id: str, options: Mapping[str, Any], spool: str) -> Any:
+def telemetry(device_id: str, options: Mapping[str, Any], spool: str) -> TelemetryReader | None:
     """A reader of clocks, temperature, power and errors: by NVML, else by nvidia-smi, else None.  Opens no context."""
     del options, spool
     from farm.backends import _nvml
@@ -175,12 +181,12 @@ def telemetry(device_id: str, options: Mapping[str, Any], spool: str) -> Any:
     return _nvml.SmiReader(device_id, smi) if smi(f"--id={device_id}", "--query-gpu=uuid", "--format=csv") else None
 
 
-def open_session(device_id: str, options: dict[str, Any]) -> Any:
+def open_session(device_id: str, options: dict[str, Any]) -> Session:
     """In the child: opens the one visible device."""
     del options
     import torch
 
-    from farm.child.session import EnvironmentUnusable, TorchSession
+    from farm.child.session import TorchSession
 
     if torch.version.hip is not None or not torch.cuda.is_available():
         what = f"torch {torch.__version__} sees no NVIDIA GPU (CUDA_VISIBLE_DEVICES={device_id})"
@@ -199,6 +205,7 @@ def open_session(device_id: str, options: dict[str, Any]) -> Any:
         target={"backend": NAME, "model": model, "power_limit_w": power, **({"partition": profile} if profile else {})},
         device_name=f"{props.name} {uuid}".strip(),
         timing_methods=("rotating_graph", "events", "profiler", "host"),
+        fault=fault,
     )
     session.fingerprint.update(
         {

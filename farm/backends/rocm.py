@@ -18,10 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from farm.backends import Fault, HostDevice, Identity, _amd, _amd_tool, _amdsmi, _graphs, _kfd, _rocm_faults
-from farm.backends._amd import Found, granted
-
-__all__ = ["granted"]
+from farm.backends import _amd, _amd_tool, _amdsmi, _graphs, _kfd, _rocm_faults, api
+from farm.backends._amd import Found
+from farm.backends._amd import granted as granted  # what Ray gave an actor
+from farm.backends.api import Fault, HostDevice, Identity, Session, TelemetryReader
+from farm.errors import EnvironmentUnusable
 
 NAME = "rocm"
 ACCELERATOR = True
@@ -30,6 +31,8 @@ DEFAULT_TIMING = "rotating_graph"
 #: What a cell is timed by where no graph holds it.
 FALLBACK_TIMING = "events"
 RESOURCE = {"num_gpus": 1}
+NOT_YET, PAUSES, MEMORY_SECONDS = "", api.PAUSES, api.MEMORY_SECONDS
+unfit, complaints, child_options = api.no_health_check, api.no_complaints, api.no_options
 #: HIP graphs end the process now and then instead of failing (MI350X: segmentation faults while a graph was captured or
 #: replayed, meta-pytorch/tritonbench#1034, #1044, #1248; small ones too with ROCm 7.1, pytorch/helion#3471).  So each
 #: call is captured in a child of its own first, and a death in spite of that is forgiven once.
@@ -142,7 +145,7 @@ def identity(device_id: str, options: Mapping[str, Any]) -> Identity | None:
     return replace(said, model=named, stack=said.stack or _kfd.rocm_version())
 
 
-def telemetry(device_id: str, options: Mapping[str, Any], spool: str) -> Any:
+def telemetry(device_id: str, options: Mapping[str, Any], spool: str) -> TelemetryReader | None:
     """A reader of clocks, power, temperature and errors: by amdsmi, else by amd-smi, else None.  Opens no context."""
     del options, spool
     device, devices, how = _find(device_id)
@@ -191,24 +194,26 @@ def _host_device(device: Found) -> HostDevice:
 # the child's side
 
 
-def open_session(device_id: str, options: dict[str, Any]) -> Any:
+def open_session(device_id: str, options: dict[str, Any]) -> Session:
     """In the child: opens the one visible device."""
     del options
     import torch
 
-    from farm.child.session import EnvironmentUnusable, TorchSession
+    from farm.child.session import TorchSession
 
     if torch.version.hip is None:
         kind = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "for the CPU"
         raise EnvironmentUnusable(
-            f"torch {torch.__version__} of this environment is built {kind}, not for ROCm: install torch from AMD's or "
-            "PyTorch's ROCm index in it", "infra",
-        )  # fmt: skip
+            f"torch {torch.__version__} of this environment is built {kind}, not for ROCm; install a ROCm build of "
+            "torch from AMD's or PyTorch's index",
+            "infra",
+        )
     if not torch.cuda.is_available():
         raise EnvironmentUnusable(
             f"torch {torch.__version__} (ROCm {torch.version.hip}) sees no AMD GPU (ROCR_VISIBLE_DEVICES={device_id}): "
-            f"{_why_unseen(DEV)}", "infra",
-        )  # fmt: skip
+            f"{_why_unseen(DEV)}",
+            "infra",
+        )
     props = torch.cuda.get_device_properties(0)
     architecture = str(getattr(props, "gcnArchName", ""))
     # Here by the driver's own files alone: no library of the supervising side's in a process that others' code runs in.
@@ -222,11 +227,17 @@ def open_session(device_id: str, options: dict[str, Any]) -> Any:
     session = TorchSession(
         backend=NAME,
         device=torch.device("cuda", 0),
-        target={"backend": NAME, "model": model, "partition": said.partition, "power_limit_w": said.power_limit_w,
-                "clocks": said.clocks},
+        target={
+            "backend": NAME,
+            "model": model,
+            "partition": said.partition,
+            "power_limit_w": said.power_limit_w,
+            "clocks": said.clocks,
+        },
         device_name=f"{model} {uuid}".strip(),
         timing_methods=("rotating_graph", "events", "profiler", "host"),
-    )  # fmt: skip
+        fault=fault,
+    )
     session.fingerprint.update(
         {
             "uuid": uuid,
@@ -259,12 +270,13 @@ def _uuid(told: Any) -> str:
 
 
 def _why_unseen(dev: Path) -> str:
-    """The likeliest reason, with its cure."""
+    """The most likely reason, with its cure."""
     kfd = dev / "kfd"
     if not kfd.exists():
-        return "there is no /dev/kfd: load the amdgpu driver, or give the container --device=/dev/kfd --device=/dev/dri"
+        container = "start the container with --device=/dev/kfd --device=/dev/dri"
+        return f"/dev/kfd does not exist: load the amdgpu driver, or {container}"
     if not os.access(kfd, os.R_OK | os.W_OK):
-        return "this user may not open /dev/kfd: add it to the groups render and video"
+        return "this user is not allowed to open /dev/kfd: add the user to the groups render and video"
     return "compare ROCm's version with the driver's, and run rocminfo in this environment"
 
 
@@ -279,8 +291,8 @@ def _elsewhere(device: Found | None, props: Any) -> str:
     if opened.partition(":")[2] == device.place.partition(":")[2]:
         return ""
     return (
-        f"device {device.id} is at {device.place} by the driver, and HIP opened the one at {opened}: a mask or part of "
-        "/dev/dri shows this environment another device; give it all of /dev/dri and no mask of its own"
+        f"the driver lists device {device.id} at {device.place}, but HIP opened the device at {opened}: a mask, or an "
+        "incomplete /dev/dri, hides devices in this environment; give it all of /dev/dri and no mask variable"
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from farm.calibration.copies import COPIES, Copy
+from farm.errors import CannotMeasure
 
 MIB = 1 << 20
 #: Bytes moved (read and written together): every power of two in between, and what lies halfway on a log scale.
@@ -33,10 +34,6 @@ GEMMS: Mapping[str, tuple[int, ...]] = {
     "float8_e4m3fn": (4096, 8192),
     "int8": (4096, 8192),
 }
-
-
-class CannotMeasure(Exception):
-    """The device cannot do this one thing; the message is the reason."""
 
 
 class Measurer(Protocol):
@@ -135,18 +132,18 @@ def calibrate(
     anchors = {a: found.copies[a] for a in ANCHORS if a in found.copies}
     if not anchors:
         raise CannotMeasure("; ".join(found.notes or found.skipped.values()) or "no copy could be timed")
-    say("the best of them at every power of two")
+    say("the best copy kernels at every power of two")
     for nbytes in sorted(set(powers) - set(ANCHORS), key=lambda n: (n != LARGEST, n)):  # the end of the range first
         if over(2 * seconds):
-            found.skipped[nbytes] = f"no time: {seconds:g} s were given"
+            found.skipped[nbytes] = f"no time left of the {seconds:g} s"
         else:
             copy(nbytes, survivors(anchors, nbytes, copies))
     drift()
-    say("products of matrices")
+    say("matrix products")
     for dtype, edges in GEMMS.items():
         for edge in edges:
             if over(2 * seconds):
-                _note(found, f"GEMM {dtype}: no time, {seconds:g} s were given")
+                _note(found, f"GEMM {dtype}: no time left of the {seconds:g} s")
                 break
             try:
                 us = device.gemm_us(dtype, edge)
@@ -155,7 +152,7 @@ def calibrate(
                 break
             if us > 0:
                 found.gemm.append({"dtype": dtype, "edge": edge, "us": us, "tflops": 2 * edge**3 / us / 1e6})
-    say("sizes in between")
+    say("intermediate sizes")
     for nbytes in between:
         if over(0.95 * seconds):
             break

@@ -1,4 +1,4 @@
-"""The file of a calibration, and what a terminal is told of it.  Pure."""
+"""The file of a calibration, and its summary for a terminal.  Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from farm.guard.telemetry import complaint
 from farm.timing.roof import SCHEMA, fingerprint_id
 
 KIB = 1024
@@ -23,11 +22,11 @@ def record(
     revision: Mapping[str, Any],
     made: datetime,
     telemetry: Mapping[str, Any] | None = None,
+    complaint: str = "",
 ) -> dict[str, Any]:
     """A calibration as it is stored: what was measured (`found`), on what (`up`: the device's own words), and how the
-    device was meanwhile."""
+    device was meanwhile (`complaint`: what `farm.guard.telemetry` has against it, "" for nothing)."""
     target, fingerprint = dict(up["target"]), dict(up.get("fingerprint") or {})
-    wrong = complaint(telemetry) if telemetry else ""
     stamp = f"{made:%Y%m%dT%H%M%SZ}"
     return {
         "schema": SCHEMA,
@@ -43,7 +42,7 @@ def record(
         "policy": dict(policy),
         "cold": policy.get("method") != "host" and policy.get("cache") == "cold",
         **found,
-        "notes": [*found["notes"], *([f"the device was {wrong} while it was measured"] if wrong else [])],
+        "notes": [*found["notes"], *([f"the device was {complaint} during the measurement"] if complaint else [])],
         "telemetry": {k: v for k, v in telemetry.items() if k != "raw"} if telemetry else None,
     }
 
@@ -69,11 +68,11 @@ def lines(record: Mapping[str, Any]) -> list[str]:
     shown = [p for p in record["curve"] if p["bytes"] & (p["bytes"] - 1) == 0] or record["curve"]
     out += [f"{size(p['bytes']):>9} {p['us']:>10.2f} {p['bytes'] / p['us'] / 1e3:>7.0f}  {p['config']}" for p in shown]
     more = len(record["curve"]) - len(shown)
-    out += [f"and {more} sizes in between"] if more else []
+    out += [f"and {more} intermediate sizes"] if more else []
     floors = ", ".join(f"{us:.2f} us ({method})" for method, us in record["floors"].items())
     out.append(f"empty launch: {floors or 'not measured'}")
     gemm = ", ".join(f"{g['dtype']} {g['tflops']:.0f} ({g['edge']})" for g in best_gemms(record).values())
-    out.append(f"GEMM, 1e12 op/s (edge): {gemm or 'none'}")
+    out.append(f"GEMM, 10^12 op/s (matrix size): {gemm or 'none'}")
     out.append(f"drift: {drift(record)}")
     return out + remarks(record)
 
@@ -82,7 +81,7 @@ def remarks(record: Mapping[str, Any]) -> list[str]:
     """What was left out, and what else was noted: a line for each reason, not for each size and dtype."""
     said: dict[tuple[str, str], list[str]] = {}
     for s in record.get("skipped") or []:
-        said.setdefault(("left out: ", str(s["why"])), []).append(size(s["bytes"]))
+        said.setdefault(("omitted: ", str(s["why"])), []).append(size(s["bytes"]))
     for note in map(str, record.get("notes") or []):
         what, colon, why = note.partition(": ")
         if colon and what.startswith("GEMM "):
@@ -108,5 +107,5 @@ def drift(record: Mapping[str, Any]) -> str:
     if not found.get("us") or found.get("spread") is None:
         return "not measured"
     times = ", ".join(f"{us:.2f}" for us in found["us"])
-    loud = "; more than 3 %: the clock, or another process, moved it" if found["spread"] > DRIFT else ""
+    loud = "; more than 3 %: the clock changed, or another process used the device" if found["spread"] > DRIFT else ""
     return f"{size(found['bytes'])} in {times} us, {found['spread']:.1%} apart{loud}"

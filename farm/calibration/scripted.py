@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from farm.calibration.copies import COPIES, Copy
-from farm.calibration.procedure import CannotMeasure
+from farm.errors import CannotMeasure
 
 FLOOR_US = 2.0
 GBPS = 1000.0
@@ -37,7 +37,7 @@ class ScriptedDevice:
     def gemm_us(self, dtype: str, edge: int) -> float:
         self.clock += STEP_S
         if dtype not in TFLOPS:
-            raise CannotMeasure("a fake knows no such numbers")
+            raise CannotMeasure("this simulated device has no rate for the dtype")
         return 2 * edge**3 / TFLOPS[dtype] / 1e6
 
     def floors(self) -> dict[str, float]:

@@ -88,7 +88,7 @@ def main(argv: list[str]) -> int:
     options = json.loads(argv[2]) if len(argv) > 2 else {}
     try:
         from farm import backends
-        from farm.ops import use_our_kernels
+        from farm.kernel_package import use_our_kernels
 
         use_our_kernels()
         session = backends.get(backend).open_session(device, options)
@@ -116,7 +116,7 @@ def main(argv: list[str]) -> int:
             ):
                 break
         if isinstance(message, protocol.Calibrate):
-            from farm.child.calibrate import calibrate
+            from farm.child.calibration.run import calibrate
 
             say(calibrate(session, message, say))
     return 0

@@ -1,13 +1,14 @@
-"""How the child words what is wrong with a call whatever its numbers say.  Standard library only: the judge reads it.
+"""What can be wrong with a call regardless of its numbers.  Standard library only: the judge imports it.
 
-Each finding is a flag of the cell, written so that "it " before it makes a sentence.
+Each finding is a flag of the cell, worded so that it continues "the provider ...".  Runs store the beginnings in
+`DISQUALIFYING`, and are judged again by them: add one when words change, and keep the old one.
 """
 
 from __future__ import annotations
 
-RETURNED_AGAIN = "returned memory that an earlier call had returned: the caller may still hold that answer"
-REMEMBERED = "returned answers in timed launches that do not follow their inputs: they are remembered"
-#: Beginnings of the findings that make a cell `inaccurate`, the kernel's fault.  Any other flag only tells.
+RETURNED_AGAIN = "returned memory of an earlier call's output, which the caller may still use"
+REMEMBERED = "returned answers in timed launches that were remembered, not computed from the inputs"
+#: Beginnings of the findings that make a cell `inaccurate`, the kernel's fault.  Other flags are for information.
 DISQUALIFYING = (
     "changed its inputs",
     "changed torch's ",  # + which state, from what to what
@@ -15,17 +16,18 @@ DISQUALIFYING = (
     "patched ",  # + which functions that check or time it
     "reseeded ",
     "returned answers in timed launches ",
-    "returned memory ",  # + whose: an input's, or that of an earlier call's output
+    "returned memory ",  # + whose: of an input, or of an earlier call's output
     "left a thread running",
     "left a process running",
     "left work on another stream",
     "keeps ",  # + how many MiB
-    "takes another path on values ",  # that it has seen
+    "takes another path on values ",  # from an earlier call
     "launched none of its kernels",
-    "noted launches that did not happen",
+    "claimed kernel launches that never happened",  # + which kernels
+    "noted launches that did not happen",  # the same, in older runs
 )
 
 
 def disqualifying(flags: list[str]) -> list[str]:
-    """The findings among a cell's flags that no number can make good, in order."""
+    """The flags of a cell that make it `inaccurate` regardless of its numbers, in order."""
     return [flag for flag in flags if flag.startswith(DISQUALIFYING)]

@@ -39,19 +39,74 @@ _FUNCTIONS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("json", json, ("dumps", "loads")),
     ("os", os, ("write", "read", "_exit")),
     ("builtins", builtins, ("sorted", "sum", "min", "max", "len", "round", "zip", "isinstance", "type")),
-    ("torch", torch, ("allclose", "equal", "isclose", "isnan", "isfinite", "empty", "empty_like", "empty_strided",
-                      "full", "zeros", "roll", "from_file", "is_grad_enabled", "get_default_dtype", "initial_seed",
-                      "get_device_module")),
+    (
+        "torch",
+        torch,
+        (
+            "allclose",
+            "equal",
+            "isclose",
+            "isnan",
+            "isfinite",
+            "empty",
+            "empty_like",
+            "empty_strided",
+            "full",
+            "zeros",
+            "roll",
+            "from_file",
+            "is_grad_enabled",
+            "get_default_dtype",
+            "initial_seed",
+            "get_device_module",
+        ),
+    ),
     ("torch.testing", torch.testing, ("assert_close",)),
     ("torch.autograd", torch.autograd, ("grad", "backward")),
-    ("torch.Tensor", torch.Tensor, ("copy_", "clone", "detach", "contiguous", "cpu", "to", "view", "sum", "all",
-                                    "item", "tolist", "data_ptr", "untyped_storage", "stride", "element_size", "fill_",
-                                    "__eq__", "__ne__", "__bool__", "__getitem__", "neg", "float")),
-)  # fmt: skip
+    (
+        "torch.Tensor",
+        torch.Tensor,
+        (
+            "copy_",
+            "clone",
+            "detach",
+            "contiguous",
+            "cpu",
+            "to",
+            "view",
+            "sum",
+            "all",
+            "item",
+            "tolist",
+            "data_ptr",
+            "untyped_storage",
+            "stride",
+            "element_size",
+            "fill_",
+            "__eq__",
+            "__ne__",
+            "__bool__",
+            "__getitem__",
+            "neg",
+            "float",
+        ),
+    ),
+)
 _DEVICE_FUNCTIONS = (
-    "synchronize", "Event", "Stream", "CUDAGraph", "NPUGraph", "graph", "stream", "current_stream", "memory_allocated",
-    "max_memory_allocated", "reset_peak_memory_stats", "mem_get_info", "_sleep",
-)  # fmt: skip
+    "synchronize",
+    "Event",
+    "Stream",
+    "CUDAGraph",
+    "NPUGraph",
+    "graph",
+    "stream",
+    "current_stream",
+    "memory_allocated",
+    "max_memory_allocated",
+    "reset_peak_memory_stats",
+    "mem_get_info",
+    "_sleep",
+)
 _DEVICE_CLASSES = {
     "Event": ("elapsed_time", "record", "synchronize", "query", "wait", "__new__", "__init__"),
     "Stream": ("synchronize", "wait_stream", "wait_event", "record_event", "query"),
@@ -171,7 +226,7 @@ def _read(setting: Setting) -> Any:
         return f"unreadable ({type(error).__name__})"
 
 
-class Watch:
+class IntegrityWatch:
     """One process's state, compared from `mark` to `look`; see the module's first lines.
 
     `held`: bytes on the device that the farm itself keeps (inputs for the next cell).

@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 
 from farm.child import interpreter_types
+from farm.errors import FarmSignal
 
 tl: Any = None  # triton.language, once installed
 interp: Any = None  # triton.runtime.interpreter, once installed
@@ -45,7 +46,7 @@ _patched_modules: set[int] = set()
 _WORDS_OF_3_2 = ("num_buffers_warp_spec", "num_consumer_groups", "reg_dec_producer", "reg_inc_consumer")
 
 
-class OutOfBounds(RuntimeError):
+class OutOfBounds(FarmSignal, RuntimeError):
     """A kernel touched memory outside every tensor that it was given."""
 
 
@@ -59,7 +60,7 @@ def install() -> None:
         return
     if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError(
-            "triton was imported before the interpreter was switched on; call install() first, in a new process"
+            "triton was imported before the interpreter was enabled; call install() first, in a new process"
         )
     os.environ["TRITON_INTERPRET"] = "1"
     import triton.language
@@ -259,14 +260,14 @@ def _check(pointers: Any, mask: Any, verb: str) -> None:
 def _explain(first: int, last: int, verb: str) -> str:
     where = f"{verb} in program {interp.interpreter_builder.grid_idx}"
     if not _regions:
-        return f"{where}: the kernel was given no tensor to touch"
+        return f"{where}: the kernel was given no tensor"
 
     def outside(region: tuple[int, int, str]) -> int:
         return max(region[0] - first, 0) + max(last - region[1], 0)
 
     begin, end, what = min(_regions, key=outside)
     side = f"{last - end} bytes past the end" if last > end else f"{begin - first} bytes before the start"
-    return f"{where} reaches {side} of {what}; mask the tail or fix the offset"
+    return f"{where} accesses {side} of {what}; mask the tail or fix the offset"
 
 
 def _create_masked_load(self: Any, pointers: Any, mask: Any, *rest: Any, **kw: Any) -> Any:
@@ -283,7 +284,9 @@ def _create_atomic_rmw(self: Any, op: Any, pointers: Any, value: Any, mask: Any,
     _check(pointers, mask, "load")
     _check(pointers, mask, "store")
     if _is_bf16(value):
-        raise NotImplementedError("the interpreter adds the bits of bfloat16 atomics; use float32")
+        raise NotImplementedError(
+            "the interpreter computes bfloat16 atomics on the raw bits of the values; use float32"
+        )
     return _stock["create_atomic_rmw"](self, op, pointers, value, mask, *rest)
 
 

@@ -15,34 +15,10 @@ from typing import Any, ClassVar
 #: 2: answers carry their order's nonce, a measurement says whether its process is spent, calibrations.
 #: 3: a child says what its results prove.  4: trials of a capture.
 VERSION = 4
-#: The phases of a child's life and of an attempt, in order; each has a deadline of its own.
-PHASES = ("spawn", "import", "compile", "check", "timing", "teardown")
-
-
-@dataclass(frozen=True)
-class TensorFile:
-    """A tensor in a raw file: storage dtype by name, row-major, little-endian."""
-
-    path: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> TensorFile:
-        return cls(data["path"], data["dtype"], tuple(data["shape"]))
-
-
-@dataclass(frozen=True)
-class TensorPlan:
-    """One tensor of the cell, as the contract says it; inputs and upstreams come with their file."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    role: str
-    of: str | None = None
-    file: str | None = None
-    may_overwrite: bool = False
+#: Of a cell, in order.
+PHASES = ("import", "compile", "check", "timing")
+#: Characters of a trace: an exception's text may be of any length.
+LONGEST_TRACE = 60_000
 
 
 @dataclass(frozen=True)
@@ -175,7 +151,7 @@ class Failed:
 
 
 Message = Run | Trial | Calibrate | Exit | Ready | Unusable | Phase | Measured | Tried | Calibrated | Failed
-_KINDS: dict[str, Any] = {
+KINDS: dict[str, Any] = {
     c.kind: c for c in (Run, Trial, Calibrate, Exit, Ready, Unusable, Phase, Measured, Tried, Calibrated, Failed)
 }
 
@@ -198,17 +174,13 @@ def printable(value: Any) -> Any:
     return [printable(v) for v in value] if isinstance(value, list) else value
 
 
-def decode(line: str | bytes) -> Message:
-    """The message of one line.  ValueError if it is none: a child that writes nonsense is a harness fault."""
-    return decode_stamped(line)[0]
-
-
 def decode_stamped(line: str | bytes) -> tuple[Message, str]:
-    """The message of one line, and its nonce ("" for none).  ValueError as in `decode`."""
+    """The message of one line, and its nonce ("" for none).  ValueError if it is none: a child that writes nonsense is
+    a harness fault."""
     try:
         data = printable(json.loads(line))
         nonce = str(data.pop("nonce", ""))
-        kind = _KINDS[data.pop("kind")]
+        kind = KINDS[data.pop("kind")]
         message: Message = kind(**data)
         return message, nonce
     except (ValueError, KeyError, TypeError, AttributeError) as error:

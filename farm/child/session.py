@@ -13,23 +13,17 @@ from typing import Any
 
 import torch
 
-from farm.child import calling, failures, tensors, traffic
-from farm.child.checked import Calls
+from farm.backends.api import Fault, no_fault
+from farm.child import fault_owner, provider_call, tensor_files, traffic
+from farm.child.checked_calls import CheckedCalls
 from farm.child.findings import disqualifying
-from farm.child.integrity import Watch
-from farm.child.protocol import Failed, Measured, Message, Phase, Run, Trial, Tried
+from farm.child.integrity import IntegrityWatch
+from farm.child.protocol import LONGEST_TRACE, Failed, Measured, Message, Phase, Run, Trial, Tried
+from farm.errors import CaptureFailed, Unsupported, WrongAnswer
 
 Say = Callable[[Message], None]
 _TRACE_LINES = 40
 MAX_KEPT_INPUTS = 6  # as many as one backward of a norm with a residual and its neighbour have
-
-
-class EnvironmentUnusable(Exception):
-    """This environment cannot open its device; `owner` says whose fault that is."""
-
-    def __init__(self, reason: str, owner: str):
-        super().__init__(reason)
-        self.owner = owner
 
 
 class TorchSession:
@@ -43,16 +37,18 @@ class TorchSession:
         target: dict[str, Any],
         device_name: str,
         timing_methods: tuple[str, ...],
+        fault: Callable[[str], Fault | None] = no_fault,
     ):
         self.backend = backend
         self.device = device
         self.target = target
         self.device_name = device_name
         self.timing_methods = timing_methods
+        self.fault = fault  # the backend's reading of its vendor's words
         self.cache_bytes = 64 << 20
         self.graph_nodes: Callable[[Any], dict[str, int] | None] | None = None  # counts what a captured graph launches
         self.max_graph_launches: int | None = None  # more calls than this no graph of the device holds
-        self.recorder: Callable[[], Any] | None = None  # the vendor's record of kernels (farm.timing.policies.Recorder)
+        self.recorder: Callable[[], Any] | None = None  # the vendor's record of kernels (farm.child.timing.Recorder)
         self.fingerprint: dict[str, Any] = {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -62,7 +58,7 @@ class TorchSession:
         self._inputs: dict[str, tuple[torch.Tensor, int]] = {}  # file -> pristine copy on the device, checksum
         self._functions: dict[str, tuple[Callable[..., Any], list[str]]] = {}
         _bind_early(timing_methods)
-        self.watch = Watch(device, self._held)
+        self.watch = IntegrityWatch(device, self._held)
 
     def run(self, message: Run, say: Say) -> Measured | Tried | Failed:
         """One attempt, or one trial of its capture; every end is a message, and an exception of the code under test
@@ -77,15 +73,19 @@ class TorchSession:
             crowded = isinstance(reply, Failed) and (reply.status, reply.owner) == ("unsupported", "harness")
             kept = self.watch.kept_mib() if crowded else None
             if isinstance(reply, Failed) and kept is not None:
-                reply = replace(reply, status="out_of_memory", owner="kernel",
-                                reason=f"it keeps {kept:.0f} MiB of the device's memory after its calls")  # fmt: skip
+                reply = replace(
+                    reply,
+                    status="out_of_memory",
+                    owner="kernel",
+                    reason=f"the provider keeps {kept:.0f} MiB of device memory after its calls",
+                )
         return reply
 
     def _once(self, message: Run, say: Say, lean: bool = False) -> Measured | Tried | Failed:
         attempt = _Attempt(self, message, say, lean)
         try:
             return attempt.trial() if isinstance(message, Trial) else attempt.run()
-        except calling.Unsupported as reason:
+        except Unsupported as reason:
             return attempt.failed("unsupported", "kernel", str(reason))
         except Exception as error:
             return attempt.classified(error)
@@ -106,9 +106,9 @@ class TorchSession:
         if self.device.type == "cpu":
             return _read(tensor, self.device)
         kept = self._inputs.pop(file, None)
-        if kept is None or tensors.checksum(kept[0]) != kept[1]:
+        if kept is None or tensor_files.checksum(kept[0]) != kept[1]:
             fresh = _read(tensor, self.device)
-            kept = (fresh, tensors.checksum(fresh))
+            kept = (fresh, tensor_files.checksum(fresh))
         self._inputs[file] = kept  # last in order: used last
         while len(self._inputs) > MAX_KEPT_INPUTS:
             del self._inputs[next(iter(self._inputs))]
@@ -126,7 +126,7 @@ class TorchSession:
         """The provider's callable for an op, resolved once per child, and what its import did to the process."""
         key = f"{provider.get('path') or provider['name']}/{op}"
         if key not in self._functions:
-            found = calling.resolve(provider, op)
+            found = provider_call.resolve(provider, op)
             self._functions[key] = (found, [_at_import(did) for did in self.watch.state()])
         return self._functions[key]
 
@@ -143,7 +143,7 @@ class _Attempt:
         self.say = say
         self.phase = "import"
         self.facts: dict[str, Any] = {"flags": []}
-        self.problem: calling.Problem | None = None
+        self.problem: provider_call.Problem | None = None
         self.spent: dict[str, float] = {}  # part of the attempt -> seconds of this process
         self.part, self.since = "import", time.perf_counter()
         self.making = False
@@ -165,7 +165,7 @@ class _Attempt:
         cell, provider = self.m.cell, self.m.call["provider"]
         resolved, imported = self.s.function(provider, cell["op"])
         self.flag(imported)
-        function = calling.bind(resolved, self.m.call)
+        function = provider_call.bind(resolved, self.m.call)
         if self.s.device.type != "cpu":
             # The first call compiles.  It runs apart, so that the checked call's memory and time are its own.  Every
             # call has tensors of its own: one that overwrites its inputs must not prepare the next one's.
@@ -189,9 +189,14 @@ class _Attempt:
         self.flag(remains)
         self.facts["phases_s"] = self.spent
         return Measured(
-            self.m.revision, self.m.round, self.m.attempt, described, self.facts, timing,
+            self.m.revision,
+            self.m.round,
+            self.m.attempt,
+            described,
+            self.facts,
+            timing,
             spent=bool(remains) or self.cut,
-        )  # fmt: skip
+        )
 
     def flag(self, findings: Iterable[str]) -> None:
         """Tell each once."""
@@ -232,7 +237,7 @@ class _Attempt:
     def _drop(self, outputs: Any) -> None:
         del outputs
 
-    def make(self) -> calling.Problem:
+    def make(self) -> provider_call.Problem:
         """A fresh set of the cell's tensors on the device, with the values of the judge's files."""
         self.making = True  # what goes wrong until it is done is no fault of the code under test
         inputs: list[Any] = []
@@ -253,11 +258,11 @@ class _Attempt:
                     tensor.requires_grad_(True)
         wrt = [by_name[t["of"]] for t in self.m.tensors if t["role"] == "gradient"]
         self.making = False
-        return calling.Problem(inputs, upstream, wrt, operation)
+        return provider_call.Problem(inputs, upstream, wrt, operation)
 
     def check(self, function: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
         """The checked calls: the outputs of the first; what the judge must see of the others is written here."""
-        calls = Calls(self.s.device, self.m.tensors, self.make(), self.s.values, self.synchronize)
+        calls = CheckedCalls(self.s.device, self.m.tensors, self.make(), self.s.values, self.synchronize)
         with traffic.counted(self.facts, self.m.tensors, calls.problem.inputs):
             begun = time.perf_counter()
             outputs = calls.first(function)
@@ -283,7 +288,7 @@ class _Attempt:
         out = []
         for value, want in zip(outputs, expected):
             path = str(Path(self.m.out_dir, f"{prefix}-{want['name']}.bin"))
-            out.append({"name": want["name"], **tensors.save(value, path)})
+            out.append({"name": want["name"], **tensor_files.save(value, path)})
         return out
 
     def crowded(self) -> bool:
@@ -300,9 +305,11 @@ class _Attempt:
         try:
             return self.time(function, checked)
         except Exception as error:
-            if not (failures.memory_is_out(error, failures.vendors(self.s.backend, error)) and self.crowded()):
+            if not (fault_owner.memory_is_out(error, fault_owner.vendors(self.s.fault, error)) and self.crowded()):
                 raise
-        self.facts["flags"].append("not timed: what timing needs beside one call does not fit in the device's memory")
+        self.facts["flags"].append(
+            "not timed: one call fits in the device's memory, but the additional buffers for timing do not"
+        )
         self.cut = True
         return {"method": "none", "samples_us": []}
 
@@ -313,25 +320,26 @@ class _Attempt:
         if method == "none" or not self.s.timing_methods:
             return {"method": "none", "samples_us": []}
         if method not in self.s.timing_methods:
-            raise calling.Unsupported(f"backend {self.s.backend} has no timing method {method}")
+            raise Unsupported(f"backend {self.s.backend} has no timing method {method}")
         if any(t.get("may_overwrite") or t["role"] == "mutated" for t in self.m.tensors):
-            self.facts["flags"].append("not timed: it may overwrite its inputs, so a second call would see other data")
+            self.facts["flags"].append(
+                "not timed: the call may overwrite its inputs, so a second call would see different data"
+            )
             return {"method": "none", "samples_us": []}
-        from farm.child.timed import measure, told
-        from farm.timing.policies import CaptureFailed
+        from farm.child.measure import bench_of, measure, told
 
         self.enter("timing")
         self.problem = self.make()
         try:
-            result = measure(method, function, self.problem, **self.given())
+            result = measure(method, bench_of(function, self.problem, **self.given()), self.problem)
         except CaptureFailed as error:
-            raise failures.CaptureFailed(str(error)) from error
+            raise CaptureFailed(str(error)) from error
         out = told(result)
         self.facts["flags"] += result.flags
         timed = tuple(t.detach() for t in result.timed_outputs or ())
         if len(timed) != len(checked):
-            raise calling.WrongAnswer(
-                f"returned {len(timed)} tensors in a timed launch, {len(checked)} in the checked one"
+            raise WrongAnswer(
+                f"returned {len(timed)} tensors in a timed launch, but {len(checked)} in the checked launch"
             )
         if not all(_same_bits(a, b) for a, b in zip(timed, checked)):
             out["timed_outputs"] = self.write(timed, "timed")
@@ -352,14 +360,13 @@ class _Attempt:
     def trial(self) -> Tried:
         """Capture the call and replay it: from the phase `timing` on the process may end of that.  No output is
         written."""
-        from farm.child.timed import bench_of
-        from farm.timing.policies import CaptureFailed
-        from farm.timing.policies.trial import try_capture
+        from farm.child.measure import bench_of
+        from farm.child.timing.trial import try_capture
 
         self.s.watch.mark()
         self.enter("import")
         resolved, _ = self.s.function(self.m.call["provider"], self.m.cell["op"])
-        function = calling.bind(resolved, self.m.call)
+        function = provider_call.bind(resolved, self.m.call)
         self.enter("compile")
         compile_s = self.first_call(function)
         self.enter("timing")
@@ -367,7 +374,7 @@ class _Attempt:
         try:
             differs = try_capture(bench_of(function, self.problem, **self.given()))
         except CaptureFailed as error:
-            raise failures.CaptureFailed(str(error)) from error
+            raise CaptureFailed(str(error)) from error
         self.problem = None
         spent = bool(self.s.watch.remains())  # what it switched is put back by `_once`, and the cell will tell it
         return Tried(self.m.revision, self.m.round, self.m.attempt, differs, compile_s, spent)
@@ -378,47 +385,47 @@ class _Attempt:
 
     def failed(self, status: str, owner: str, reason: str, trace: str = "", fatal: bool = False) -> Failed:
         m = self.m
-        return Failed(m.revision, m.round, m.attempt, status, owner, _one_line(reason), trace, fatal)
+        return Failed(m.revision, m.round, m.attempt, status, owner, _one_line(reason), trace[-LONGEST_TRACE:], fatal)
 
     def squeezed(self) -> str:
         """Asked while memory is out: why that is no fault of the code under test; "" where it is."""
         if self.making and self.lean:
             return "the cell does not fit in the device's memory"
         if self.s.device.type != "cpu" and self.crowded():
-            return "one call fits in the device's memory, what its checks hold beside it does not"
+            return "one call fits in the device's memory, but the additional buffers for the checks do not"
         return ""
 
     def classified(self, error: Exception) -> Failed:
         """Status and owner of an exception that the code under test let out."""
         trace = "\n".join(traceback.format_exc().splitlines()[-_TRACE_LINES:])
-        found = failures.verdict(
-            error, backend=self.s.backend, device=self.s.device, phase=self.phase, squeezed=self.squeezed
+        found = fault_owner.verdict(
+            error, fault_of=self.s.fault, device=self.s.device, phase=self.phase, squeezed=self.squeezed
         )
         return self.failed(found.status, found.owner, found.reason, trace if found.traced else "", found.fatal)
 
 
 def _read(tensor: dict[str, Any], device: torch.device) -> torch.Tensor:
     try:
-        return tensors.load(tensor["file"], tensor["dtype"], tuple(tensor["shape"]), device)
+        return tensor_files.load(tensor["file"], tensor["dtype"], tuple(tensor["shape"]), device)
     except torch.OutOfMemoryError:
         raise
     except (OSError, RuntimeError) as error:
         if isinstance(error, getattr(torch, "AcceleratorError", ())):
             raise
-        raise failures.InputsUnreadable(
+        raise fault_owner.InputsUnreadable(
             f"input {tensor['name']} cannot be read from {tensor['file']}: {error}"
         ) from error
 
 
 def _at_import(finding: str) -> str:
     """What an import did and this process has undone only tells; but nobody patches a clock by accident."""
-    return f"{finding} at import" if finding.startswith("patched ") else f"its import {finding} (put back)"
+    return f"{finding} at import" if finding.startswith("patched ") else f"importing the provider {finding} (undone)"
 
 
 def _bind_early(timing_methods: tuple[str, ...]) -> None:
     """Import what times before any provider is imported, so that what it calls is bound and watched from here on."""
     if timing_methods:
-        import farm.timing.policies  # noqa: F401
+        import farm.child.timing  # noqa: F401
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

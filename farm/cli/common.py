@@ -1,4 +1,4 @@
-"""Options that several commands share, and how they become objects."""
+"""Options that several commands share, their checks, and the objects that they become."""
 
 from __future__ import annotations
 
@@ -12,42 +12,49 @@ from pathlib import Path
 from typing import Any
 
 from farm import backends
-from farm.cli.text import printable
-from farm.errors import StoreError, UsageError
+from farm.cli.text import sentence
+from farm.errors import Message, StoreError, UsageError
 from farm.matrix import Matrix
 from farm.matrix.load import load_files
 from farm.shipping import providers as shipping
-from farm.store import Run, Store
+from farm.store import RUN_ID, Run, Store
+
+MAX_DEVICES_RUN = 256  # per backend and node; a node may offer more (node.config.MAX_DEVICES)
+STORE_HELP = "use this store (default: $FARM_STORE, else ./farm-results)"
 
 
 def matrix_options(parser: argparse.ArgumentParser, *, backend: bool = True, needed: bool = True) -> None:
-    """MATRIX... and what narrows or changes it; without --backend where something else names the backends."""
+    """Add MATRIX... and the options that narrow or change it; no --backend where another option names the backends."""
     parser.add_argument(
-        "matrices", nargs="+" if needed else "*", type=Path, metavar="MATRIX", help="matrix files (YAML)"
+        "matrices", nargs="+" if needed else "*", type=Path, metavar="MATRIX", help="matrix files (YAML) to read"
     )
     if backend:
-        parser.add_argument("--backend", metavar="B,..", help="backends by name, separated by commas")
-    parser.add_argument("--select", metavar="key=value,..", help="only the cells for which all of these hold")
+        parser.add_argument("--backend", metavar="B,..", help="use only these backends (comma-separated list)")
+    parser.add_argument(
+        "--select",
+        metavar="key=value,..",
+        help="keep only the cells that match every condition, for example hidden=4096,dtype=bf16",
+    )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
         dest="overrides",
-        help="replace a value of the matrix",
+        help="replace one value in the matrix, for example deadlines.check=5",
     )
     parser.add_argument(
         "--provider",
         action="append",
         default=[],
         metavar="[OP:]NAME=module:function",
-        help="add a provider of your own",
+        help="add your own provider, for example mine=my_kernels:rms_norm",
     )
 
 
 def store_option(parser: argparse.ArgumentParser) -> None:
-    """--out."""
-    parser.add_argument("--out", metavar="STORE", help="the store (default: $FARM_STORE, else ./farm-results)")
+    """Add --out."""
+    parser.add_argument("--out", metavar="STORE", help=STORE_HELP)
 
 
 def store(args: argparse.Namespace) -> Store:
@@ -56,9 +63,9 @@ def store(args: argparse.Namespace) -> Store:
 
 
 def tell_page(args: argparse.Namespace, store: Store, run_id: str) -> None:
-    """Build a stored run's page and say where it is; where it cannot be written, that, and how to make it later.  The
-    results are stored by then, and the exit code is theirs."""
-    from dashboards.build import build
+    """Build the page of a stored run and print its path.  If it cannot be written, report that and the command that
+    builds it later.  The results are already stored, and they alone determine the exit code."""
+    from farm.dashboards.build import build
 
     try:
         print(f"page: {build(store, run_id).resolve()}", file=sys.stderr)
@@ -66,31 +73,49 @@ def tell_page(args: argparse.Namespace, store: Store, run_id: str) -> None:
         cause = error.__cause__ or error
         why = getattr(cause, "strerror", None) or cause
         at = f" --out {shlex.quote(args.out)}" if args.out else ""
-        told = (
-            f"{store.pages}: the page cannot be written ({why}); every result is stored all the same, and once that is "
-            f"mended, farm dashboard build {run_id}{at} makes the page"
+        warning = (
+            f"{store.pages}: the page cannot be written ({why}), but every result is stored; solve this problem, "
+            f"then build the page with farm dashboard build {run_id}{at}"
         )
-        print(f"farm {args.command}: {printable(told)}", file=sys.stderr)
+        print(f"farm {args.command}: {sentence(Message(warning, id='page-unwritable'))}", file=sys.stderr)
 
 
 @contextmanager
 def readable(run: Run) -> Iterator[None]:
-    """StoreError for whatever a damaged run directory raises while it is read (pyarrow's own are among these)."""
+    """Turn whatever a damaged run directory raises while it is read, also in pyarrow, into a StoreError."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        told = f"{type(error).__name__}: {error}"[:200]
-        raise StoreError(f"{run.dir}: this run cannot be read ({told}); it is damaged, run it again") from error
+        cause = f"{type(error).__name__}: {error}"[:200]
+        raise StoreError(
+            f"{run.dir}: this run is damaged and cannot be read ({cause}); start a new run", id="run-unreadable"
+        ) from error
 
 
 def named_backends(args: argparse.Namespace) -> list[str]:
-    """Backends of --backend, each known and usable in this version; empty where none is named."""
+    """The backends of --backend, each known and usable in this version; empty if none is named."""
     names = [b.strip() for b in (args.backend or "").split(",") if b.strip()]
     if args.backend is not None and not names:
-        raise UsageError("--backend names no backend; name some, or leave it out")
+        raise UsageError("--backend is empty; name at least one backend, or omit the option", id="option-backend-empty")
     for name in names:
         backends.usable(name)
     return list(dict.fromkeys(names))
+
+
+def check_devices(count: int | None) -> None:
+    """UsageError for a --devices that no run can have."""
+    if count is not None and not 1 <= count <= MAX_DEVICES_RUN:
+        raise UsageError(f"--devices {count}: must be between 1 and {MAX_DEVICES_RUN}", id="option-devices-range")
+
+
+def check_run_id(run_id: str | None) -> None:
+    """UsageError for a --run-id that cannot name a folder."""
+    if run_id is not None and not RUN_ID.fullmatch(run_id):
+        raise UsageError(
+            f"--run-id {run_id!r} is not valid as the name of a folder; use at most 100 letters, digits, '.', '_' "
+            "and '-', and begin with a letter or a digit",
+            id="option-run-id-invalid",
+        )
 
 
 def own_providers(args: argparse.Namespace) -> dict[str, str]:
@@ -99,20 +124,24 @@ def own_providers(args: argparse.Namespace) -> dict[str, str]:
     for spec in args.provider:
         name, path = shipping.parse(spec)
         if name in found:
-            raise UsageError(f"--provider {name} is given twice; choose two names")
+            raise UsageError(
+                f"--provider {name} is given twice; give each provider a different name", id="option-provider-twice"
+            )
         found[name] = path
     return found
 
 
 def matrices(args: argparse.Namespace) -> list[Matrix]:
-    """Every matrix of the files, with --set and --provider applied."""
+    """Every matrix in the files, with --set and --provider applied."""
     if args.select is not None and not args.select.strip():
-        raise UsageError("--select selects nothing; write key=value, or leave it out")
+        raise UsageError("--select is empty; write key=value, or omit the option", id="option-select-empty")
     overrides = []
     for item in args.overrides:
         key, equals, value = item.partition("=")
         if not (key and equals):
-            raise UsageError(f'--set "{item}" is not KEY=VALUE, for example --set deadlines.check=5')
+            raise UsageError(
+                f'--set "{item}" is not KEY=VALUE; write for example --set deadlines.check=5', id="option-set-malformed"
+            )
         overrides.append((key, value))
     extra: dict[str, Any] = own_providers(args)
     return load_files(args.matrices, overrides=overrides, extra_providers=extra)

@@ -1,10 +1,9 @@
-"""`farm compile`: every cell's kernels built for targets that are not here, with what they take of a core."""
+"""`farm compile`: build the kernels of every cell for targets without a device, and report the resources they use."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import secrets
 import shlex
 import sys
@@ -13,63 +12,74 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
-from farm import revision
 from farm.cell import Cell
 from farm.cli import common, progress
 from farm.cli.progress import Live, Plain
-from farm.cli.text import printable
+from farm.cli.text import counted, printable
 from farm.compile import ascend_environment
 from farm.compile.planning import plan_for, target_of
-from farm.compile.run import CompileRequest, Outcome, chains_exist, execute
+from farm.compile.run import CompileOutcome, CompileRequest, chains_exist, execute
 from farm.compile.targets import TARGETS, parse
 from farm.errors import UsageError
 from farm.shipping import providers as shipping
+from farm.shipping import revision
 from farm.store import Store
 
-MAX_FINDINGS = 10
 MAX_WORKERS = 64
-_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     p = commands.add_parser(
         "compile",
-        help="build every cell's kernels for targets that are not here",
-        description="Compiles the cells of subjects for each target, without a device: registers, spills, shared "
-        "memory or Unified Buffer, occupancy. A kernel that does not compile is a finding; so is a spill in what auto "
-        "chooses.",
+        help="build every cell's kernels for the given targets (no device needed)",
+        description="Compile the subjects' cells for each target, without a device, and report registers, spills, "
+        "occupancy, and shared memory or Unified Buffer. A kernel that does not compile is a finding, and so "
+        "is a spill in a kernel that mode auto chooses.",
         epilog="example: farm compile matrices/rms_norm.yaml --target sm_90,gfx942",
     )
     common.matrix_options(p, backend=False, needed=False)
     common.store_option(p)
-    p.add_argument("--target", metavar="T,..", help=f"what to compile for: {', '.join(TARGETS)}")
-    p.add_argument("--diff", nargs=2, metavar="REV", help="two git revisions (. is the working tree): what changed")
-    p.add_argument("--setup", choices=("ascend",), help="make the tool chain's own environment, once per host")
-    p.add_argument("--workers", type=int, metavar="N", help="processes at a time (default: one a processor, up to 8)")
-    p.add_argument("--run-id", metavar="ID", help="a name for the run (default: made from the time)")
-    p.add_argument("--json", action="store_true", help="print the finished run's run.json, or the whole difference")
-    p.add_argument("--no-page", action="store_true", help="do not build the page")
+    p.add_argument(
+        "--target", metavar="T,..", help=f"targets to compile for (comma-separated list): {', '.join(TARGETS)}"
+    )
+    p.add_argument(
+        "--diff", nargs=2, metavar="REV", help="compare the kernels of two git revisions (. means the working tree)"
+    )
+    p.add_argument(
+        "--setup", choices=("ascend",), help="set up the environment of this tool chain (needed once per host)"
+    )
+    p.add_argument(
+        "--workers", type=int, metavar="N", help="compile in N parallel processes (default: one per processor, up to 8)"
+    )
+    p.add_argument("--run-id", metavar="ID", help="name the run (default: a timestamped name)")
+    p.add_argument(
+        "--json",
+        action="store_true",
+        help="print run.json of the finished run; with --diff, print the complete comparison",
+    )
+    p.add_argument("--no-page", action="store_true", help="do not build the run's page")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan, compile, say how it went."""
+    """Plan, compile and print the summary."""
     if args.setup:
         if args.matrices or args.target or args.diff:
-            raise UsageError("--setup stands alone; compile with a second command")
+            raise UsageError(
+                "--setup cannot be combined with MATRIX, --target or --diff; compile with a second command",
+                id="compile-setup-with-more",
+            )
         ascend_environment.setup(lambda line: print(line, file=sys.stderr, flush=True))
         return 0
     if not args.matrices:
-        raise UsageError("there is no MATRIX; name one, for example matrices/rms_norm.yaml")
-    if not args.target:
-        raise UsageError(f"--target is missing; name some of {', '.join(TARGETS)}")
-    if args.workers is not None and not 1 <= args.workers <= MAX_WORKERS:
-        raise UsageError(f"--workers {args.workers}: between 1 and {MAX_WORKERS} processes can be asked for")
-    if args.run_id is not None and not _RUN_ID.fullmatch(args.run_id):
         raise UsageError(
-            f"--run-id {args.run_id!r} cannot name a folder; use letters, digits, '.', '_' and '-', "
-            "at most 100, and begin with a letter or a digit"
+            "no MATRIX is given; name one, for example matrices/rms_norm.yaml", id="compile-matrix-missing"
         )
+    if not args.target:
+        raise UsageError(f"--target is missing; choose from {', '.join(TARGETS)}", id="compile-target-missing")
+    if args.workers is not None and not 1 <= args.workers <= MAX_WORKERS:
+        raise UsageError(f"--workers {args.workers}: must be between 1 and {MAX_WORKERS}", id="compile-workers-range")
+    common.check_run_id(args.run_id)
     targets = parse(args.target)
     own = common.own_providers(args)
     request = CompileRequest(
@@ -89,10 +99,11 @@ def run(args: argparse.Namespace) -> int:
     run_id = args.run_id or f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     store.probe()
     with _Telling(request.plan.cells) as telling:
-        telling.line(f"run {run_id}: {len(request.plan.cells)} cells for {', '.join(t.name for t in targets)}")
+        cells = counted(len(request.plan.cells), "cell")
+        telling.line(f"run {run_id}: {cells} for {', '.join(t.name for t in targets)}")
         for name, planned in request.plan.backends.items():
             if not planned.cells:
-                telling.line(f"  {name}: nothing is left to compile; the matrix or --select leaves it no cell")
+                telling.line(f"  {name}: no cell to compile; the matrix or --select excludes every cell")
         outcome = execute(request, store.create(run_id), telling)
     _tell(args, store, run_id, outcome)
     if args.json and not outcome.interrupted:
@@ -101,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Telling:
-    """The progress of `farm run`, a line per target where that has one per backend."""
+    """The progress of `farm run`, but with one line per target instead of one per backend."""
 
     def __init__(self, cells: Iterable[Cell]):
         shown: Any = Live if sys.stderr.isatty() else Plain
@@ -121,8 +132,8 @@ class _Telling:
         self._shown.cell({**row, "backend": str(row["cell_id"]).rpartition("@")[2]})
 
 
-def _tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Outcome) -> None:
-    """The summary, and the page's address."""
+def _tell(args: argparse.Namespace, store: Store, run_id: str, outcome: CompileOutcome) -> None:
+    """Print the summary and the path of the page."""
     err = sys.stderr
     print("", file=err)
     for line in progress.summary(outcome.rows, outcome.seconds):
@@ -132,18 +143,16 @@ def _tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Outcome)
     for name in dict.fromkeys(target for target, _ in outcome.kernels):
         having = [r for r in outcome.rows if r["cell_id"].endswith(f"@{name}") and r["resources"] not in ("", "[]")]
         partly = sum(r["status"] != "built" for r in having)  # a forward whose backward is unsupported, say
-        text = f"{name}: {sum(t == name for t, _ in outcome.kernels)} kernels serve {len(having)} cells"
-        print(text + (f", of which {partly} built in part only" if partly else ""), file=err)
+        kernels = counted(sum(t == name for t, _ in outcome.kernels), "kernel")
+        rest = f", {partly} of them only partly built" if partly else ""
+        print(f"{name}: {kernels} for {counted(len(having), 'cell')}{rest}", file=err)
     bad = [r for r in outcome.rows if progress.needs_a_look(r, False) and r["status"] != "lost"]
     if bad:
-        print(f"{len(bad)} cell{'s need' if len(bad) > 1 else ' needs'} a look; the first:", file=err)
-        for row in bad[:MAX_FINDINGS]:
-            print(f"  {printable(progress.told(row))}"[:400], file=err)
-            if row["log"]:
-                print(f"    log: {store.path / 'runs' / run_id / row['log']}", file=err)
+        progress.print_findings(bad, store.path / "runs" / run_id)
     if outcome.interrupted:
         lost = sum(r["status"] == "lost" for r in outcome.rows)
-        print(f"interrupted: {lost} cells were not compiled; what finished is in the journal", file=err)
+        left = counted(lost, "cell")
+        print(f"interrupted: {left} did not compile; finished results are in the journal", file=err)
     if args.no_page:
         return
     common.tell_page(args, store, run_id)

@@ -1,4 +1,4 @@
-"""`farm dashboard`: pages made from runs."""
+"""`farm dashboard`: build or serve the pages of runs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 import sys
 
 from farm.cli import common
-from farm.cli.text import printable
-from farm.errors import UsageError
+from farm.cli.text import sentence
+from farm.errors import Message, UsageError
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -15,7 +15,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     p = commands.add_parser(
         "dashboard",
         help="build or serve the pages of a store",
-        description="build writes <store>/pages (each page one file that needs nothing else); serve shows them live.",
+        description="Build or serve the pages of a store. build writes <store>/pages, where each page is one "
+        "self-contained file; serve shows the pages live.",
         epilog="example: farm dashboard serve --port 8000",
     )
     common.store_option(p)
@@ -23,22 +24,26 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     build = actions.add_parser(
         "build",
         help="write the pages",
-        description="Writes every run's page, the list of runs, and what all of them prove.  Exit code 3 where a run "
-        "cannot be read; the other pages are written.",
+        description="Write a page for every run, the list of runs, and a summary of what the runs prove. The exit code "
+        "is 3 if a run cannot be read; the other pages are still written.",
         epilog="example: farm dashboard build last",
     )
-    build.add_argument("run", nargs="?", metavar="RUN", help="only this run's page (an id, its beginning, or `last`)")
+    build.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="write only the page of this run: a run ID, an ID prefix, or `last` (default: all pages)",
+    )
     serve = actions.add_parser(
         "serve",
-        help="show them live",
-        description="Shows the pages of the store as it is, also of runs that go on, until Ctrl-C.",
+        help="serve the pages live",
+        description="Serve the pages of the store, including the pages of runs in progress, until Ctrl-C.",
         epilog="example: farm dashboard serve --port 8000",
     )
-    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this host only)")
-    serve.add_argument("--port", type=int, default=8000, help="port to listen on (default: 8000)")
-    told = "the store (default: $FARM_STORE, else ./farm-results)"
-    for action in (build, serve):  # also behind the action's name; SUPPRESS leaves what stood before it
-        action.add_argument("--out", metavar="STORE", default=argparse.SUPPRESS, help=told)
+    serve.add_argument("--host", default="127.0.0.1", help="listen on this address (default: this host only)")
+    serve.add_argument("--port", type=int, default=8000, help="listen on this port (default: 8000)")
+    for action in (build, serve):  # --out may follow the action's name too; SUPPRESS keeps a value given before it
+        action.add_argument("--out", metavar="STORE", default=argparse.SUPPRESS, help=common.STORE_HELP)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,12 +51,12 @@ def run(args: argparse.Namespace) -> int:
     store = common.store(args)
     if args.action == "serve":
         if not 0 < args.port < 65536:
-            raise UsageError(f"--port {args.port}: a port goes from 1 to 65535")
-        from dashboards.serve import serve
+            raise UsageError(f"--port {args.port}: use a port from 1 to 65535", id="dashboard-port-range")
+        from farm.dashboards.serve import serve
 
         serve(store, host=args.host, port=args.port)
         return 0
-    from dashboards.build import build
+    from farm.dashboards.build import build
 
     found = store.run(args.run) if args.run else None
     if found:
@@ -59,10 +64,13 @@ def run(args: argparse.Namespace) -> int:
             _ = found.head, found.rows
     damaged: list[str] = []
 
-    def told(run_id: str, error: Exception) -> None:
+    def report(run_id: str, error: Exception) -> None:
         damaged.append(run_id)
         why = str(error) or type(error).__name__
-        print(f"farm dashboard: {printable(f'run {run_id} cannot be read ({why})')}; it has no page", file=sys.stderr)
+        warning = Message(
+            f"run {run_id} cannot be read ({why}), so no page was built for this run", id="dashboard-run-unreadable"
+        )
+        print(f"farm dashboard: {sentence(warning)}", file=sys.stderr)
 
-    print(build(store, found.id if found else None, unreadable=told))
+    print(build(store, found.id if found else None, unreadable=report))
     return 3 if damaged else 0

@@ -1,4 +1,4 @@
-"""Reads the command line, runs one command, turns every refusal into one sentence and an exit code."""
+"""Read the command line, run one command, and turn every refusal into one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import NoReturn
 
 from farm import __version__
 from farm.cli.streams import open_missing, surviving
-from farm.cli.text import printable
-from farm.errors import FarmError
+from farm.cli.text import printable, sentence
+from farm.errors import FarmError, Message
 
 #: Command -> module in farm.cli with `add(subparsers)` and `run(args) -> int`.
 COMMANDS = (
@@ -33,23 +33,23 @@ COMMANDS = (
 
 
 class _Parser(argparse.ArgumentParser):
-    """Refuses in one sentence; argparse's own way is the whole usage."""
+    """Refuse in one sentence.  argparse itself would print the complete usage."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {printable(message)}; {self.prog} --help has an example\n")
+        self.exit(2, f"{self.prog}: {printable(message)}; {self.prog} --help shows an example\n")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """The complete command line."""
     top = _Parser(
         prog="farm",
-        description="Kernels through a matrix of shapes, dtypes and modes, on every accelerator of a cluster.",
+        description="Test kernels over a matrix of shapes, dtypes and modes, on every accelerator of a cluster.",
         epilog="example: farm run matrices/smoke.yaml --- "
-        "exit codes: 2 wrong usage or matrix, 3 the farm's own fault or an interrupt, 1 findings, 4 nothing proven, "
-        "0 all well",
+        "exit codes: 0 passed, 1 findings, 2 invalid command line or matrix, 3 infrastructure failure or "
+        "interrupt, 4 inconclusive (nothing was proven)",
     )
     top.add_argument("--version", action="version", version=f"kernel-farm {__version__}")
-    top.add_argument("--debug", action="store_true", help="show tracebacks of refusals too")
+    top.add_argument("--debug", action="store_true", help="print the Python traceback with every error")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
         import_module(f"farm.cli.{name}").add(commands)
@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _not_importable(error: Exception) -> str:
-    """`/clone/kernels/__init__.py:25 cannot be imported (RuntimeError: boom)`: the innermost line of a file."""
+    """`/clone/farm/store/runs.py:25 cannot be imported (RuntimeError: boom)`: the innermost line in a file."""
     if isinstance(error, SyntaxError) and error.filename:
         file, line = error.filename, error.lineno
     else:
@@ -68,21 +68,22 @@ def _not_importable(error: Exception) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code of one command line."""
+    """The exit code of one command line."""
     open_missing()
     arguments = sys.argv[1:] if argv is None else argv
     try:
         top = parser()
-    except Exception as error:  # of our own modules, or of the kernels whose contracts they read
+    except Exception as error:  # in a module of the farm, or in a package that it needs
         if "--debug" in arguments:
             traceback.print_exc()
-        print(f"farm: {_not_importable(error)}; correct it, farm --debug shows where", file=sys.stderr)
+        broken = Message(f"{_not_importable(error)}; correct that file, or see farm --debug", id="cli-import-failed")
+        print(f"farm: {sentence(broken)}", file=sys.stderr)
         return 3
     for word in arguments:
         try:
             word.encode()
-        except UnicodeEncodeError:  # it would be written into the run, its page and the store's list
-            top.error(f"{word!r} is not UTF-8 text: rename the file, or type it again")
+        except UnicodeEncodeError:  # the run, its page and the store's list would contain it
+            top.error(f"{word!r} is not UTF-8 text: rename the file, or correct the argument")
     args = top.parse_args(arguments)
     args.argv = list(arguments)
     try:
@@ -93,18 +94,18 @@ def main(argv: list[str] | None = None) -> int:
     except FarmError as error:
         if args.debug:
             traceback.print_exc()
-        print(f"farm {args.command}: {printable(str(error))}", file=sys.stderr)
+        print(f"farm {args.command}: {sentence(error)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(f"farm {args.command}: interrupted", file=sys.stderr)
         return 3
-    except BrokenPipeError:  # the reader of our output left
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:  # 1 would mean findings
         if args.debug:
             traceback.print_exc()
-        told = printable(f"{type(error).__name__}: {error}")[:300]
-        print(f"farm {args.command}: the farm itself failed ({told}); farm --debug {args.command} shows where",
-              file=sys.stderr)  # fmt: skip
+        cause = printable(f"{type(error).__name__}: {error}")[:300]
+        failed = f"the farm itself failed ({cause}); farm --debug {args.command} prints the traceback"
+        print(f"farm {args.command}: {sentence(Message(failed, id='cli-internal-error'))}", file=sys.stderr)
         return 3

@@ -1,4 +1,4 @@
-"""`farm nodes`: who is in the cluster; `join` and `head` start Ray, `drain` and `restore` take a node out and in."""
+"""`farm nodes`: list the cluster; `join` and `head` start Ray, `drain` and `restore` take a node out and in."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import address, backends
+from farm import backends
 from farm.cli.text import printable
+from farm.cluster import address, listing
+from farm.cluster.registry import DRAINED, DRAINING
 from farm.errors import InfraError, UsageError
-from farm.nodes import command, config, listing, slurm
-from farm.nodes.registry import DRAINED, DRAINING
+from farm.node import config, join_command, slurm
 
 if TYPE_CHECKING:
-    from farm.coordinator.nodes import Nodes
-    from farm.coordinator.roster import Node
+    from farm.cluster.inventory import ClusterNode
+    from farm.cluster.registry_client import RegistryClient
 
-PROBE_SECONDS = 3.0  # in a list, for a node that is being drained: whether it is idle by now
+PROBE_SECONDS = 3.0  # in a list, to see whether a node that is being drained is idle by now
 MAX_WAIT_SECONDS = 24 * 3600.0
 
 
@@ -34,100 +35,151 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     p = commands.add_parser(
         "nodes",
-        help="the nodes of a cluster; join, drain and restore them",
-        description="Without more: lists the cluster's nodes with their devices, versions, state and last fault.",
+        help="list, join, drain and restore the nodes of a cluster",
+        description="Without an action: list the cluster's nodes with their devices, versions, state and last fault.",
         epilog="example: farm nodes join --backend rocm --head 10.0.0.1 --token-path /etc/farm/ray_token --dry-run",
     )
     _address(p)
-    p.add_argument("--json", action="store_true", help="the list as JSON")
+    p.add_argument("--json", action="store_true", help="print the list as JSON")
     actions = p.add_subparsers(dest="action", metavar="join|head|drain|restore")
     _add_join(actions)
     _add_head(actions)
-    for name, told in (("drain", "give nodes no more work; devices finish what they have begun"),
-                       ("restore", "give drained nodes work again")):  # fmt: skip
-        one = actions.add_parser(name, help=told, description=f"{told[0].upper()}{told[1:]}.",
-                                 epilog=f"example: farm nodes {name} mi300-07 --address auto")  # fmt: skip
-        one.add_argument("nodes", nargs="*", metavar="NODE", help="by name, Ray's id, host or address")
-        one.add_argument("--here", action="store_true", help="the node on this host")
+    for name, what in (
+        ("drain", "stop giving new work to nodes; work that has begun is finished"),
+        ("restore", "give work to drained nodes again"),
+    ):
+        one = actions.add_parser(
+            name,
+            help=what,
+            description=f"{what[0].upper()}{what[1:]}.",
+            epilog=f"example: farm nodes {name} mi300-07 --address auto",
+        )
+        one.add_argument("nodes", nargs="*", metavar="NODE", help="node to use: name, Ray ID, host name or address")
+        one.add_argument("--here", action="store_true", help="include the node that runs on this host")
         _address(one, default=argparse.SUPPRESS)
         if name == "drain":
-            one.add_argument("--reason", default="", help="for who reads the list")
-            one.add_argument("--wait", type=float, default=0.0, metavar="SECONDS",
-                             help="until no run uses their devices; exit code 3 if some still does")  # fmt: skip
-            one.add_argument("--once", action="store_true",
-                             help="only until the node leaves the cluster; else also when it comes back")  # fmt: skip
+            one.add_argument("--reason", default="", help="reason to show in the list of nodes")
+            one.add_argument(
+                "--wait",
+                type=float,
+                default=0.0,
+                metavar="SECONDS",
+                help=(
+                    "wait up to SECONDS until no run uses the drained nodes' devices; the exit code is 3 if a run "
+                    "still uses any"
+                ),
+            )
+            one.add_argument(
+                "--once",
+                action="store_true",
+                help="drain a node only until it leaves the cluster (default: a node that rejoins stays drained)",
+            )
 
 
 def _address(p: argparse.ArgumentParser, default: Any = "auto") -> None:
-    p.add_argument("--address", default=default, metavar="auto|HOST:PORT", help="the cluster (default: auto)")
+    p.add_argument(
+        "--address", default=default, metavar="auto|HOST:PORT", help="use the cluster at this address (default: auto)"
+    )
 
 
 def _ray_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--token-path", metavar="FILE", help="the cluster's token; its mode must be 0600")
     p.add_argument(
-        "--dry-run", action="store_true", help="print what would be run (for a shell) or written; do neither"
+        "--ray",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="add an option of ray start, written in full (for example --ray=--node-ip-address=10.0.0.7); repeatable",
+    )
+    p.add_argument("--token-path", metavar="FILE", help="file that contains the cluster's token (mode 0600)")
+    p.add_argument(
+        "--dry-run", action="store_true", help="only print the command or batch script; start and write nothing"
     )
 
 
 def _add_join(actions: Any) -> None:
     p = actions.add_parser(
         "join",
-        help="make this host a node",
-        description="Checks this host as farm doctor does, holds its devices to its configuration, then starts Ray "
-        "with the labels, resources and settings that runs need, in place of this command.",
+        help="make this host a node of a cluster",
+        description="Check this host as farm doctor does, compare this host's devices with the node's configuration, "
+        "then start Ray with the labels, resources and settings that runs need. This command then becomes the Ray "
+        "process.",
         epilog="example: farm nodes join --backend cuda --head 10.0.0.1:6379 --label rack=r7 --dry-run",
     )
-    p.add_argument("--backend", metavar="B", help="of this host's devices (default: its configuration's)")
     p.add_argument(
-        "--head", required=True, metavar="HOST[:PORT]", help=f"the head (port {command.PORT} if none is said)"
+        "--backend", metavar="B", help="backend of this host's devices (default: from the node's configuration)"
     )
-    p.add_argument("--devices", type=int, metavar="N", help="offer so many (default: all)")
-    p.add_argument("--name", metavar="NAME", help="of the node (default: the host's)")
-    p.add_argument("--label", action="append", default=[], metavar="K=V", help="a further label, as farm/K")
-    p.add_argument("--skip-doctor", action="store_true", help="join whatever the checks say")
-    p.add_argument("--ray", action="append", default=[], metavar="OPTION", help="a further option of ray start, whole")
+    p.add_argument(
+        "--head",
+        required=True,
+        metavar="HOST[:PORT]",
+        help=f"address of the cluster's head (default port: {join_command.PORT})",
+    )
+    p.add_argument("--devices", type=int, metavar="N", help="offer N of this host's devices (default: all)")
+    p.add_argument("--name", metavar="NAME", help="name of the node (default: this host's name)")
+    p.add_argument(
+        "--label", action="append", default=[], metavar="K=V", help="give the node the label farm/K=V; repeatable"
+    )
+    p.add_argument("--skip-doctor", action="store_true", help="join without the checks of farm doctor")
     _ray_options(p)
-    s = p.add_argument_group("Slurm", "with --slurm a batch script is written instead, which joins from an allocation")
-    s.add_argument("--slurm", action="store_true", help="write the batch script")
-    s.add_argument("--script", metavar="FILE", help="where to (default: standard output)")
-    s.add_argument("--time", default="", metavar="LIMIT", help="the job's time limit, like 4:00:00")
-    s.add_argument("--notice", type=int, default=300, metavar="SECONDS", help="begin to drain so long before it")
-    s.add_argument("--partition", default="")
-    s.add_argument("--account", default="")
-    s.add_argument("--gres", default="", help="like gpu:8")
-    s.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes of the allocation")
-    s.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="a further option of sbatch, whole")
+    s = p.add_argument_group(
+        "Slurm", "with --slurm, write a batch script that joins from a Slurm allocation, instead of joining now"
+    )
+    s.add_argument("--slurm", action="store_true", help="write a Slurm batch script instead of joining now")
+    s.add_argument("--script", metavar="FILE", help="write the batch script to this file (default: standard output)")
+    s.add_argument("--time", default="", metavar="LIMIT", help="time limit of the Slurm job, for example 4:00:00")
+    s.add_argument(
+        "--notice",
+        type=int,
+        default=300,
+        metavar="SECONDS",
+        help="start draining this many seconds before the Slurm job's time limit (default: 300)",
+    )
+    s.add_argument("--partition", default="", help="partition of the Slurm job")
+    s.add_argument("--account", default="", help="account of the Slurm job")
+    s.add_argument("--gres", default="", help="resources of each Slurm node, for example gpu:8")
+    s.add_argument("--nodes", type=int, default=1, metavar="N", help="number of nodes of the Slurm job (default: 1)")
+    s.add_argument(
+        "--sbatch",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="add an sbatch option, written in full (for example --sbatch=--exclusive); repeatable",
+    )
 
 
 def _add_head(actions: Any) -> None:
     p = actions.add_parser(
         "head",
-        help="make this host the head",
-        description="Starts Ray's head, which has no devices of the farm's, in place of this command.",
+        help="make this host the head of a cluster",
+        description=(
+            "Start the Ray head of a cluster on this host; the head offers no devices to the farm. This command "
+            "then becomes the Ray process."
+        ),
         epilog="example: farm nodes head --token-path /etc/farm/ray_token --dry-run",
     )
-    p.add_argument("--port", type=int, default=command.PORT)
-    p.add_argument("--ip", default="", metavar="ADDRESS", help="this host's address, as nodes reach it")
-    p.add_argument("--cpus", type=int, metavar="N", help="processors that Ray may count (default: all)")
-    p.add_argument("--ray", action="append", default=[], metavar="OPTION", help="a further option of ray start, whole")
+    p.add_argument(
+        "--port", type=int, default=join_command.PORT, help=f"listen on this port (default: {join_command.PORT})"
+    )
+    p.add_argument("--ip", default="", metavar="ADDRESS", help="address at which nodes reach this host")
+    p.add_argument("--cpus", type=int, metavar="N", help="let Ray use N processors of this host (default: all)")
     _ray_options(p)
 
 
 def run(args: argparse.Namespace) -> int:
-    """List, or do what was asked."""
+    """List the nodes, or do the action."""
     action = {None: _list, "join": _join, "head": _head, "drain": _drain, "restore": _restore}[args.action]
     return action(args)
 
 
-# who is there
+# the list
 
 
 def _list(args: argparse.Namespace) -> int:
     with closing(_connect(args)) as cluster:
-        told, table = cluster.told(), cluster.table()
-        found = listing.rows(table, told)
-        going = [n for n in table for row in found if row["id"] == n.id and row["state"] == DRAINING]
-        if going and cluster.idle(going, PROBE_SECONDS):
+        registry, table = cluster.told(), cluster.table()
+        found = listing.rows(table, registry)
+        draining = [n for n in table for row in found if row["id"] == n.id and row["state"] == DRAINING]
+        if draining and cluster.idle(draining, PROBE_SECONDS):
             found = listing.rows(table, cluster.told())
     if args.json:
         print(json.dumps(found, indent=1))
@@ -136,21 +188,25 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _connect(args: argparse.Namespace) -> Nodes:
+def _connect(args: argparse.Namespace) -> RegistryClient:
     if args.address in ("local", "inline"):
-        raise UsageError(f"--address {args.address}: only a cluster has nodes; name it, for example 10.0.0.1:6379")
-    from farm.coordinator.nodes import Nodes
+        what = (
+            f"--address {args.address}: only a cluster has nodes; name a cluster, for example --address 10.0.0.1:6379"
+        )
+        raise UsageError(what, id="nodes-no-cluster")
+    from farm.cluster.registry_client import RegistryClient
 
-    return Nodes(args.address)
+    return RegistryClient(args.address)
 
 
-# out and in
+# drain and restore
 
 
 def _drain(args: argparse.Namespace) -> int:
     _some(args)
     if not 0 <= args.wait <= MAX_WAIT_SECONDS:
-        raise UsageError(f"--wait {args.wait:g}: between 0 and {MAX_WAIT_SECONDS:g} seconds can be waited")
+        what = f"--wait {args.wait:g}: must be between 0 and {MAX_WAIT_SECONDS:g} seconds"
+        raise UsageError(what, id="nodes-wait")
     with closing(_connect(args)) as cluster:
         found = _named(cluster, _names(cluster, args), left=args.once)
         for node in found:
@@ -162,8 +218,9 @@ def _drain(args: argparse.Namespace) -> int:
     busy = [n.name for n in found if n.id not in names]
     if args.wait and busy:
         raise InfraError(
-            f"{', '.join(busy)}: a run still used devices there after {args.wait:g} s; they get no more work, "
-            "farm nodes shows when they are idle"
+            f"{', '.join(busy)}: a run still uses devices of these nodes after {args.wait:g} s; the devices get no "
+            "more work, and farm nodes shows when they are idle",
+            id="nodes-busy",
         )
     return 0
 
@@ -179,21 +236,24 @@ def _restore(args: argparse.Namespace) -> int:
 
 def _some(args: argparse.Namespace) -> None:
     if not args.nodes and not args.here:
-        raise UsageError(f"farm nodes {args.action} names no node; name some, or say --here for this host's")
+        what = f"farm nodes {args.action}: no node is named; name one or more, or use --here for the node on this host"
+        raise UsageError(what, id="nodes-none-named")
 
 
-def _names(cluster: Nodes, args: argparse.Namespace) -> list[str]:
+def _names(cluster: RegistryClient, args: argparse.Namespace) -> list[str]:
     return [*args.nodes, *([cluster.here()] if args.here else [])]
 
 
-def _named(cluster: Nodes, names: Sequence[str], *, gone: bool = False, left: bool = False) -> list[Node]:
-    """The nodes that the command line names, each once.  UsageError with the near miss for one that is not there.
+def _named(
+    cluster: RegistryClient, names: Sequence[str], *, gone: bool = False, left: bool = False
+) -> list[ClusterNode]:
+    """The nodes that the command line names, each once.  Raises UsageError with the near miss for an unknown one.
 
-    `gone`: also those that have left the cluster; they may have been drained before that.  `left`: what is not there
-    has left, which is told; the others must not suffer for it.
+    `gone`: also nodes that have left the cluster; they may have been drained before that.  `left`: an unknown node has
+    left, which is reported and does not affect the others.
     """
     table = cluster.table()
-    out: dict[str, Node] = {}
+    out: dict[str, ClusterNode] = {}
     for name in names:
         found = listing.chosen(table, name)
         if not found and gone:
@@ -201,18 +261,21 @@ def _named(cluster: Nodes, names: Sequence[str], *, gone: bool = False, left: bo
         if not found:
             known = sorted({n.name for n in table if n.alive})
             near = difflib.get_close_matches(name, known, 1)
-            hint = f'did you mean "{near[0]}"?' if near else f"it has {', '.join(known)}"
+            hint = f'did you mean "{near[0]}"?' if near else f"available: {', '.join(known)}"
             if left and len(names) > 1:
-                print(f'farm nodes: the cluster has no node "{printable(name)}", so it is not drained; {hint}',
-                      file=sys.stderr)  # fmt: skip
+                print(
+                    f'farm nodes: the cluster has no node "{printable(name)}", so this node was not drained; {hint}',
+                    file=sys.stderr,
+                )
                 continue
-            raise UsageError(f'the cluster has no node "{name}"; {hint}')
+            raise UsageError(f'the cluster has no node "{name}"; {hint}', id="nodes-unknown")
         if len(found) > 1:
-            told = ", ".join(f"{n.name} ({n.id[:12]})" for n in found)
-            raise UsageError(f'"{name}" may mean {told}; name one by its id')
+            listed = ", ".join(f"{n.name} ({n.id[:12]})" for n in found)
+            raise UsageError(f'"{name}" is ambiguous: {listed}; name the node by ID', id="nodes-ambiguous")
         out[found[0].id] = found[0]
     if not out:
-        raise UsageError(f"the cluster has none of the nodes {', '.join(names)}; farm nodes lists those that it has")
+        what = f"the cluster has none of the nodes {', '.join(names)}; farm nodes lists its nodes"
+        raise UsageError(what, id="nodes-unknown")
     return list(out.values())
 
 
@@ -229,24 +292,30 @@ def _who() -> str:
 def _join(args: argparse.Namespace) -> int:
     backend = args.backend or config.load().backend
     if not backend:
-        raise UsageError("--backend: say which devices this host has, or write it into the node's configuration")
+        what = (
+            "--backend is missing; name the backend of this host's devices, or set backend in the node's configuration"
+        )
+        raise UsageError(what, id="nodes-no-backend")
     backends.usable(backend)
     if args.devices is not None and not 1 <= args.devices <= config.MAX_DEVICES:
-        raise UsageError(f"--devices {args.devices}: between 1 and {config.MAX_DEVICES} devices can be offered")
-    if args.name is not None and not command.LABEL_WORD.fullmatch(args.name):
-        raise UsageError(f'--name "{args.name}": a name has letters, digits, ".", "-" and "_", at most 63 of them')
-    labels = dict(command.parse_label(text) for text in args.label)
+        what = f"--devices {args.devices}: must be between 1 and {config.MAX_DEVICES}"
+        raise UsageError(what, id="nodes-devices")
+    if args.name is not None and not join_command.LABEL_WORD.fullmatch(args.name):
+        what = f'--name "{args.name}": use only letters, digits, ".", "-" and "_", at most 63 characters'
+        raise UsageError(what, id="nodes-name")
+    labels = dict(join_command.parse_label(text) for text in args.label)
     head = head_address(args.head)
     token = _token(args)
     if args.slurm:
         return _slurm(args, backend, head)
     for option in ("script", "time", "partition", "account", "gres", "sbatch"):
-        if getattr(args, option):  # or this host would join, where a batch script was meant
-            raise UsageError(f"--{option} is for a batch script: add --slurm, or leave it out to join with this host")
-    from farm.nodes.host import gather, ray_words
+        if getattr(args, option):  # otherwise this host would join, although a batch script was meant
+            what = f"--{option} applies only to a batch script: add --slurm, or omit --{option} to join this host now"
+            raise UsageError(what, id="nodes-needs-slurm")
+    from farm.node.host import gather, ray_words
 
     host = gather(config.load(), backend, args.name or "", labels, args.devices)
-    start = command.join(host, head, [*ray_words()], os.environ, token)
+    start = join_command.join(host, head, [*ray_words()], os.environ, token)
     _check(args, backend, head, start)
     return _become(args, start)
 
@@ -254,13 +323,13 @@ def _join(args: argparse.Namespace) -> int:
 def head_address(text: str) -> str:
     """HOST:PORT of `--head HOST[:PORT]`."""
     bare = text.startswith("[") and text.endswith("]")
-    full = f"{text}:{command.PORT}" if ":" not in text or bare else text
+    full = f"{text}:{join_command.PORT}" if ":" not in text or bare else text
     host, port = address.parse(full, f"--head {text}")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _check(args: argparse.Namespace, backend: str, head: str, start: command.Start) -> None:
-    """What farm doctor says of this host and its way to the head; a FAIL stops."""
+def _check(args: argparse.Namespace, backend: str, head: str, start: join_command.RayStart) -> None:
+    """Run the checks of farm doctor for this host and its connection to the head; a FAIL stops."""
     if args.skip_doctor:
         return
     from farm.doctor import Level, for_join
@@ -272,7 +341,8 @@ def _check(args: argparse.Namespace, backend: str, head: str, start: command.Sta
     bad = [f for f in found if f.level is Level.FAIL]
     if bad and not args.dry_run:
         raise UsageError(
-            f"this host is not ready to join: {bad[0].what}; mend it ({bad[0].cure}), or join with --skip-doctor"
+            f"this host is not ready to join: {bad[0].what}; fix that ({bad[0].cure}), or join with --skip-doctor",
+            id="nodes-not-ready",
         )
 
 
@@ -285,29 +355,32 @@ def _token(args: argparse.Namespace) -> str:
         mode, text = path.stat().st_mode, path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
-        raise UsageError(f"--token-path {path}: cannot be read ({why}); copy the head's token there") from None
+        what = f"--token-path {path}: cannot be read ({why}); copy the head's token to this file"
+        raise UsageError(what, id="nodes-token-unreadable") from None
     if not text.strip():
-        raise UsageError(f"--token-path {path}: is empty; copy the head's token there")
+        what = f"--token-path {path}: the file is empty; copy the head's token to this file"
+        raise UsageError(what, id="nodes-token-empty")
     if mode & 0o077:
-        raise UsageError(f"--token-path {path}: others can read it (mode {mode & 0o777:o}); chmod 600 {path}")
+        what = f"--token-path {path}: other users can read this file (mode {mode & 0o777:o}); chmod 600 {path}"
+        raise UsageError(what, id="nodes-token-exposed")
     return str(path)
 
 
 def _head(args: argparse.Namespace) -> int:
     if not 0 < args.port < 65536:
-        raise UsageError(f"--port {args.port}: a port goes from 1 to 65535")
+        raise UsageError(f"--port {args.port}: must be between 1 and 65535", id="nodes-port")
     if args.cpus is not None and args.cpus < 0:
-        raise UsageError(f"--cpus {args.cpus}: Ray can count 0 processors or more")
+        raise UsageError(f"--cpus {args.cpus}: must be 0 or more", id="nodes-cpus")
     if not args.dry_run:
         _can_listen(args.ip, args.port)
-    from farm.nodes.host import ray_words
+    from farm.node.host import ray_words
 
-    start = command.head(args.port, ray_words(), os.environ, _token(args), args.ip, args.cpus)
+    start = join_command.head(args.port, ray_words(), os.environ, _token(args), args.ip, args.cpus)
     return _become(args, start)
 
 
 def _can_listen(ip: str, port: int) -> None:
-    """Refuse an address that is not this host's, or a port that somebody has: Ray would try for minutes."""
+    """Refuse an address that is not this host's, or a port that is in use: Ray would try for minutes."""
     try:
         family, kind, number, _, place = socket.getaddrinfo(ip or "0.0.0.0", port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, number) as probe:
@@ -317,14 +390,15 @@ def _can_listen(ip: str, port: int) -> None:
         where = f"--ip {ip}, --port {port}" if ip else f"--port {port}"
         why = error.strerror or str(error)
         raise UsageError(
-            f"{where}: nothing can listen there ({why}); name an address of this host and a port that is free"
+            f"{where}: cannot listen at this address and port ({why}); use an address of this host and a free port",
+            id="nodes-cannot-listen",
         ) from None
 
 
-def _become(args: argparse.Namespace, start: command.Start) -> int:
+def _become(args: argparse.Namespace, start: join_command.RayStart) -> int:
     """Print the command, or be replaced by it."""
     words = (*start.words, *args.ray)
-    start = command.Start(words, start.variables, start.notes)
+    start = join_command.RayStart(words, start.variables, start.notes)
     if args.dry_run:
         print("\n".join(start.shell()))
         return 0
@@ -335,17 +409,19 @@ def _become(args: argparse.Namespace, start: command.Start) -> int:
     try:
         os.execvpe(words[0], words, start.environment(os.environ))
     except OSError as error:
-        raise InfraError(f"{words[0]}: cannot be started ({error.strerror}); pip install 'ray>=2.55'") from error
+        what = f"{words[0]}: cannot be started ({error.strerror}); pip install 'ray>=2.55'"
+        raise InfraError(what, id="nodes-no-ray") from error
 
 
 def _slurm(args: argparse.Namespace, backend: str, head: str) -> int:
-    """Write the batch script.  Nothing of this host is looked at: the job runs on others."""
+    """Write the batch script.  This host is not checked: the job runs on others."""
     if not args.time:
-        raise UsageError("--slurm needs the job's time limit: --time 4:00:00")
+        raise UsageError("--slurm needs the job's time limit, for example --time 4:00:00", id="slurm-no-time")
     if args.name is not None:
-        raise UsageError(f"--name {args.name}: with --slurm each node has the name that Slurm gives it; leave it out")
+        what = f"--name {args.name}: with --slurm, Slurm names every node; omit --name"
+        raise UsageError(what, id="slurm-name")
     if not 1 <= args.nodes <= 1000:
-        raise UsageError(f"--nodes {args.nodes}: between 1 and 1000 nodes can be asked for")
+        raise UsageError(f"--nodes {args.nodes}: must be between 1 and 1000", id="slurm-nodes")
     joined = ["--backend", backend, "--head", head]
     for option in ("devices", "token_path"):
         value = getattr(args, option)
@@ -357,26 +433,29 @@ def _slurm(args: argparse.Namespace, backend: str, head: str) -> int:
     joined += [word for text in args.label for word in ("--label", text)]
     joined += [f"--ray={text}" for text in args.ray]
     joined += ["--skip-doctor"] if args.skip_doctor else []
-    variables = {k: os.environ[k] for k in command.PASSED_ON if os.environ.get(k)}
+    variables = {k: os.environ[k] for k in join_command.PASSED_ON if os.environ.get(k)}
     text = slurm.script(
-        slurm.Job(args.time, args.notice, args.partition, args.account, args.gres, args.nodes, more=args.sbatch),
+        slurm.SlurmJob(args.time, args.notice, args.partition, args.account, args.gres, args.nodes, more=args.sbatch),
         slurm.Script(
-            [sys.executable, "-m", "farm"], joined, head,
-            {**variables, **command.authentication(os.environ, _token(args))},
+            [sys.executable, "-m", "farm"],
+            joined,
+            head,
+            {**variables, **join_command.authentication(os.environ, _token(args))},
         ),
-    )  # fmt: skip
+    )
     if not args.script:
         print(text, end="")
         return 0
     path = Path(args.script)
     if args.dry_run:
-        over = ", over the file that is there" if path.exists() else ""
-        print(f"farm nodes: {path} would be written{over}; nothing is, since this is a dry run", file=sys.stderr)
+        done = "overwritten" if path.exists() else "written"
+        print(f"farm nodes: without --dry-run, {path} would be {done}", file=sys.stderr)
         print(text, end="")
         return 0
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"--script {path}: cannot be written ({error.strerror})") from None
+        what = f"--script {path}: cannot be written ({error.strerror}); name another file"
+        raise UsageError(what, id="slurm-script") from None
     print(f"{path}: submit it with sbatch {shlex.quote(str(path))}")
     return 0

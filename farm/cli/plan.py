@@ -1,4 +1,4 @@
-"""`farm plan`: what a matrix would run, without a device."""
+"""`farm plan`: show what a matrix would run, without a device."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from farm.cli import common, launching
+from farm.cli import common, run_command
 from farm.cli.progress import duration
+from farm.cli.text import counted
 from farm.errors import StoreError
 from farm.matrix import plan
 from farm.matrix.plan import Count
@@ -20,14 +21,19 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     p = commands.add_parser(
         "plan",
-        help="cells, counts and estimated time per backend; needs no device",
-        description="Expands matrices into cells and says what would run. Looks at no device.",
+        help="show cells, counts and estimated time per backend (no device needed)",
+        description="Expand matrices into cells and show what would run. No device is opened.",
         epilog="example: farm plan matrices/rms_norm.yaml --backend cuda",
     )
     common.matrix_options(p)
-    p.add_argument("--json", action="store_true", help="the whole plan: every cell with id and key")
     p.add_argument(
-        "--out", metavar="PLAN", type=Path, help="write the plan to this file, for farm run --plan, and only count here"
+        "--json", action="store_true", help="print the complete plan as JSON, with the ID and key of every cell"
+    )
+    p.add_argument(
+        "--out",
+        metavar="PLAN",
+        type=Path,
+        help="write the plan to this file (for farm run --plan) and print only the counts",
     )
 
 
@@ -37,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     found = plan(common.matrices(args), asked, select=args.select)
     text = ""
     if args.out or args.json:
-        providers, _ = launching.packed(common.own_providers(args))
+        providers, _ = run_command.packed(common.own_providers(args))
         text = planfile.write(found, providers)
     if args.out:
         beside = args.out.with_name(f".{args.out.name}.{os.getpid()}")  # an older plan is not lost to a full disk
@@ -48,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             with suppress(OSError):
                 beside.unlink(missing_ok=True)
             what = f"--out {args.out}: cannot be written ({error.strerror}); name a file in a folder with space"
-            raise StoreError(what) from None
+            raise StoreError(what, id="plan-out-unwritable") from None
     if args.json:
         sys.stdout.write(text)
         return 0
@@ -58,17 +64,17 @@ def run(args: argparse.Namespace) -> int:
             print(f"{cell.cell_id}{note}")
         print()
     for backend, count in found.backends.items():
-        print(_told(backend, count))
+        print(_line(backend, count))
         for target, its in found.targets.items():
             if target.partition(":")[0] == backend:
-                print(f"  {_told(target, its)}")
+                print(f"  {_line(target, its)}")
     if args.out:
-        print(f"plan: {args.out}; each site runs its part: farm run --plan {args.out} --target BACKEND")
+        print(f"plan: {args.out}; to run one part at each site: farm run --plan {args.out} --target BACKEND")
     return 0
 
 
-def _told(place: str, count: Count) -> str:
+def _line(place: str, count: Count) -> str:
     return (
-        f"{place}: {count.cells} cell{'' if count.cells == 1 else 's'}, {count.skipped} of them skipped by a rule, "
-        f"about {duration(count.seconds)} of work on one device"
+        f"{place}: {counted(count.cells, 'cell')}, {count.skipped} skipped by a rule, "
+        f"about {duration(count.seconds)} on one device"
     )

@@ -1,23 +1,25 @@
-"""How a run tells of itself: one live line per backend on a terminal, plain lines elsewhere."""
+"""The progress of a run: one live line per backend on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status
-from farm.cli.text import printable
-from farm.results import place
+from farm.cli.text import counted, printable
+from farm.store.results import place
 
 PLAIN_SECONDS = 5.0
+MAX_FINDINGS = 10
 _BAD = {s.value for s in FINDINGS | FARM_FAULTS}
 
 
 def needs_a_look(row: Mapping[str, Any], strict_peers: bool) -> bool:
-    """A finding of a subject (of a peer where peers are held to it), or the farm's own fault on anybody."""
+    """Whether a row is an infrastructure failure, or a finding of a subject (with `strict_peers`, also of a peer)."""
     status = Status(row["status"])
     return status in FARM_FAULTS or (status in FINDINGS and (strict_peers or row["role"] == "subject"))
 
@@ -31,12 +33,12 @@ def duration(seconds: float) -> str:
 
 
 def told(row: Mapping[str, Any]) -> str:
-    """`inaccurate: cpu/rms_norm/...: why`: a cell that ended badly."""
+    """`inaccurate: cpu/rms_norm/...: why`: one failed cell."""
     return f"{row['status']}: {row['cell_id']}: {row['reason']}"
 
 
 class Plain:
-    """Lines for a log: every finding at once, and the standing now and then."""
+    """Lines for a log: every failure as it happens, and the standing every few seconds."""
 
     def __init__(self, cells: Iterable[Cell], out: TextIO | None = None):
         self.out = out or sys.stderr
@@ -46,13 +48,13 @@ class Plain:
         self._ran: Counter[str] = Counter()
         self._eta: Mapping[str, float] = {}
         self._last = time.monotonic()
-        self._told: list[str] = []
+        self._printed: list[str] = []
 
     def __enter__(self) -> Plain:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._told != [self.standing(b) for b in self.planned]:
+        if self._printed != [self.standing(b) for b in self.planned]:
             self._standing()
 
     def line(self, text: str) -> None:
@@ -78,8 +80,8 @@ class Plain:
             self._standing()
 
     def standing(self, backend: str) -> str:
-        """`cpu: 40 of 102 done, 2 failed, about 12 s left`; without the last before a device's first result, when
-        the estimate knows nothing of this host."""
+        """`cpu: 40 of 102 done, 2 failed, about 12 s left`.  The time left is omitted before the first result of a
+        device, because until then the estimate has no data from this host."""
         done, planned = self.done[backend], self.planned[backend]
         text = f"{backend}: {done} of {planned} done, {self.failed[backend]} failed"
         left = self._eta.get(backend)
@@ -87,8 +89,8 @@ class Plain:
 
     def _standing(self) -> None:
         self._last = time.monotonic()
-        self._told = [self.standing(b) for b in self.planned]
-        for text in self._told:
+        self._printed = [self.standing(b) for b in self.planned]
+        for text in self._printed:
             self.line(f"  {text}")
 
 
@@ -121,7 +123,7 @@ class Live(Plain):
 
 
 def summary(rows: list[dict[str, Any]], seconds: float) -> list[str]:
-    """The last lines of a run: counts per backend (or target) and evidence, which add up to what was planned."""
+    """The last lines of a run: counts per backend (or target) and evidence, which add up to the planned cells."""
     out = []
     groups: dict[tuple[str, str], Counter[str]] = {}
     for row in rows:
@@ -137,11 +139,20 @@ def summary(rows: list[dict[str, Any]], seconds: float) -> list[str]:
 def unsupported(rows: Iterable[Mapping[str, Any]], most: int = 3) -> list[str]:
     """Why cells of subjects were unsupported, the most frequent reasons first: `4 unsupported: mine: takes no offset`.
 
-    They are no findings, but whoever brought a kernel should not have to open a page to learn what was not tried.
+    They are not findings, but the author of a kernel should see what was not tested without opening the page.
     """
     seen = Counter(
         (r["provider"], r["reason"]) for r in rows if r["status"] == Status.UNSUPPORTED.value and r["role"] == "subject"
     )
-    told = [f"{n} unsupported: {provider}: {reason}" for (provider, reason), n in seen.most_common(most)]
+    lines = [f"{n} unsupported: {provider}: {reason}" for (provider, reason), n in seen.most_common(most)]
     more = len(seen) - most
-    return [*told, f"and {more} more reason{'s' if more > 1 else ''}, on the run's page"] if more > 0 else told
+    return [*lines, f"and {counted(more, 'more reason')}, listed on the run's page"] if more > 0 else lines
+
+
+def print_findings(bad: Sequence[Mapping[str, Any]], run: Path) -> None:
+    """List the first of the cells that need attention; `run` is the folder of their run."""
+    print(f"{counted(len(bad), 'cell')} {'needs' if len(bad) == 1 else 'need'} attention; the first:", file=sys.stderr)
+    for row in bad[:MAX_FINDINGS]:
+        print(f"  {printable(told(row))}"[:400], file=sys.stderr)
+        if row["log"]:
+            print(f"    log: {run / row['log']}", file=sys.stderr)

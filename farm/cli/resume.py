@@ -1,4 +1,4 @@
-"""`farm resume`: an interrupted run goes on, in its own directory, with the cells that have no result."""
+"""`farm resume`: continue an interrupted run in its directory, with the cells that have no result."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from farm import backends, revision
-from farm.cli import common, launching
-from farm.cli.text import printable
+from farm import backends
+from farm.cli import common, run_command
+from farm.cli.text import counted, sentence
+from farm.cluster.base import Changes, DeviceHandle
 from farm.coordinator import RunRequest
-from farm.coordinator.clusters import Changes, Slot
-from farm.errors import StoreError, UsageError
+from farm.errors import Message, StoreError, UsageError
+from farm.judge.digest import judging_digest
 from farm.matrix import MatrixInfo, Plan
 from farm.matrix.plan import plan_hash
-from farm.results import SCHEMA
 from farm.shipping import providers as shipping
+from farm.shipping import revision
 from farm.sites import planfile
-from farm.store import Store, before
-from farm.store.before import Before
+from farm.store import Store, recovery
+from farm.store.recovery import Recovery
+from farm.store.results import ALIKE
 
-#: What the run was started with, unless the command line says otherwise: option -> its default in `farm run`.
+#: Options whose value is that of the first command line, unless they are given again: option -> default in `farm run`.
 _FIRST = {"address": "local", "devices": None, "environment": None, "wait_for_devices": None, "strict_peers": False}
 
 
@@ -33,41 +36,42 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     p = commands.add_parser(
         "resume",
-        help="an interrupted run goes on with the cells that have no result",
-        description="Runs the cells of an interrupted run that have no result, or are lost, in its own directory. What "
-        "the run was started with holds again, unless it is given anew.",
+        help="continue an interrupted run: run the cells that have no result",
+        description="Run the cells of an interrupted run that are lost or have no result, and add the results to "
+        "this run. The options of the original command apply again, unless you give other values here.",
         epilog="example: farm resume last --address auto",
     )
-    p.add_argument("run", metavar="RUN", help="a run id, its beginning, or `last`")
+    p.add_argument("run", metavar="RUN", help="run to continue: a run ID, an ID prefix, or `last`")
     common.store_option(p)
     p.add_argument(
         "--provider",
         action="append",
         default=[],
         metavar="[OP:]NAME=module:function",
-        help="where one of the run's own providers is now",
+        help="import one of the run's own providers from this path",
     )
     p.add_argument(
         "--other-revision",
         action="store_true",
-        help="go on though the kernels, or the run's own providers, are not those that the run began with",
+        help="continue even if the kernels, or the run's own providers, have changed since the run began",
     )
-    launching.options(p, address=None)
+    run_command.options(p, address=None)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Lock, read what is known, run the rest, say how it went."""
+    """Lock, read what is known, run the rest and print the summary."""
     store = common.store(args)
     writer = store.reopen(args.run, lambda text: print(f"farm resume: {text}", file=sys.stderr, flush=True))
     cluster: Any = None
     try:
         known = _known(store, writer.id)
         _as_begun(args, known.head.get("argv") or [])
-        launching.check(args)
+        run_command.check(args)
         plan = _plan(known)
         now = {**revision.of(), "kernels": revision.content()}
         providers, shipped = _providers(args, known.head)
         _same_code(args, writer.id, known.head, now, providers)
+        _same_judge(writer.id, known)
         begun = time.monotonic()
         wanted = list(dict.fromkeys(c.backend for c in known.open))
         cluster, slots = _connect(args, writer.id, wanted, plan)
@@ -76,7 +80,9 @@ def run(args: argparse.Namespace) -> int:
             cluster.close()
         writer.close()
         raise
-    print(f"run {writer.id}: {len(known.rows)} of {len(known.cells)} cells have their result", file=sys.stderr)
+    print(
+        f"run {writer.id}: {len(known.rows)} of {counted(len(known.cells), 'cell')} already finished", file=sys.stderr
+    )
     request = RunRequest(
         plan,
         slots,
@@ -84,75 +90,96 @@ def run(args: argparse.Namespace) -> int:
         args.argv,
         now,
         providers,
-        environment=launching.environment(args),
-        options={"shipped": shipped} if shipped else {},
+        environment=run_command.environment(args),
+        shipped=shipped,
         strict_peers=args.strict_peers,
-        calibrations=launching.damaged_calibrations("resume", store),
+        calibrations=run_command.damaged_calibrations("resume", store),
         finished=known,
         wait_for_devices_s=args.wait_for_devices or 0.0,
     )
-    return launching.go(args, store, writer, cluster, request, known.open, begun)
+    return run_command.go(args, store, writer, cluster, request, known.open, begun)
 
 
-def _known(store: Store, run_id: str) -> Before:
-    """What the run's journal says, refused where nothing can go on from it."""
+def _known(store: Store, run_id: str) -> Recovery:
+    """What the run's journal says; refused if the run cannot be continued from it."""
     run = store.run(run_id)
     with common.readable(run):
-        known = before.read(run.journal())
+        known = recovery.read(run.journal())
     head = known.head
     if not head:
-        raise StoreError(f"{run.dir}: its plan was not written whole, so nothing had begun; run it again")
-    if head.get("schema") != SCHEMA:
+        raise _not_begun(run.dir)
+    if head.get("schema") not in ALIKE:
         raise StoreError(
-            f"{run.dir}: the run was written with schema {head.get('schema')}, this farm goes on with {SCHEMA}; "
-            "resume it with the farm that began it"
+            f"{run.dir}: the run has schema {head.get('schema')}, but this farm continues schemas {ALIKE[0]} to "
+            f"{ALIKE[-1]}; resume with the farm version that started this run",
+            id="resume-schema",
         )
     if head.get("kind"):
         word = {"compile": "compiled", "judged": "judged again"}.get(str(head["kind"]), str(head["kind"]))
-        raise UsageError(f"{run.id} was {word}, not run, and needs no device; do that again")
+        raise UsageError(
+            f"{run.id} was {word}, not executed, so it cannot be resumed; repeat the command that made this run",
+            id="resume-kind",
+        )
     if not known.planned:
-        raise StoreError(f"{run.dir}: its plan was not written whole, so nothing had begun; run it again")
+        raise _not_begun(run.dir)
     if plan_hash(known.cells) != head.get("plan_hash") or len(known.cells) != head.get("planned"):
-        raise StoreError(f"{run.dir}: its cells do not fit its plan's hash, so its journal was damaged or edited")
+        raise StoreError(
+            f"{run.dir}: the cells do not match the hash of the run's plan, so the journal was damaged or edited; "
+            "start a new run",
+            id="resume-plan-hash",
+        )
     return known
 
 
+def _not_begun(folder: Path) -> StoreError:
+    return StoreError(
+        f"{folder}: the run's plan is incomplete, so no cell had started; start a new run", id="resume-plan-incomplete"
+    )
+
+
 def _as_begun(args: argparse.Namespace, argv: list[str]) -> None:
-    """Give every option that was not given now the value that the run was started with."""
+    """Set every option that is not given now to the value that the run was started with."""
     from farm.cli.main import parser
 
     first: Any = argparse.Namespace()
     with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
-        first = parser().parse_args([str(word) for word in argv])  # of another farm's options: as if none were given
+        first = parser().parse_args([str(word) for word in argv])  # options of another farm: as if none were given
     for name, default in _FIRST.items():
-        if getattr(args, name) is None or getattr(args, name) is False:  # 0 seconds are said
+        if getattr(args, name) is None or getattr(args, name) is False:  # 0 seconds count as given
             setattr(args, name, getattr(first, name, default))
 
 
-def _plan(known: Before) -> Plan:
-    """The run's plan again, from its journal."""
+def _plan(known: Recovery) -> Plan:
+    """The run's plan, read from its journal."""
     try:
         matrices = tuple(MatrixInfo.from_dict(m) for m in known.head["matrices"])
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"the run's journal does not say what its matrices were ({error}); run it again") from None
-    unfit = planfile.unfit(known.cells, launching.contract_version)
+        raise StoreError(
+            f"the run's journal does not contain the matrices ({error}); start a new run", id="resume-matrices-missing"
+        ) from None
+    unfit = planfile.unfit(known.cells, run_command.contract_version)
     if unfit:
-        raise UsageError(f"{known.head['run_id']}: {unfit}; resume it with the farm that began it, or run it again")
+        raise UsageError(
+            f"{known.head['run_id']}: {unfit}; resume with the farm version that started this run, or start a new run",
+            id="resume-unfit",
+        )
     return Plan(known.cells, matrices, known.head["plan_hash"], {})
 
 
 def _providers(
     args: argparse.Namespace, head: Mapping[str, Any]
 ) -> tuple[dict[str, dict[str, str]], dict[str, Any] | None]:
-    """The run's own providers as they are here, and their files."""
-    paths = {name: str(told["path"]) for name, told in (head.get("providers") or {}).items()}
+    """The run's own providers as they are now, and their files."""
+    paths = {name: str(its["path"]) for name, its in (head.get("providers") or {}).items()}
     for spec in args.provider:
         name, path = shipping.parse(spec)
         if name not in paths:
             have = ", ".join(paths) or "none"
-            raise UsageError(f"--provider {name}: the run has no such provider of its own (it has {have})")
+            raise UsageError(
+                f"--provider {name}: not one of the run's own providers ({have})", id="resume-provider-unknown"
+            )
         paths[name] = path
-    return launching.packed(paths)
+    return run_command.packed(paths)
 
 
 def _same_code(
@@ -162,49 +189,63 @@ def _same_code(
     now: Mapping[str, Any],
     providers: Mapping[str, Mapping[str, str]],
 ) -> None:
-    """Refuse to mix two revisions in one run, unless that is wanted; then say it."""
+    """Refuse to mix two revisions in one run, unless --other-revision permits it; then report the mix."""
     then = head.get("revision") or {}
-    unlike = []
+    changed = []
     if then.get("kernels") != now["kernels"]:
-        unlike.append(f"its kernels are of revision {then.get('name', 'unknown')}, here they are of {now['name']}")
-    for name, told in (head.get("providers") or {}).items():
-        if told.get("sha256", "") != providers[name]["sha256"]:
-            unlike.append(f"the files of its provider {name} are others now")
-    if not unlike:
+        changed.append(f"the run's kernels had revision {then.get('name', 'unknown')} and now have {now['name']}")
+    for name, its in (head.get("providers") or {}).items():
+        if its.get("sha256", "") != providers[name]["sha256"]:
+            changed.append(f"the files of the run's provider {name} have changed")
+    if not changed:
         return
-    told = f"{run_id}: {'; '.join(unlike)}"
+    what = f"{run_id}: {' and '.join(changed)}"
     if not args.other_revision:
-        raise UsageError(f"{told}; check out what it began with, or mix them in one run with --other-revision")
-    print(f"farm resume: {printable(told)}; its rows say which revision each cell is of", file=sys.stderr)
+        raise UsageError(
+            f"{what}; check out the original code, or mix both revisions in one run with --other-revision",
+            id="resume-code-changed",
+        )
+    note = Message(f"{what}; the row of each cell records the revision that it ran with", id="resume-code-mixed")
+    print(f"farm resume: {sentence(note)}", file=sys.stderr)
 
 
-def _connect(args: argparse.Namespace, run_id: str, wanted: list[str], plan: Plan) -> tuple[Any, list[Slot]]:
-    """The cluster and its devices for what is left; none where nothing is."""
+def _same_judge(run_id: str, known: Recovery) -> None:
+    """Report results that other contracts, or another judge, gave than those that the remaining cells get."""
+    ours = judging_digest()
+    others = {str(row.get("judged_by") or "") for row in known.rows.values()} - {"", ours}
+    if others and known.open:
+        what = f"{run_id}: its results were judged by {', '.join(sorted(others))}, and the rest will be by {ours}"
+        note = Message(f"{what}; each row records what judged it", id="resume-judge-mixed")
+        print(f"farm resume: {sentence(note)}", file=sys.stderr)
+
+
+def _connect(args: argparse.Namespace, run_id: str, wanted: list[str], plan: Plan) -> tuple[Any, list[DeviceHandle]]:
+    """The cluster and its devices for the remaining cells; no device if no cell remains."""
     if not wanted:
         return _NoCluster(), []
 
-    def choose(has: launching.Has, absent: bool) -> list[str]:
+    def choose(has: run_command.Has, absent: bool) -> list[str]:
         for name in wanted:
             backends.usable(name)
         if not absent:
-            launching.present(wanted, has)
+            run_command.present(wanted, has)
         return wanted
 
-    cluster, slots, _ = launching.connect(args, run_id, choose, lambda _: plan)
+    cluster, slots, _ = run_command.connect(args, run_id, choose, lambda _: plan)
     return cluster, slots
 
 
 class _NoCluster:
-    """For a run that was killed while it wrote its tables: there is nothing left to run."""
+    """For a run that was killed while it wrote its tables: no cell is left to run."""
 
     def refresh(self) -> Changes:
         return Changes()
 
-    def report(self, slot: Slot, event: Mapping[str, Any]) -> None:
-        """There is no device to report."""
+    def report(self, slot: DeviceHandle, event: Mapping[str, Any]) -> None:
+        """No device exists."""
 
     def events(self, wait_s: float) -> list[dict[str, Any]]:
         return []
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Nothing is open."""

@@ -1,4 +1,4 @@
-"""`farm schema`: the JSON Schema of a matrix, for editors."""
+"""`farm schema`: print the JSON Schema of a matrix, for editors."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     commands.add_parser(
         "schema",
-        help="the JSON Schema of a matrix file, for editors",
-        description="Prints the JSON Schema of a matrix file. An editor that knows it completes and checks keys.",
+        help="print the JSON Schema of a matrix file, for editors",
+        description="Print the JSON Schema of matrix files. With this schema, an editor can complete and check keys.",
         epilog="example: farm schema > farm.schema.json",
     )
 

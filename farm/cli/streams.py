@@ -1,4 +1,4 @@
-"""Standard output and error that outlive their readers: a run goes on when the pipe it reports to is closed."""
+"""Standard output and error that outlive their readers: a run continues when the pipe that it writes to is closed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 
 class Surviving:
-    """A text stream that goes silent, instead of raising, once its reader has left."""
+    """A text stream that discards its text, instead of raising, once its reader has closed it."""
 
     def __init__(self, stream: TextIO):
         self._stream: TextIO | None = stream
@@ -30,7 +30,7 @@ class Surviving:
                 self._leave()
 
     def _leave(self) -> None:
-        """Nothing is written there any more, by the interpreter's own last flush either."""
+        """Write nothing more there, not even in the interpreter's last flush."""
         stream, self._stream = self._stream, None
         with contextlib.suppress(OSError, ValueError):
             if stream is not None:
@@ -44,15 +44,15 @@ class Surviving:
 
 
 def open_missing() -> None:
-    """Give a process that was started without standard output or error ones that lead nowhere."""
+    """Give a process that was started without standard output or error streams that discard their text."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for the process's life
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
 
 
 @contextlib.contextmanager
 def surviving() -> Any:
-    """Within it, a reader that leaves does not end the work."""
+    """Within this context, a reader that closes the output does not end the work."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = Surviving(sys.stdout), Surviving(sys.stderr)
     try:

@@ -1,12 +1,25 @@
-"""Text of others (paths, YAML, a kernel's exception) as a terminal may be shown it."""
+"""Text from elsewhere (paths, YAML, a kernel's exception), made safe to print on a terminal."""
 
 from __future__ import annotations
 
+from farm.errors import id_of
+
 
 def printable(text: str) -> str:
-    """`text` on one line, with escapes for whatever a terminal would obey instead of show: `\\x1b`, `\\u202e`."""
+    """`text` on one line.  Characters that would control the terminal are escaped: `\\x1b`, `\\u202e`."""
     return "".join(c if c.isprintable() else _shown(c) for c in text)
+
+
+def sentence(message: object) -> str:
+    """A refusal or a message on one line, followed by its identifier in brackets if it has one."""
+    name = id_of(message)
+    return printable(str(message)) + (f" [{name}]" if name else "")
 
 
 def _shown(c: str) -> str:
     return " " if c.isspace() else c.encode("unicode_escape").decode("ascii")
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 cell`, `6 cells`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

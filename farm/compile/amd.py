@@ -15,8 +15,15 @@ __all__ = ["occupancy", "offline", "parse_metadata", "resources"]
 SIMDS, WAVES_PER_SIMD, VGPRS, VGPR_GRANULE, GROUPS = 4, 8, 512, 8, 16
 #: LDS is handed out by so many bytes (LLVM, getLdsDwGranularity: 128 and 320 words).
 LDS_GRANULE = {"gfx942": 512, "gfx950": 1280}
-_FIELDS = ("vgpr_count", "agpr_count", "sgpr_count", "vgpr_spill_count", "sgpr_spill_count",
-           "private_segment_fixed_size", "group_segment_fixed_size")  # fmt: skip
+_FIELDS = (
+    "vgpr_count",
+    "agpr_count",
+    "sgpr_count",
+    "vgpr_spill_count",
+    "sgpr_spill_count",
+    "private_segment_fixed_size",
+    "group_segment_fixed_size",
+)
 
 
 def resources(kernel: Any) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 from farm.compile.offline import OfflineDriver
 from farm.compile.offline import offline as triton_offline
 from farm.compile.targets import TARGETS, CompileTarget
+from farm.errors import FarmSignal
 
 #: Counted up when a plan of the same kernel would say something else: Triton's cache keeps plans.
 PLAN = 1
@@ -69,7 +70,7 @@ _FLAG = re.compile(r"hivm\.hir\.set_flag\[<PIPE_(\w+)>, <PIPE_(\w+)>")
 T = TypeVar("T")
 
 
-class PlanError(RuntimeError):
+class PlanError(FarmSignal, RuntimeError):
     """The compiler refused a kernel, for another reason than the size of its buffers."""
 
 
@@ -126,8 +127,10 @@ class _Utils:
 
     def __init__(self, target: CompileTarget):
         self._properties = {
-            "max_shared_mem": target.block_memory, "num_aicore": target.cores // 2, "num_vectorcore": target.cores,
-        }  # fmt: skip
+            "max_shared_mem": target.block_memory,
+            "num_aicore": target.cores // 2,
+            "num_vectorcore": target.cores,
+        }
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         return self._properties
@@ -149,7 +152,7 @@ def _tool_chain() -> tuple[Any, Path]:
     spec = importlib.util.find_spec("ascendnpuir")
     if "ascend" not in backends or spec is None or spec.origin is None:
         lacking = "ascendnpu-ir" if "ascend" in backends else "triton-ascend"
-        raise ImportError(f"this Python has no {lacking}; make the tool chain by farm compile --setup ascend")
+        raise ImportError(f"this Python has no {lacking}; set up the tool chain with farm compile --setup ascend")
     return backends["ascend"].compiler, Path(spec.origin).parent / "bin" / "bishengir-compile"
 
 
@@ -178,16 +181,24 @@ def plan(program: Path, arch: str, limit: int, linalg: str, options: Mapping[str
         stand_in.chmod(0o755)
         given = [f"--{flag}={options[key]}" for key, flag in _HANDED_ON.items() if options.get(key) is not None]
         command = [
-            str(program), "kernel.mlir", f"--target={arch}", *given,
-            "--enable-hfusion-compile=true", "--enable-hivm-compile=true", "--enable-triton-kernel-compile=true",
-            "--enable-memory-display", f"--save-temps={folder}", "-o", str(folder / "kernel.o"),
-        ]  # fmt: skip
+            str(program),
+            "kernel.mlir",
+            f"--target={arch}",
+            *given,
+            "--enable-hfusion-compile=true",
+            "--enable-hivm-compile=true",
+            "--enable-triton-kernel-compile=true",
+            "--enable-memory-display",
+            f"--save-temps={folder}",
+            "-o",
+            str(folder / "kernel.o"),
+        ]
         paths = {**os.environ, "PATH": f"{stand_in.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
 
         def compile() -> str:
             done = subprocess.run(
                 command, cwd=folder, env=paths, capture_output=True, timeout=PLAN_SECONDS, check=False
-            )  # fmt: skip
+            )
             said = (done.stderr + done.stdout).decode(errors="replace")
             if done.returncode and not _OVERFLOW.search(said):
                 raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
@@ -229,7 +240,7 @@ def refusal(program: str, code: int, said: str) -> str:
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     except ValueError:
         how = f"signal {-code}"
-    return f"error: {program} ends with {how}: {' '.join(errors[:3]) or 'it says no reason'}"[:600]
+    return f"error: {program} ended with {how}: {' '.join(errors[:3]) or 'no reason reported'}"[:600]
 
 
 def buffers(memory: list[dict[str, Any]], limit: int) -> dict[str, Any]:

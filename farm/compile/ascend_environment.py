@@ -14,8 +14,6 @@ import json
 import os
 import platform
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +21,8 @@ from pathlib import Path
 
 from farm.deadline import Deadline
 from farm.errors import UsageError
-from farm.filecache import default_root
+from farm.judge.cache import default_root
+from farm.process import command
 
 #: Installed first, with what they need.  torch serves for its meta tensors alone.
 PINS = ("torch==2.13.0", "numpy>=1.26,<2.4", "pybind11==3.0.1", "ascendnpu-ir==1.2.0")
@@ -31,6 +30,7 @@ PINS = ("torch==2.13.0", "numpy>=1.26,<2.4", "pybind11==3.0.1", "ascendnpu-ir==1
 TRITON = "triton-ascend==3.2.0"
 PYTHONS = ((3, 11), (3, 10))
 
+VERSION_SECONDS = 30.0
 VENV_SECONDS = 180.0
 INSTALL_SECONDS = 1800.0
 CHECK_SECONDS = 180.0
@@ -77,7 +77,10 @@ def setup(log: Callable[[str], object] = print) -> Path:
     if find():
         return target
     if not sys.platform.startswith("linux"):
-        raise UsageError(f"the Ascend tool chain has wheels for Linux only, this is {sys.platform}; set it up there")
+        raise UsageError(
+            f"the Ascend tool chain has wheels for Linux only, but this host runs {sys.platform}; use a Linux host",
+            id="ascend-setup-platform",
+        )
     python = _python()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +92,8 @@ def setup(log: Callable[[str], object] = print) -> Path:
     except OSError as error:
         raise UsageError(
             f"the Ascend tool chain cannot be set up in {target}: {error.strerror or error}; "
-            "free or name another folder by FARM_CACHE"
+            "free space there, or set FARM_CACHE to another folder",
+            id="ascend-setup-folder",
         ) from error
 
 
@@ -98,19 +102,19 @@ def _make(target: Path, python: str, lock: int, log: Callable[[str], object]) ->
     words = target.with_suffix(".log")
     words.write_bytes(b"")
 
-    def run(what: str, command: Sequence[str], seconds: float) -> str:
-        return _run(what, command, seconds, words, lock)
+    def run(what: str, program: Sequence[str], seconds: float) -> str:
+        return _run(what, program, seconds, words, lock)
 
     try:
-        log(f"Ascend tool chain: a virtual environment of {python} in {target}")
-        run("making the environment", [python, "-m", "venv", str(target)], VENV_SECONDS)
+        log(f"Ascend tool chain: creating a virtual environment of {python} in {target}")
+        run("creating the environment", [python, "-m", "venv", str(target)], VENV_SECONDS)
         pip = [str(python_of(target)), "-m", "pip", "--disable-pip-version-check", "--no-input"]
         log(f"Ascend tool chain: installing {' '.join((*PINS, TRITON))}")
         deadline = Deadline(INSTALL_SECONDS)
         run("installing", [*pip, "install", *PINS], deadline.remaining)
-        run("removing another triton", [*pip, "uninstall", "--yes", "triton"], deadline.remaining)
+        run("removing the upstream triton", [*pip, "uninstall", "--yes", "triton"], deadline.remaining)
         run("installing", [*pip, "install", "--no-deps", TRITON], deadline.remaining)
-        versions = run("trying it", [str(python_of(target)), "-c", _CHECK], CHECK_SECONDS).split()
+        versions = run("testing the environment", [str(python_of(target)), "-c", _CHECK], CHECK_SECONDS).split()
         facts = {"python": python, "versions": versions, "seconds": round(time.monotonic() - began, 1)}
         temporary = target / f"{READY}.{os.getpid()}"
         temporary.write_text(json.dumps(facts) + "\n", encoding="utf-8")
@@ -130,25 +134,26 @@ def _python() -> str:
         path = shutil.which(name) if name else None
         if not path:
             continue
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            done = subprocess.run([path, "-I", "-c", _VERSION], capture_output=True, text=True, timeout=30, check=False)
-            if done.returncode:
+        with contextlib.suppress(OSError):
+            done = command.run([path, "-I", "-c", _VERSION], VERSION_SECONDS)
+            if done.code != 0:
                 continue
-            found = tuple(int(part) for part in done.stdout.split())
+            found = tuple(int(part) for part in done.out.split())
             if found in PYTHONS:
                 return path
             seen.append(".".join(map(str, found)))
-    have = f"; here is {', '.join(sorted(set(seen)))}" if seen else ""
+    have = f", but this host has {', '.join(sorted(set(seen)))}" if seen else ""
     raise UsageError(
-        "the Ascend tool chain needs Python 3.10 or 3.11 with venv and pip (triton-ascend has wheels for these only)"
-        f"{have}; install one as python3.11 or python3.10 on PATH"
+        "the Ascend tool chain needs Python 3.10 or 3.11 with venv and pip, because triton-ascend has wheels only "
+        f"for these versions{have}; install python3.11 or python3.10 on PATH",
+        id="ascend-setup-python",
     )
 
 
 @contextlib.contextmanager
 def _only_one(target: Path) -> Iterator[int]:
-    """The descriptor of a lock that its holder's children share: a set-up that was killed leaves an installer behind,
-    and nobody may begin anew before that has ended too."""
+    """The descriptor of a lock that its holder's children share: a killed setup may leave an installer running, and the
+    next setup has to wait for that too."""
     deadline = Deadline(LOCK_SECONDS)
     with target.with_suffix(".lock").open("w") as file:
         while True:
@@ -158,49 +163,37 @@ def _only_one(target: Path) -> Iterator[int]:
             except BlockingIOError:
                 if deadline.expired:
                     raise UsageError(
-                        f"another set-up of {target} has not ended within {LOCK_SECONDS:g} s; end it and try again"
+                        f"another setup of {target} did not end within {LOCK_SECONDS:g} s; end that setup and try "
+                        "again",
+                        id="ascend-setup-busy",
                     ) from None
                 time.sleep(0.2)
         yield file.fileno()
 
 
-def _run(what: str, command: Sequence[str], seconds: float, words: Path, lock: int) -> str:
+def _run(what: str, program: Sequence[str], seconds: float, words: Path, lock: int) -> str:
     """The command's output; it and all that it started are ended at its deadline.  UsageError if it fails."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV", "__PYVENV", "TRITON_"))}
     clean["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # an installed torch-npu raises without CANN
     with words.open("ab") as sink:
-        process = subprocess.Popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=sink,
-            env=clean,
-            start_new_session=True,
-            pass_fds=(lock,),
-        )
-        try:
-            out, _ = process.communicate(timeout=seconds)
-        except BaseException as error:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise UsageError(
-                    f"the Ascend tool chain: {what} took longer than {seconds:.1f} s; its words are in {words}, "
-                    "try again"
-                ) from None
-            raise
-        sink.write(out)
-    if process.returncode:
+        done = command.run(program, seconds, env=clean, stderr=sink, pass_fds=(lock,))
+        sink.write(done.stdout)
+    if done.code is None:
         raise UsageError(
-            f"the Ascend tool chain: {what} failed ({_reason(words)}); all its words are in {words}, "
-            "mend what they say and try again"
+            f"the Ascend tool chain: {what} took longer than {seconds:.1f} s; the output is in {words}; try again",
+            id="ascend-setup-slow",
         )
-    return out.decode(errors="replace")
+    if done.code:
+        raise UsageError(
+            f"the Ascend tool chain: {what} failed ({_reason(words)}); correct the error that {words} shows, and try "
+            "again",
+            id="ascend-setup-failed",
+        )
+    return done.out
 
 
 def _reason(words: Path) -> str:
-    """The last line that says what went wrong."""
+    """The last line that reports an error."""
     lines = [line.strip() for line in words.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
-    return (errors or lines or ["it said nothing"])[-1].removeprefix("ERROR: ")[:200]
+    return (errors or lines or ["no output"])[-1].removeprefix("ERROR: ")[:200]

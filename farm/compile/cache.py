@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from farm.filecache import default_root
+from farm.judge.cache import default_root
 
 #: A kernel takes about 150 kB in Triton's cache: some 25,000 kernels.
 LIMIT_BYTES = 4 << 30

@@ -41,7 +41,7 @@ _SHOWN_CELLS = 3
 
 
 @dataclass(frozen=True)
-class Change:
+class BuildChange:
     """Kernels of one name and phase that changed alike, in `cells`."""
 
     target: str
@@ -57,7 +57,7 @@ class Difference:
 
     names: tuple[str, str]
     cells: int
-    changes: tuple[Change, ...] = ()
+    changes: tuple[BuildChange, ...] = ()
     moved: tuple[tuple[str, str, str], ...] = ()  # (cell, kernels before, kernels after)
     statuses: tuple[tuple[str, str, str], ...] = ()  # (cell, before, after)
     same: int = 0  # cells whose kernels are the same machine code
@@ -78,14 +78,19 @@ class Difference:
             "same": self.same,
             "rewritten": self.rewritten,
             "changes": [
-                {"target": c.target, "kernel": c.kernel, "phase": c.phase, "cells": list(c.cells),
-                 "measures": {words: [before, after] for words, before, after in c.measures}}
+                {
+                    "target": c.target,
+                    "kernel": c.kernel,
+                    "phase": c.phase,
+                    "cells": list(c.cells),
+                    "measures": {words: [before, after] for words, before, after in c.measures},
+                }
                 for c in self.changes
             ],
             "kernels": [{"cell": c, "before": a, "after": b} for c, a, b in self.moved],
             "statuses": [{"cell": c, "before": a, "after": b} for c, a, b in self.statuses],
             "faults": list(self.faults),
-        }  # fmt: skip
+        }
 
     def lines(self) -> Iterator[str]:
         """For people."""
@@ -110,8 +115,8 @@ class Difference:
             yield f"the farm failed: {fault}"
         touched = self.cells - self.same - self.rewritten
         yield (
-            f"{touched} cells differ in what they take, {self.rewritten} in code or name alone, "
-            f"{self.same} are the same machine code"
+            f"cells: {touched} with different resources, {self.rewritten} with only different code or names, "
+            f"{self.same} with the same machine code"
         )
 
 
@@ -147,11 +152,18 @@ def compare(names: tuple[str, str], before: Sequence[Row], after: Sequence[Row])
                 differs = True
             rewritten |= _identity(x) != _identity(y)
         counts["differs" if differs else "rewritten" if rewritten else "same"] += 1
-    changes = tuple(Change(*(*key, tuple(cells))) for key, cells in grouped.items())
+    changes = tuple(BuildChange(*(*key, tuple(cells))) for key, cells in grouped.items())
     return Difference(
-        names, len(both), changes, tuple(moved), tuple(statuses), counts["same"], counts["rewritten"], tuple(faults),
+        names,
+        len(both),
+        changes,
+        tuple(moved),
+        tuple(statuses),
+        counts["same"],
+        counts["rewritten"],
+        tuple(faults),
         worse,
-    )  # fmt: skip
+    )
 
 
 def _pairs(before: Sequence[Row], after: Sequence[Row]) -> Iterator[tuple[Row, Row]]:

@@ -25,9 +25,14 @@ _PTX_BYTES = re.compile(r",\s*(0x[0-9a-fA-F]+|\d+)\s*(?:,|;)")
 _SASS = re.compile(r"\b(?P<op>LDG|STG|LDL|STL|LDGSTS|UBLKCP|UTMALDG)\b(?P<rest>[.\w]*)")
 _SASS_BITS = re.compile(r"\.(?:ENL2\.)?(?P<bits>256|128|64|U16|S16|16|U8|S8|8)\b")
 _SASS_KINDS = {
-    "LDG": "global_loads", "STG": "global_stores", "LDL": "local_loads", "STL": "local_stores",
-    "LDGSTS": "async_copies", "UBLKCP": "async_copies", "UTMALDG": "async_copies",
-}  # fmt: skip
+    "LDG": "global_loads",
+    "STG": "global_stores",
+    "LDL": "local_loads",
+    "STL": "local_stores",
+    "LDGSTS": "async_copies",
+    "UBLKCP": "async_copies",
+    "UTMALDG": "async_copies",
+}
 _AMD = re.compile(
     r"^\s*(?P<space>global|buffer|flat|scratch)_(?P<op>load|store)_(?P<lds>lds_)?(?P<size>[a-z0-9_]+)(?P<rest>[^\n]*)",
     re.M,
@@ -86,8 +91,3 @@ def _by_width(item: tuple[str, int]) -> int:
 def local_bytes(counted: dict[str, Any], kind: str) -> int:
     """Bytes per thread that the `local_loads` or `local_stores` in the text move once each."""
     return sum(int(bits) * n // 8 for bits, n in counted[kind].items() if bits.isdigit())
-
-
-def total(counted: dict[str, Any], kind: str) -> int:
-    """Instructions of a kind, of any width."""
-    return sum(counted.get(kind, {}).values())

@@ -14,7 +14,7 @@ STARTS = 2
 
 
 @dataclass(frozen=True)
-class Job:
+class CompileJob:
     """Cells of one target for one process, by index; `starts` counts processes that ended before they began a cell, and
     `killed` is the cell that was under way at the last SIGKILL."""
 
@@ -29,10 +29,10 @@ class Fate:
     """What follows from the end of a worker: cells that are settled by it, and what is left to do."""
 
     settled: dict[int, tuple[Status, Owner, str]] = field(default_factory=dict)
-    rest: Job | None = None
+    rest: CompileJob | None = None
 
 
-def split(target: str, cells: Sequence[Cell], workers: int) -> list[Job]:
+def split(target: str, cells: Sequence[Cell], workers: int) -> list[CompileJob]:
     """Jobs of about equal size.  Cells that may share a compiled kernel stay together: those of one op, dtypes and all
     dimensions but the first, which is a count of rows and seldom part of a kernel."""
     slices = max(1, min(workers, len(cells) // SMALLEST_SLICE))
@@ -43,10 +43,10 @@ def split(target: str, cells: Sequence[Cell], workers: int) -> list[Job]:
     jobs: list[list[int]] = [[] for _ in range(slices)]
     for group in sorted(groups.values(), key=len, reverse=True):
         min(jobs, key=len).extend(group)
-    return [Job(target, tuple(sorted(job))) for job in jobs if job]
+    return [CompileJob(target, tuple(sorted(job))) for job in jobs if job]
 
 
-def after(job: Job, done: set[int], begun: int | None, how: str, timed_out: bool) -> Fate:
+def after(job: CompileJob, done: set[int], begun: int | None, how: str, timed_out: bool) -> Fate:
     """The fate of `job` when its worker ended (`how`: `signal 6 (SIGABRT)`) with cells `done`, and `begun` under way.
 
     The cell under way is named and costs nothing but itself.  A worker that ends before its first cell says nothing
@@ -54,15 +54,15 @@ def after(job: Job, done: set[int], begun: int | None, how: str, timed_out: bool
     """
     if begun is not None and begun not in done:
         if "SIGKILL" in how and not timed_out and job.killed != begun:
-            return Fate({}, Job(job.target, tuple(c for c in job.cells if c not in done), killed=begun))
+            return Fate({}, CompileJob(job.target, tuple(c for c in job.cells if c not in done), killed=begun))
         status = Status.TIMED_OUT if timed_out else Status.CRASHED
-        what = how if timed_out else f"the process that compiled it ended with {how}"
+        what = how if timed_out else f"the compiling process ended with {how}"
         rest = tuple(c for c in job.cells if c not in done and c != begun)
-        return Fate({begun: (status, Owner.KERNEL, what)}, Job(job.target, rest) if rest else None)
+        return Fate({begun: (status, Owner.KERNEL, what)}, CompileJob(job.target, rest) if rest else None)
     rest = tuple(c for c in job.cells if c not in done)
     if not rest:
         return Fate()
     if done or job.starts + 1 < STARTS:
-        return Fate({}, Job(job.target, rest, 0 if done else job.starts + 1, job.killed))
-    reason = f"the compiling process ended with {how} before it began a cell, {STARTS} times"
+        return Fate({}, CompileJob(job.target, rest, 0 if done else job.starts + 1, job.killed))
+    reason = f"{STARTS} times, the compiling process ended with {how} before the first cell began"
     return Fate(dict.fromkeys(rest, (Status.INFRA_ERROR, Owner.INFRA, reason)))

@@ -17,8 +17,10 @@ TOOL_SECONDS = 60.0
 #: Of one multiprocessor, compute capability 9.0 and 10.0 alike (CUDA C++ programming guide, technical specifications).
 WARPS, BLOCKS, REGISTERS, SHARED = 64, 32, 65536, 233472
 RESERVED = 1024  # bytes of shared memory that the system takes for itself in each block
-_USAGE = re.compile(r"Function (?P<name>[^:\s]+):\s*REG:(?P<reg>\d+) STACK:(?P<stack>\d+) SHARED:(?P<shared>\d+) "
-                    r"LOCAL:(?P<local>\d+)")  # fmt: skip
+_USAGE = re.compile(
+    r"Function (?P<name>[^:\s]+):\s*REG:(?P<reg>\d+) STACK:(?P<stack>\d+) SHARED:(?P<shared>\d+) "
+    r"LOCAL:(?P<local>\d+)"
+)
 
 
 def resources(kernel: Any, machine_code: bool = False) -> dict[str, Any]:
@@ -84,7 +86,7 @@ def parse_usage(text: str) -> dict[str, int]:
     """
     rows = [{k: int(v) for k, v in m.groupdict().items() if k != "name"} for m in _USAGE.finditer(text)]
     if not rows:
-        raise ValueError(f"cuobjdump tells no resource usage: {text[:200]!r}")
+        raise ValueError(f"cuobjdump reports no resource usage: {text[:200]!r}")
     found = {key: max(row[key] for row in rows) for key in ("reg", "stack", "shared", "local")}
     return {**found, "shared": max(0, found["shared"] - RESERVED)}
 
@@ -114,5 +116,5 @@ def _tool(name: str, cubin: bytes, *options: str) -> str:
             [path, *options, str(file)], capture_output=True, text=True, timeout=TOOL_SECONDS, check=False
         )
     if done.returncode:
-        raise RuntimeError(f"{name} fails with exit code {done.returncode}: {done.stderr.strip()[:200]}")
+        raise RuntimeError(f"{name} failed with exit code {done.returncode}: {done.stderr.strip()[:200]}")
     return done.stdout + (done.stderr if name == "cuobjdump" else "")

@@ -35,9 +35,14 @@ class _Utils:
 
     def __init__(self, target: CompileTarget):
         self._properties = {
-            "max_shared_mem": target.block_memory, "max_num_regs": 65536, "multiprocessor_count": target.cores,
-            "warpSize": target.warp, "mem_clock_rate": 0, "mem_bus_width": 0, "sm_clock_rate": 0,
-        }  # fmt: skip
+            "max_shared_mem": target.block_memory,
+            "max_num_regs": 65536,
+            "multiprocessor_count": target.cores,
+            "warpSize": target.warp,
+            "mem_clock_rate": 0,
+            "mem_bus_width": 0,
+            "sm_clock_rate": 0,
+        }
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         return self._properties
@@ -138,7 +143,7 @@ def offline(target: CompileTarget) -> Iterator[OfflineDriver]:
     from triton.runtime import driver
 
     if not any(b.compiler.supports_target(_gpu_target(target)) for b in backends.values()):
-        raise ImportError(f"this Triton has no compiler for {target.name} (it has {', '.join(sorted(backends))})")
+        raise ImportError(f"this Triton has no compiler for {target.name} (available: {', '.join(sorted(backends))})")
     made = OfflineDriver(target)
     driver.set_active(made)
     original = CompiledKernel.__init__
@@ -164,7 +169,7 @@ def code(binary: bytes) -> tuple[int, str]:
     """(bytes, digest) of the machine code in an ELF file of 64 bits: its sections `.text*`, without debug lines, which
     tell where the source lies.  ValueError for any other file."""
     if binary[:5] != b"\x7fELF\x02":
-        raise ValueError("the compiled kernel is no ELF file of 64 bits")
+        raise ValueError("the compiled kernel is not a 64-bit ELF file")
 
     def number(at: int, size: int) -> int:
         return int.from_bytes(binary[at : at + size], "little")

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from farm.calls import call_for
 from farm.cell import Cell
 from farm.compile import targets as known
 from farm.compile.targets import CompileTarget
+from farm.contracts.call import call_for
+from farm.contracts.discovery import contract
 from farm.errors import UsageError
 from farm.matrix import Matrix, Plan, plan
 from farm.matrix.plan import Count, plan_hash
-from farm.ops import contract
 
 
 def plan_for(matrices: Sequence[Matrix], targets: Sequence[CompileTarget], select: str | None = None) -> Plan:
@@ -34,9 +34,10 @@ def plan_for(matrices: Sequence[Matrix], targets: Sequence[CompileTarget], selec
         skipped = sum(bool(c.skip_reason) for c in subjects)
         counts[target.name] = Count(len(subjects), skipped, 0.05 * (len(subjects) - skipped))
     if not found:
-        what = f"--select {select} leaves" if select else "the matrices hold"
+        what = f"--select {select} keeps" if select else "the matrices contain"
         raise UsageError(
-            f"{what} peers only, and peers are not compiled; choose cells of farm, or of a --provider of your own"
+            f"{what} only peers, but peers are not compiled; select cells of farm, or of your own --provider",
+            id="compile-peers-only",
         )
     return Plan(tuple(found), ordinary.matrices, plan_hash(found), counts)
 
@@ -64,8 +65,14 @@ def _tensors(cell: Cell) -> list[dict[str, Any]]:
     here = {t.name for t in op.tensors(cell)}
     whole = replace(cell, params={**cell.params, **dict.fromkeys(absent, True)})
     return [
-        {"name": t.name, "dtype": t.dtype, "shape": list(t.dims), "role": t.role, "of": t.of,
-         "absent": t.name not in here}
+        {
+            "name": t.name,
+            "dtype": t.dtype,
+            "shape": list(t.dims),
+            "role": t.role,
+            "of": t.of,
+            "absent": t.name not in here,
+        }
         for t in op.tensors(whole)
         if t.name in here or t.name in absent.values()
-    ]  # fmt: skip
+    ]

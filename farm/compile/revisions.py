@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from farm.compile.diff import Difference, compare
-from farm.compile.run import CompileRequest, Outcome, execute
+from farm.compile.run import CompileOutcome, CompileRequest, execute
 from farm.errors import InfraError, UsageError
-from farm.ops import ROOT
+from farm.kernel_package import ROOT
 
 WORKING_TREE = "."
 GIT_SECONDS = 60.0
@@ -29,26 +29,33 @@ def between(request: CompileRequest, before: str, after: str) -> Difference:
 
 
 def find_repository() -> Path:
-    """The git repository of the working folder, if it holds our kernel package; else the farm's own.  UsageError where
-    neither is one."""
+    """The git repository of the working folder, if it contains our kernels; else the farm's own.  UsageError if neither
+    is one."""
     for folder in (Path.cwd(), ROOT):
         top = _git(folder, "rev-parse", "--show-toplevel").decode().strip()
-        if top and (Path(top) / "kernels" / "contract.py").is_file():
+        if top and (Path(top) / "kernels" / "launches.py").is_file():
             return Path(top)
-    raise UsageError("--diff: neither this folder nor the farm's own is a git repository with a package `kernels`; "
-                     "change into one")  # fmt: skip
+    raise UsageError(
+        "--diff: neither this folder nor the farm's own folder is a git repository with a package `kernels`; run "
+        "this command in such a repository",
+        id="compile-diff-repository",
+    )
 
 
 def checkout(repository: Path, name: str, folder: Path) -> Path:
-    """A folder with the revision's `kernels`; of the working tree the repository itself."""
+    """A folder with the revision's `kernels`; for the working tree, the repository itself."""
     if name == WORKING_TREE:
         return repository
     commit = _git(repository, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}").decode().strip()
     if not commit:
-        raise UsageError(f'--diff: git knows no revision "{name}" in {repository}; git log has their names')
+        raise UsageError(
+            f'--diff: {repository} has no revision "{name}"; git log lists its revisions', id="compile-diff-revision"
+        )
     packed = _git(repository, "archive", commit, "--", "kernels")
     if not packed:
-        raise UsageError(f'--diff: revision "{name}" has no package `kernels`; choose a later one')
+        raise UsageError(
+            f'--diff: revision "{name}" has no package `kernels`; choose a later revision', id="compile-diff-kernels"
+        )
     folder.mkdir()
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         members = [m for m in archive.getmembers() if m.isfile() or m.isdir()]
@@ -56,7 +63,7 @@ def checkout(repository: Path, name: str, folder: Path) -> Path:
     return folder
 
 
-def _compile(request: CompileRequest, kernels: Path) -> Outcome:
+def _compile(request: CompileRequest, kernels: Path) -> CompileOutcome:
     outcome = execute(replace(request, kernels=kernels, machine_code=True), None)
     if outcome.interrupted:
         raise KeyboardInterrupt
@@ -64,11 +71,14 @@ def _compile(request: CompileRequest, kernels: Path) -> Outcome:
 
 
 def _git(folder: Path, *words: str) -> bytes:
-    """What git prints; nothing where it fails."""
+    """What git prints; nothing if it fails."""
     try:
         done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, timeout=GIT_SECONDS, check=False)
     except FileNotFoundError:
-        raise UsageError("--diff: there is no git on this host; install it") from None
+        raise UsageError("--diff: git is not installed on this host; install git", id="compile-diff-git") from None
     except (OSError, subprocess.SubprocessError) as error:
-        raise InfraError(f"git {' '.join(words)} failed in {folder} ({error}); try it by hand") from None
+        raise InfraError(
+            f"git {' '.join(words)} failed in {folder} ({error}); run this command by hand",
+            id="compile-diff-git-failed",
+        ) from None
     return done.stdout if done.returncode == 0 else b""

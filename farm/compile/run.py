@@ -17,24 +17,25 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from farm import results
+from farm import kernel_package
 from farm.cell import Cell, Owner, Status
 from farm.compile import ascend_environment, cache, gate
 from farm.compile.jobs import split
 from farm.compile.planning import target_of, told
 from farm.compile.targets import TARGETS, CompileTarget
-from farm.compile.workers import Chain, Pool
+from farm.compile.workers import Chain, WorkerPool
+from farm.contracts.discovery import contract
 from farm.errors import BackendError
+from farm.kernel_package import ROOT
 from farm.matrix import Plan
-from farm.ops import ROOT, contract
 from farm.shipping import providers as shipping
-from farm.store import RunWriter
+from farm.store import RunWriter, results
 
 #: What a cell of the row keeps of a kernel's hash: enough to tell kernels apart.
 HASH_DIGITS = 12
 
 
-class Progress(Protocol):
+class CompileProgress(Protocol):
     """Who is told how it goes."""
 
     def cell(self, row: Mapping[str, Any]) -> None: ...
@@ -64,7 +65,7 @@ class CompileRequest:
 
 
 @dataclass
-class Outcome:
+class CompileOutcome:
     """How it ended."""
 
     rows: list[dict[str, Any]]
@@ -76,25 +77,27 @@ class Outcome:
 
 
 def chains_exist(targets: Sequence[CompileTarget]) -> None:
-    """BackendError where a tool chain is not there: its target was asked for by name, so nothing starts without it."""
+    """BackendError if a tool chain is missing: its target was requested by name, so nothing starts without it."""
     for target in targets:
         if target.backend == "ascend":
             if ascend_environment.find() is None:
                 raise BackendError(
                     f"--target {target.name}: the Ascend tool chain is not set up on this host; "
-                    "run farm compile --setup ascend once (it needs Python 3.10 or 3.11)"
+                    "run farm compile --setup ascend once (it needs Python 3.10 or 3.11)",
+                    id="compile-chain-missing",
                 )
             continue
         for module in ("torch", "triton"):
             if find_spec(module) is None:
                 raise BackendError(
-                    f"--target {target.name}: there is no {module} in this Python ({sys.executable}); "
-                    f"pip install {module}, or use the Python that has it"
+                    f"--target {target.name}: {module} is not installed in this Python ({sys.executable}); "
+                    f"pip install {module}, or use a Python that has it",
+                    id="compile-module-missing",
                 )
 
 
 def chains(targets: Sequence[CompileTarget], folder: Path, first: Sequence[str]) -> dict[str, Chain]:
-    """Per target the Python to compile with and its import path."""
+    """For each target, the Python to compile with and its import path."""
     chains_exist(targets)
     out = {}
     for target in targets:
@@ -103,9 +106,9 @@ def chains(targets: Sequence[CompileTarget], folder: Path, first: Sequence[str])
             # The packages of this Python must stay out of that one: it finds the farm through links alone.
             links = folder / "links"
             links.mkdir(exist_ok=True)
-            for name in ("farm", "kernels"):
-                if not (links / name).exists():
-                    (links / name).symlink_to(ROOT / name)
+            for name, place in (("farm", ROOT / "farm"), ("kernels", kernel_package.folder())):
+                if place and not (links / name).exists():
+                    (links / name).symlink_to(place)
             out[target.name] = Chain(str(python), (str(links),), tuple(first))
         else:
             here = tuple(p for p in sys.path if p and Path(p).exists())
@@ -113,7 +116,9 @@ def chains(targets: Sequence[CompileTarget], folder: Path, first: Sequence[str])
     return out
 
 
-def execute(request: CompileRequest, writer: RunWriter | None, progress: Progress | None = None) -> Outcome:
+def execute(
+    request: CompileRequest, writer: RunWriter | None, progress: CompileProgress | None = None
+) -> CompileOutcome:
     """Compile the plan.  With a `writer` the run goes to its directory, every result the moment it is known."""
     run = _Compilation(request, writer, progress or Silent())
     try:
@@ -125,7 +130,7 @@ def execute(request: CompileRequest, writer: RunWriter | None, progress: Progres
 
 
 class _Compilation:
-    def __init__(self, request: CompileRequest, writer: RunWriter | None, progress: Progress):
+    def __init__(self, request: CompileRequest, writer: RunWriter | None, progress: CompileProgress):
         self.request, self.writer, self.progress = request, writer, progress
         self.cells = list(request.plan.cells)
         self.rows: dict[int, dict[str, Any]] = {}
@@ -136,7 +141,7 @@ class _Compilation:
         self.seconds = {m.name: m.deadlines["compile"] for m in request.plan.matrices}
         self.interrupted = False
 
-    def run(self) -> Outcome:
+    def run(self) -> CompileOutcome:
         begun = time.monotonic()
         folder = Path(tempfile.mkdtemp(prefix="farm-compile-"))
         try:
@@ -148,7 +153,7 @@ class _Compilation:
                 self.writer.plan(self._head(), self.cells)
             kept = cache.folder(folder / "cache")
             cache.trim(kept)
-            pool = Pool(
+            pool = WorkerPool(
                 self,
                 workers=self._workers(),
                 folder=folder,
@@ -212,7 +217,8 @@ class _Compilation:
         known = [launch for launch in said["launches"] if (target, launch["hash"]) in self.kernels]
         self.launches[target] = self.launches.get(target, 0) + len(said["launches"])
         if status is Status.BUILT:
-            judged = gate.judge(cell.mode, cell.dims.get("hidden"), [self._launch(target, a) for a in known])
+            launches = [self._launch(target, a) for a in known]
+            judged = gate.judge(cell.mode, cell.dims, contract(cell.op).spill_free, launches)
             status, reason = judged.status, judged.reason
             flags += judged.flags
         owner = {Status.BUILT: None, Status.INFRA_ERROR: Owner.INFRA}.get(status, Owner.KERNEL)
@@ -249,10 +255,15 @@ class _Compilation:
             entry = out.setdefault(
                 (launch["hash"], launch["phase"]),
                 {
-                    "kernel": launch["kernel"], "phase": launch["phase"], "hash": launch["hash"][:HASH_DIGITS],
-                    "launches": 0, "grid": launch["grid"], "constants": found["constants"], **found["resources"],
+                    "kernel": launch["kernel"],
+                    "phase": launch["phase"],
+                    "hash": launch["hash"][:HASH_DIGITS],
+                    "launches": 0,
+                    "grid": launch["grid"],
+                    "constants": found["constants"],
+                    **found["resources"],
                 },
-            )  # fmt: skip
+            )
             entry["launches"] += 1
         return list(out.values())
 
@@ -311,7 +322,7 @@ class _Compilation:
             "providers": {k: dict(v) for k, v in r.providers.items()},
         }
 
-    def _conclude_run(self, seconds: float) -> Outcome:
+    def _conclude_run(self, seconds: float) -> CompileOutcome:
         missing = [c for c in self.cells if c.index not in self.rows]
         rows = [self.rows.get(c.index) or results.planned_row(c) for c in self.cells]
         verdict, code = results.verdict(rows)
@@ -322,7 +333,7 @@ class _Compilation:
         elif self.writer:
             self.writer.append({"event": "finished", "time": round(time.time(), 3)})
             self.writer.finish(rows, [], {**self._head(), **self._foot(rows, seconds, verdict, code)})
-        return Outcome(rows, self.kernels, verdict, code, stopped, seconds)
+        return CompileOutcome(rows, self.kernels, verdict, code, stopped, seconds)
 
     def _foot(self, rows: list[dict[str, Any]], seconds: float, verdict: str, code: int) -> dict[str, Any]:
         targets = {

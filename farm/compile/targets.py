@@ -68,10 +68,10 @@ TARGETS: dict[str, CompileTarget] = {t.name: t for t in _ALL}
 
 
 def parse(text: str) -> list[CompileTarget]:
-    """The targets of `--target sm_90,gfx942`, each once, in order.  UsageError with the near miss."""
+    """The targets of `--target sm_90,gfx942`, each once, in order.  UsageError for an unknown one."""
     names = [n.strip() for n in text.split(",") if n.strip()]
     if not names:
-        raise UsageError(f"--target names no target; there are {', '.join(TARGETS)}")
+        raise UsageError(f"--target names no target; choose from {', '.join(TARGETS)}", id="compile-target-empty")
     return [_one(name) for name in dict.fromkeys(names)]
 
 
@@ -79,8 +79,8 @@ def _one(name: str) -> CompileTarget:
     if name in TARGETS:
         return TARGETS[name]
     near = difflib.get_close_matches(name, TARGETS, 1)
-    hint = f'; did you mean "{near[0]}"?' if near else ""
-    raise UsageError(f'--target: "{name}" is no target (there are {", ".join(TARGETS)}){hint}')
+    hint = f'did you mean "{near[0]}"?' if near else f"available: {', '.join(TARGETS)}"
+    raise UsageError(f'--target: "{name}" is not a target; {hint}', id="compile-target-unknown")
 
 
 def backends(targets: Iterable[CompileTarget]) -> list[str]:

@@ -35,8 +35,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from farm import kernel_package
 from farm.child.__main__ import _die_with_parent, _private_pipes
 from farm.compile.targets import TARGETS, CompileTarget
+from farm.errors import Unsupported, WrongAnswer
 
 #: The code that reads compiled kernels: reports are kept between runs, and belong to the code that made them.
 READERS = Path(__file__).parent
@@ -85,9 +87,9 @@ def _put_first(folders: list[str]) -> None:
     sys.path[:0] = folders
     for name in [n for n in sys.modules if n.split(".")[0] == "kernels"]:
         del sys.modules[name]
-    ours = next((f for f in folders if Path(f, "kernels", "contract.py").is_file()), None)
+    ours = next((f for f in folders if Path(f, "kernels", "launches.py").is_file()), None)
     if ours and not str(importlib.import_module("kernels").__file__).startswith(ours):
-        raise RuntimeError(f"the kernels of {ours} are not those that are imported")
+        raise RuntimeError(f"another package named kernels is imported instead of the one in {ours}")
 
 
 def fingerprint() -> dict[str, Any]:
@@ -109,10 +111,10 @@ class Compiler:
     def __init__(self, target: CompileTarget, family: Any, driver: Any, reports: Path, machine_code: bool, say: Say):
         import torch
 
-        from farm.child import calling
+        from farm.child import provider_call
 
         self.target, self.family, self.driver, self.reports, self.say = target, family, driver, reports, say
-        self.torch, self.calling = torch, calling
+        self.torch, self.calling = torch, provider_call
         # What others' compilers write last is the machine code in letters.
         self.options = {"machine_code": True} if machine_code and target.triton == "cuda" else {}
         self.known: set[str] = set()  # kernels whose resources were said
@@ -134,20 +136,25 @@ class Compiler:
         seconds = round(time.perf_counter() - begun, 4)
         count = len(self.driver.launches) if forward is None else forward
         launches = [
-            {"kernel": launch[0], "grid": list(launch[1]), "hash": launch[2], "rivals": list(_rivals(launch)),
-             "phase": "forward" if i < count else "backward"}
+            {
+                "kernel": launch[0],
+                "grid": list(launch[1]),
+                "hash": launch[2],
+                "rivals": list(_rivals(launch)),
+                "phase": "forward" if i < count else "backward",
+            }
             for i, launch in enumerate(self.driver.launches)
-        ]  # fmt: skip
+        ]
         if status == "built" and not launches:
-            status, reason = "unsupported", "its call launches no Triton kernel: there is nothing to compile"
+            status, reason = "unsupported", "the call launches no Triton kernel, so nothing can be compiled"
         try:
             for launch in launches:
                 for hash in (launch["hash"], *launch["rivals"]):
                     self.tell(hash)
         except Exception as error:
             traceback.print_exc()
-            status, reason = "infra_error", f"its resources cannot be read: {type(error).__name__}: {error}"
-        refused = [f"a variant that tuning tries does not compile: {_text(e)}" for e in self.refused()]
+            status, reason = "infra_error", f"the kernel's resources cannot be read: {type(error).__name__}: {error}"
+        refused = [f"a variant for tuning does not compile: {_text(e)}" for e in self.refused()]
         return {
             "status": status,
             "reason": " ".join(reason.split())[:1000],
@@ -169,9 +176,9 @@ class Compiler:
             through_forward(len(self.driver.launches))
             if cell["operation"] in ("backward", "full"):
                 problem.gradients(outputs)
-        except (self.calling.Unsupported, NotImplementedError) as error:
+        except (Unsupported, NotImplementedError) as error:
             return "unsupported", str(error) or type(error).__name__
-        except self.calling.WrongAnswer as error:
+        except WrongAnswer as error:
             return "crashed", str(error)
         except Exception as error:
             traceback.print_exc()
@@ -219,8 +226,15 @@ class Compiler:
             found = self.family.resources(kernel, **self.options)
             _keep(path, json.dumps(found))
         self.known.add(hash)
-        self.say({"event": "kernel", "hash": hash, "name": kernel.name, "resources": found,
-                  "constants": self.constants(kernel)})  # fmt: skip
+        self.say(
+            {
+                "event": "kernel",
+                "hash": hash,
+                "name": kernel.name,
+                "resources": found,
+                "constants": self.constants(kernel),
+            }
+        )
 
     def constants(self, kernel: Any) -> dict[str, Any]:
         from farm.compile.offline import constants
@@ -235,15 +249,15 @@ def classify(error: Exception) -> tuple[str, str]:
     text, kernel = _text(error), _kernel(error)
     text = f"kernel {kernel}: {text}" if kernel else text
     if isinstance(error, OSError) and error.errno in HOST_ERRORS:
-        return "infra_error", f"this host is short of something: {text}"
+        return "infra_error", f"this host ran out of a resource: {text}"
     names = {c.__name__ for c in type(error).__mro__}
     module = type(error).__module__.split(".")[0]
     if names & {"CompilationError", "OutOfResources", "PTXASError", "MLIRCompilationError"} or module == "triton":
         return "compile_error", text
     if isinstance(error, RuntimeError) and "PassManager::run failed" in str(error):
-        return "compile_error", f"{text} (the compiler's own words are in the log)"
+        return "compile_error", f"{text} (the log contains the compiler's output)"
     if "compiled with CUDA enabled" in text or "Found no NVIDIA driver" in text or "No HIP GPUs" in text:
-        return "unsupported", f"its code asks for a device before it launches a kernel ({text})"
+        return "unsupported", f"the code needs a device before it launches a kernel ({text})"
     return "crashed", text
 
 
@@ -296,7 +310,7 @@ class _Recorder:
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
         try:
-            self.module: Any = importlib.import_module("kernels.launches")
+            self.module: Any = kernel_package.load("launches")
         except ImportError:
             self.module = None
 

@@ -8,25 +8,54 @@ import json
 import os
 import selectors
 import signal
-import subprocess
 import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from farm.actor.supervise import Environment, child_variables, describe_exit
 from farm.cell import Owner, Status
-from farm.compile.jobs import Job, after
+from farm.compile.jobs import CompileJob, after
 from farm.deadline import Deadline
-from farm.errors import InfraError
+from farm.errors import FarmError, InfraError, describe
+from farm.field_checks import Check, integer, listed, mapped, number, one_of, plain, record, refuse, text
+from farm.node.environment import Environment, child_variables
+from farm.process.group import describe_exit
+from farm.process.line_process import ChildLied, LineProcess
 
 #: Seconds until a worker has imported torch and Triton; the first time on a host that may be from a cold disk.
 START_SECONDS = 180.0
 _LOOK_SECONDS = 0.25
+#: How long a worker may take to end that has closed its pipe.
+_END_SECONDS = 2.0
 _LONGEST_LINE = 16 << 20
+_ANY, _WORD, _REASON = plain(6, 10_000), text(1000), text(1 << 16)
+_KERNEL = {"hash": _WORD, "name": _WORD, "resources": mapped(_ANY), "constants": mapped(_ANY)}
+#: Event of a worker, which runs the code under test -> its fields.
+SAID: Mapping[str, Check] = {
+    "ready": record({"event": _WORD, "fingerprint": mapped(plain())}),
+    "unusable": record({"event": _WORD, "reason": _REASON}),
+    "begin": record({"event": _WORD, "cell": integer(), "log": integer()}),
+    "kernel": record({"event": _WORD, **_KERNEL}),
+    "end": record(
+        {
+            "event": _WORD,
+            "cell": integer(),
+            "status": one_of("built", "unsupported", "compile_error", "crashed", "infra_error"),
+        },
+        {
+            "reason": _REASON,
+            "launches": listed(_ANY, 10_000),
+            "records": listed(_ANY, 10_000),
+            "flags": listed(_REASON),
+            "compile_s": number(),
+        },
+    ),
+    "done": record({"event": _WORD}),
+}
 _LOG_BYTES = 48 << 10
 
 
@@ -51,20 +80,17 @@ class Chain:
 
 @dataclass
 class _Running:
-    job: Job
-    process: subprocess.Popen[bytes]
-    log: Path
+    job: CompileJob
+    process: LineProcess
     deadline: Deadline
-    buffer: bytes = b""
     begun: int | None = None
     mark: int = 0  # where in the log the current cell begins
     done: set[int] = field(default_factory=set)
-    ended: bool = False
     lied: bool = False  # what is on its pipe cannot be trusted any more
     unusable: str = ""
 
 
-class Pool:
+class WorkerPool:
     """Up to `workers` processes at a time over a queue of jobs."""
 
     def __init__(
@@ -83,12 +109,12 @@ class Pool:
         self.collector, self.workers, self.folder, self.cache = collector, workers, folder, cache
         self.describe, self.chains = describe, chains
         self.cell_seconds, self.start_seconds, self.machine_code = cell_seconds, start_seconds, machine_code
-        self.queue: deque[Job] = deque()
+        self.queue: deque[CompileJob] = deque()
         self.running: list[_Running] = []
         self.started = 0
         self.selector = selectors.DefaultSelector()
 
-    def run(self, jobs: Sequence[Job]) -> None:
+    def run(self, jobs: Sequence[CompileJob]) -> None:
         """Until every cell of every job is told of.  Whatever ends this early ends the workers too."""
         self.queue.extend(jobs)
         try:
@@ -98,82 +124,79 @@ class Pool:
                 self._turn()
         finally:
             for worker in list(self.running):
-                _kill(worker.process)
                 self._forget(worker)
             self.selector.close()
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: CompileJob) -> None:
         try:
             self._begin(job)
         except OSError as error:
             raise InfraError(
                 f"{self.folder}: a compiling process cannot be started ({error.strerror or error}); "
-                "see that there is room there, or set TMPDIR to another folder"
+                "free space there, or set TMPDIR to another folder",
+                id="compile-worker-failed",
             ) from None
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: CompileJob) -> None:
         self.started += 1
-        file, log = (self.folder / f"{self.started}.{kind}" for kind in ("json", "log"))
+        file = self.folder / f"{self.started}.json"
         cells = [self.describe(index) for index in job.cells]
         reports = self.cache / "reports"
         reports.mkdir(parents=True, exist_ok=True)
         chain = self.chains[job.target]
-        told = {"target": job.target, "path": list(chain.first), "reports": str(reports),
-                "machine_code": self.machine_code, "cells": cells}  # fmt: skip
+        told = {
+            "target": job.target,
+            "path": list(chain.first),
+            "reports": str(reports),
+            "machine_code": self.machine_code,
+            "cells": cells,
+        }
         file.write_text(json.dumps(told), encoding="utf-8")
         variables = child_variables(
-            {"TRITON_CACHE_DIR": str(self.cache / "triton"), "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "",
-             "OMP_NUM_THREADS": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+            {
+                "TRITON_CACHE_DIR": str(self.cache / "triton"),
+                "CUDA_VISIBLE_DEVICES": "",
+                "HIP_VISIBLE_DEVICES": "",
+                "OMP_NUM_THREADS": "1",
+                "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+            },
             Environment(path=chain.path),
-        )  # fmt: skip
-        with log.open("wb") as sink:
-            process = subprocess.Popen(
-                [chain.python, "-m", "farm.compile.worker", str(file)],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=sink, env=variables, cwd=self.folder,
-                start_new_session=True, bufsize=0,
-            )  # fmt: skip
-        worker = _Running(job, process, log, Deadline(self.start_seconds))
-        assert process.stdout is not None
-        os.set_blocking(process.stdout.fileno(), False)
-        self.selector.register(process.stdout, selectors.EVENT_READ, worker)
+        )
+        words = [chain.python, "-m", "farm.compile.worker", str(file)]
+        process = LineProcess(words, env=variables, cwd=self.folder, longest=_LONGEST_LINE)
+        worker = _Running(job, process, Deadline(self.start_seconds))
+        self.selector.register(process, selectors.EVENT_READ, worker)
         self.running.append(worker)
 
     def _turn(self) -> None:
-        silent = {id(w): w.process.poll() is not None for w in self.running}  # asked before the pipes are read
+        dead = [w for w in self.running if not w.process.alive]  # asked before the pipes are read
         for key, _ in self.selector.select(_LOOK_SECONDS):
             self._read(key.data)
         for worker in list(self.running):
-            if worker.ended or (silent.get(id(worker)) and worker.process.poll() is not None):
-                self._read(worker)
+            if worker.lied or worker.process.at_end or worker in dead:
                 self._conclude(worker, timed_out=False)
             elif worker.deadline.expired:
                 self._conclude(worker, timed_out=True)
 
     def _read(self, worker: _Running) -> None:
-        """Hear everything that is in the pipe now."""
-        assert worker.process.stdout is not None
-        while not worker.ended:
-            try:
-                chunk = os.read(worker.process.stdout.fileno(), 1 << 16)
-            except BlockingIOError:
-                return
-            if not chunk:
-                worker.ended = True
-                return
-            worker.buffer += chunk
-            *lines, worker.buffer = worker.buffer.split(b"\n")
-            if len(worker.buffer) > _LONGEST_LINE:
-                worker.ended = worker.lied = True
-            for line in lines:
-                self._hear(worker, line)
+        """Take every line that is in the pipe now."""
+        try:
+            for line in worker.process.waiting():
+                if not worker.lied:
+                    self._hear(worker, line)
+        except ChildLied:
+            worker.lied = True
 
     def _hear(self, worker: _Running, line: bytes) -> None:
         try:
             said = json.loads(line)
-            event = said["event"]
-        except (ValueError, TypeError, KeyError):
-            worker.ended = worker.lied = True  # the code under test wrote there
+            SAID[said["event"]](said, "")
+            if "cell" in said and (said["cell"] not in worker.job.cells or said["cell"] in worker.done):
+                raise refuse("cell", said["cell"], "one that is to do")
+        except (ValueError, TypeError, KeyError, RecursionError):
+            worker.lied = True  # the code under test wrote there
             return
+        event = said["event"]
         if event == "ready":
             self.collector.ready(worker.job.target, said["fingerprint"])
             worker.deadline = Deadline(self.start_seconds)
@@ -186,9 +209,19 @@ class Pool:
             self.collector.kernel(worker.job.target, said)
         elif event == "end" and said["cell"] == worker.begun:
             worker.done.add(said["cell"])
-            self.collector.end(said, self._log(worker))
+            self._end(said, self._log(worker))
             worker.begun = None
             worker.deadline = Deadline(self.start_seconds)
+
+    def _end(self, said: dict[str, Any], log: str) -> None:
+        try:
+            self.collector.end(said, log)
+        except (FarmError, OSError):
+            raise
+        except Exception as error:  # of a kernel's resources, for example, that are not what the gate expects
+            why = f"the farm failed on its result ({describe(error)})"
+            trace = "".join(traceback.format_exception(error))
+            self.collector.settled(said["cell"], Status.INFRA_ERROR, Owner.HARNESS, why, trace)
 
     def _conclude(self, worker: _Running, timed_out: bool) -> None:
         """The process has ended, or must."""
@@ -197,10 +230,16 @@ class Pool:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(worker.process.pid, signal.SIGUSR1)  # its stacks go to the log
                 time.sleep(0.3)
-        code = _kill(worker.process) if timed_out or worker.lied else _end(worker.process)
-        how = describe_exit(code)
+        if not (timed_out or worker.lied):
+            worker.process.wait(_END_SECONDS)
+        worker.process.kill()
+        how = describe_exit(-signal.SIGKILL if worker.process.code is None else worker.process.code)
         if timed_out or worker.lied:
-            how = f"it was not compiled within {seconds:g} s" if timed_out else "nonsense on the farm's private pipe"
+            how = (
+                f"the cell was not compiled within {seconds:g} s"
+                if timed_out
+                else "invalid data on the process's private pipe"
+            )
         if worker.unusable:
             for cell in worker.job.cells:
                 self.collector.settled(cell, Status.UNSUPPORTED, Owner.INFRA, worker.unusable, self._log(worker))
@@ -213,37 +252,10 @@ class Pool:
         self._forget(worker)
 
     def _forget(self, worker: _Running) -> None:
-        assert worker.process.stdout is not None
-        with contextlib.suppress(KeyError, ValueError):
-            self.selector.unregister(worker.process.stdout)
-        worker.process.stdout.close()
+        self.selector.unregister(worker.process)
+        worker.process.close()
         self.running.remove(worker)
 
     def _log(self, worker: _Running) -> str:
         """What was printed since the cell under way began; of much the end."""
-        with worker.log.open("rb") as file:
-            file.seek(max(worker.mark, _size(worker.log) - _LOG_BYTES))
-            return file.read().decode("utf-8", "replace")
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size
-
-
-def _end(process: subprocess.Popen[bytes]) -> int:
-    """The exit code of a process that has ended or is about to; a group that goes on is killed."""
-    try:
-        code = process.wait(timeout=2.0)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)  # what it started may outlive it
-        return code
-    except subprocess.TimeoutExpired:
-        return _kill(process)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> int:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        return process.wait(timeout=10.0)
-    return -int(signal.SIGKILL)
+        return worker.process.log(_LOG_BYTES, since=worker.mark)

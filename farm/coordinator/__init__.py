@@ -1,4 +1,4 @@
-"""The edge around the scheduler: calls become events, actions become calls, and every event is journaled."""
+"""The edge around the scheduler: it turns calls into events and actions into calls, and journals every event."""
 
 from farm.coordinator.request import RunRequest
 from farm.coordinator.run import execute

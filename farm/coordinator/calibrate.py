@@ -1,4 +1,4 @@
-"""The edge around `farm calibrate`: every device of a cluster measured once, at the same time."""
+"""The edge around `farm calibrate`: measure every device of a cluster once, in parallel."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farm import backends
-from farm.actor.supervise import Environment
 from farm.cell import Timing
-from farm.coordinator.clusters import Cluster, Slot
+from farm.cluster.base import Cluster, DeviceHandle
 from farm.deadline import Deadline
 from farm.matrix.model import DEFAULT_DEADLINES
+from farm.node.environment import Environment
 
 TICK_SECONDS = 0.2
-#: Samples of one copy: fewer than a cell's, since a calibration takes hundreds of copies, and their envelope is used.
+#: Samples of one copy: fewer than for a cell, because a calibration uses the envelope of hundreds of copies.
 POLICY: dict[str, Any] = {"min_samples": 10, "max_samples": 40, "target_rel_width": 0.005, "max_seconds": 0.04}
 
 
 @dataclass
-class Calibrated:
-    """What became of one device: `found` (see `farm.calibration.procedure`), or the reason why there is nothing."""
+class DeviceCalibration:
+    """The result for one device: `found` (see `farm.calibration.procedure`), or the reason of the failure."""
 
-    slot: Slot
-    up: dict[str, Any] = field(default_factory=dict)  # what the device said of itself: target, name, node, fingerprint
+    slot: DeviceHandle
+    up: dict[str, Any] = field(default_factory=dict)  # what the device reported: target, name, node, fingerprint
     policy: dict[str, Any] = field(default_factory=dict)
     found: dict[str, Any] | None = None
-    telemetry: dict[str, Any] | None = None  # what the device said of itself meanwhile
+    telemetry: dict[str, Any] | None = None  # the device's telemetry during the measurement
     reason: str = ""
     log: str = ""
 
@@ -38,17 +38,17 @@ def policy_of(backend: str) -> dict[str, Any]:
 
 
 def otherwise_of(backend: str) -> dict[str, Any] | None:
-    """By what a device is measured where a capture ends or hangs its process; None where that is not to be feared."""
+    """The policy for a device whose process dies or hangs in a graph capture; None if no capture is used."""
     tried = backends.trial_capture(backend) and policy_of(backend)["method"] == "rotating_graph"
     return Timing(method=backends.fallback_timing(backend), **POLICY).to_dict() if tried else None
 
 
 def calibrate(
-    slots: Sequence[Slot], cluster: Cluster, seconds: float, revision: str, tell: Callable[[str, str], None]
-) -> list[Calibrated]:
-    """Measure every device within about `seconds`; `tell(device, text)` hears what goes on.  Closes the cluster."""
-    out = {slot.device: Calibrated(slot, policy=policy_of(slot.backend)) for slot in slots}
-    limit = 3 * seconds + 120.0  # twice the budget is the procedure's own bound, and kernels must be compiled
+    slots: Sequence[DeviceHandle], cluster: Cluster, seconds: float, revision: str, report: Callable[[str, str], None]
+) -> list[DeviceCalibration]:
+    """Measure every device within about `seconds`; `report(device, text)` gets the progress.  Closes the cluster."""
+    out = {slot.device: DeviceCalibration(slot, policy=policy_of(slot.backend)) for slot in slots}
+    limit = 3 * seconds + 120.0  # the procedure may take twice its budget, and kernels must be compiled
     start = float(DEFAULT_DEADLINES["spawn"]) + 60.0 + limit + 30.0
     waiting = {device: Deadline(start) for device in out}
     try:
@@ -56,7 +56,7 @@ def calibrate(
             cluster.start(slot, _config(slot, revision))
         while waiting:
             for device in [d for d, deadline in waiting.items() if deadline.expired]:
-                out[device].reason = f"it did not answer within {waiting.pop(device).seconds:g} s"
+                out[device].reason = f"the device did not answer within {waiting.pop(device).seconds:g} s"
             for said in cluster.events(TICK_SECONDS):
                 device, kind = said["device"], said["event"]
                 if device not in waiting:
@@ -64,15 +64,15 @@ def calibrate(
                 mine = out[device]
                 if kind == "device_up":
                     mine.up = said
-                    tell(device, f"{said['name']}, ready")
+                    report(device, f"{said['name']}, ready")
                     order = {"policy": mine.policy, "seconds": seconds, "deadline": limit}
                     order["otherwise"] = otherwise_of(mine.slot.backend)
                     cluster.grant(device, {"id": 0, "attempts": [], "calibrate": order})
                 elif kind == "device_waits":
                     waiting[device] = Deadline(waiting[device].remaining + float(said["up_to_s"]))
-                    tell(device, said["reason"])
+                    report(device, said["reason"])
                 elif kind == "calibrating":
-                    tell(device, said["step"])
+                    report(device, said["step"])
                 elif kind in ("calibrated", "device_down"):
                     mine.found, mine.telemetry = said.get("found"), said.get("telemetry")
                     mine.policy = said.get("policy") or mine.policy
@@ -83,11 +83,10 @@ def calibrate(
     return list(out.values())
 
 
-def _config(slot: Slot, revision: str) -> dict[str, Any]:
+def _config(slot: DeviceHandle, revision: str) -> dict[str, Any]:
     return {
         "device": slot.device,
         "backend": slot.backend,
-        "options": {},
         "environment": Environment.default().plain(),
         "revision": revision,
         "deadlines": dict(DEFAULT_DEADLINES),

@@ -1,4 +1,4 @@
-"""What a run is asked to do, who is told how it goes, and how it ended."""
+"""The request of a run, the receiver of its progress, and its outcome."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from farm.actor.environment import Environment
-from farm.coordinator.clusters import Slot
+from farm.cluster.base import DeviceHandle
 from farm.matrix import Plan
-from farm.store.before import Before
+from farm.node.environment import Environment
+from farm.store.recovery import Recovery
 from farm.timing.roof import Calibration
 
 
-class Progress(Protocol):
-    """Who is told how it goes."""
+class RunProgress(Protocol):
+    """Receives the progress of a run."""
 
     def device(self, text: str) -> None: ...
 
@@ -28,22 +28,22 @@ class RunRequest:
     """Everything a run needs besides its cluster and its directory."""
 
     plan: Plan
-    slots: list[Slot]
+    slots: list[DeviceHandle]
     command: str
     argv: list[str]
     revision: dict[str, Any]
     providers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # "NAME" or "OP:NAME" -> file, path
     environment: Environment = field(default_factory=Environment.default)
-    options: Mapping[str, Any] = field(default_factory=dict)  # for the backends
+    shipped: Mapping[str, Any] | None = None  # the files of the named providers, which are sent to the devices
     strict_peers: bool = False
     calibrations: Sequence[Calibration] = ()  # of the store, for share_of_roof
-    finished: Before | None = None  # what is known from before: the run was interrupted, and goes on
-    part: Mapping[str, Any] = field(default_factory=dict)  # of which plan this run is a part (farm.sites)
-    wait_for_devices_s: float = 0.0  # so long a backend or a target without devices waits for one before it is lost
+    finished: Recovery | None = None  # the earlier results of an interrupted run that is resumed
+    part: Mapping[str, Any] = field(default_factory=dict)  # the plan that this run is a part of (farm.sites)
+    wait_for_devices_s: float = 0.0  # how long the cells of a backend or target wait for a device
 
 
 @dataclass
-class Outcome:
+class RunOutcome:
     """How a run ended."""
 
     rows: list[dict[str, Any]]

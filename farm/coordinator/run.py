@@ -4,37 +4,53 @@ from __future__ import annotations
 
 import signal
 import time
+import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import Any
 
-from farm import backends, results
+from farm import backends
 from farm.accuracy import evaluate
-from farm.actor import captures, trials
-from farm.calls import call_for
+from farm.actor.capture import fallback, trial
 from farm.cell import Cell, Status, Target
-from farm.coordinator.clusters import Cluster
-from farm.coordinator.fleet import Fleet
-from farm.coordinator.reports import Reports
-from farm.coordinator.request import Outcome, Progress, RunRequest
-from farm.coordinator.roofs import Roofs
-from farm.errors import FarmError, InfraError
+from farm.cluster.base import Cluster
+from farm.contracts.call import call_for
+from farm.contracts.discovery import contract
+from farm.coordinator.calibration_lookup import CalibrationLookup
+from farm.coordinator.devices import RunDevices
+from farm.coordinator.journal import line
+from farm.coordinator.request import RunOutcome, RunProgress, RunRequest
+from farm.coordinator.results_assembler import ResultsAssembler
+from farm.device_pattern import pattern_of
+from farm.errors import FarmError, InfraError, Message, describe
 from farm.matrix import estimate_seconds, quiet_of, tolerances_for
-from farm.ops import contract
+from farm.matrix.sim_script import script_for
 from farm.scheduler import Scheduler
-from farm.scheduler.events import Action, Conclude, Event, Finish, Grant, Interrupted, Replace, Retire, Start, Tick
-from farm.simulation import script_for
-from farm.store import RunWriter
-from farm.store.before import Before
-from farm.targets import pattern_of
+from farm.scheduler.events import (
+    Action,
+    Attempt,
+    Conclude,
+    Event,
+    Finish,
+    Grant,
+    Interrupted,
+    Replace,
+    Retire,
+    Start,
+    Tick,
+)
+from farm.store import RunWriter, results
+from farm.store.recovery import Recovery
 
 TICK_SECONDS = 0.2
-MAX_COMING = 3  # references that are made ahead of a lease, since each may take a gigabyte
+MAX_CONTAINED = 3  # events of a device that raised, until the device itself is taken for faulty
+MAX_COMING = 3  # references made in advance of a lease; each may take a gigabyte
 
 
 def settled(cells: Sequence[Cell]) -> dict[int, tuple[Status, str]]:
-    """Cells with a status before anything starts: excluded by a rule, or refused by the contract."""
+    """Cells with a status before anything starts: excluded by a rule, or unsupported by the contract."""
     out: dict[int, tuple[Status, str]] = {}
     for cell in cells:
         if cell.skip_reason:
@@ -47,13 +63,13 @@ def settled(cells: Sequence[Cell]) -> dict[int, tuple[Status, str]]:
 
 
 def longest_seconds(cell: Cell, deadlines: Mapping[str, float]) -> float:
-    """What a lease allows a cell: every phase's deadline, and a trial of its capture where the backend wants one."""
-    tried = cell.timing.method == captures.CAPTURING and backends.trial_capture(cell.backend)
-    return sum(deadlines.values()) + (trials.seconds(deadlines) if tried else 0.0)
+    """The time that a lease allows a cell: every phase's deadline, and a trial capture if the backend uses one."""
+    tried = cell.timing.method == fallback.CAPTURING and backends.trial_capture(cell.backend)
+    return sum(deadlines.values()) + (trial.seconds(deadlines) if tried else 0.0)
 
 
-def execute(request: RunRequest, cluster: Cluster, writer: RunWriter, progress: Progress) -> Outcome:
-    """Run the plan to its end, or to the first interrupt; the journal has every event the moment it is known."""
+def execute(request: RunRequest, cluster: Cluster, writer: RunWriter, progress: RunProgress) -> RunOutcome:
+    """Run the plan to its end, or to the first interrupt; every event is journaled as soon as it is known."""
     try:
         coordinator = _Coordinator(request, cluster, writer, progress)
     except BaseException:
@@ -64,35 +80,38 @@ def execute(request: RunRequest, cluster: Cluster, writer: RunWriter, progress: 
     except FarmError:
         raise
     except Exception as error:
-        first = (str(error).strip().splitlines() or [""])[0]
         raise InfraError(
-            f"{writer.dir}: the coordinator failed ({type(error).__name__}: {first}); "
-            "what finished is in the journal, farm --debug run shows where"
+            f"{writer.dir}: the coordinator failed ({describe(error)}); "
+            f"finished results are in the journal; run farm resume {writer.id}, or see farm --debug run",
+            id="coordinator-failed",
         ) from error
     finally:
-        with suppress(OSError):  # what failed may be the disk that the journal is on
+        with suppress(OSError):  # the failure may be that of the journal's disk
             writer.close()
 
 
 class _Coordinator:
-    """The loop.  Events of devices come by the fleet, those of cells by the reports; actions go out from here."""
+    """The loop.  `fleet` makes the events of devices, `reports` those of cells; this class performs the actions."""
 
-    def __init__(self, request: RunRequest, cluster: Cluster, writer: RunWriter, progress: Progress):
+    def __init__(self, request: RunRequest, cluster: Cluster, writer: RunWriter, progress: RunProgress):
         self.request, self.cluster, self.writer, self.progress = request, cluster, writer, progress
         self.cells = list(request.plan.cells)
-        self.before = request.finished or Before()
-        self.announced: set[str] = set()  # keys of references that a judge was asked to make ahead
-        self.roofs = Roofs(request.calibrations, self.cells, backends.fallback_timing)
-        self.fleet = Fleet(request, cluster, writer, progress, self.roofs)
-        self.reports = Reports(self.cells, writer, self.roofs, self.fleet.neighbours, self.before)
+        self.before = request.finished or Recovery()
+        self.announced: set[str] = set()  # keys of references that a judge makes in advance
+        self.roofs = CalibrationLookup(request.calibrations, self.cells, backends.fallback_timing)
+        self.fleet = RunDevices(request, cluster, writer, progress, self.roofs)
+        self.reports = ResultsAssembler(self.cells, writer, self.roofs, self.fleet.neighbours, self.before)
         self.finished = self.interrupted = False
-        self.concluded: list[dict[str, Any]] = []  # rows that are told once the journal has them
+        self.later: list[Event] = []  # what the loop's own failures mean to the scheduler
+        self.contained: Counter[str] = Counter()  # device -> events of it that raised
+        self.concluded: list[dict[str, Any]] = []  # rows to report once the journal has them
         self.created = datetime.now(timezone.utc)
         self.deadlines = {m.name: dict(m.deadlines) for m in request.plan.matrices}
         self.hear: Mapping[str, Callable[[dict[str, Any]], Event | None]] = {
             "device_up": self.fleet.up,
             "device_waits": self.fleet.waits,
             "device_down": self.fleet.down,
+            "node_differs": self.fleet.differs,
             "started": self.reports.started,
             "measured": self.reports.measured,
             "judged": self.reports.judged,
@@ -101,11 +120,13 @@ class _Coordinator:
         }
         self.scheduler = Scheduler(
             [c.backend for c in self.cells],
-            [estimate_seconds(c) for c in self.cells],
+            [estimate_seconds(c, contract(c.op)) for c in self.cells],
             [longest_seconds(c, self.deadlines[c.matrix]) for c in self.cells],
             {s.device: s.backend for s in request.slots},
             {**settled(self.cells), **{i: (Status(r["status"]), "") for i, r in self.before.rows.items()}},
-            [(c.op, *c.dims.values(), *c.dtypes.values(), c.family, c.seed) for c in self.cells],  # those of one input
+            [
+                (c.op, *c.dims.values(), *c.dtypes.values(), c.family, c.seed) for c in self.cells
+            ],  # cells with equal inputs
             targets=[pattern_of(c.target) for c in self.cells],
             quiet=[quiet_of(request.plan.matrix(c), c) for c in self.cells],
             hosts=self.fleet.hosts(),
@@ -113,7 +134,7 @@ class _Coordinator:
         )
         self.scheduler.tried(self.before.attempts)
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         begun = time.monotonic()
         with _interrupts(self._interrupt):
             try:
@@ -129,7 +150,7 @@ class _Coordinator:
         return self._conclude_run(time.monotonic() - begun)
 
     def _open_journal(self) -> None:
-        """The plan; or, where the journal has it, that the run goes on."""
+        """Write the plan; or, if the journal has it, that the run is resumed."""
         if self.request.finished is None:
             self.writer.plan(self._head(), self.cells)
             return
@@ -138,8 +159,10 @@ class _Coordinator:
 
     def _resumption(self) -> dict[str, Any]:
         return {
-            "time": round(self.created.timestamp(), 3), "argv": self.request.argv, "revision": self.request.revision
-        }  # fmt: skip
+            "time": round(self.created.timestamp(), 3),
+            "argv": self.request.argv,
+            "revision": self.request.revision,
+        }
 
     def _interrupt(self) -> None:
         self.interrupted = True
@@ -152,24 +175,57 @@ class _Coordinator:
         heard = self.cluster.events(TICK_SECONDS)
         with self._journaled():
             for said in heard:
-                event = self.hear[said["event"]](said)
-                if event:
-                    self._step(event)
+                self._hear(said)
                 if self.finished:
                     return
-            now = time.monotonic()
-            for event in [*self.fleet.refresh(now), *self.fleet.overdue(now), Tick(now)]:
+            now, later = time.monotonic(), self.later
+            self.later = []
+            for event in [*later, *self.fleet.refresh(now), *self.fleet.overdue(now), Tick(now)]:
                 self._step(event)
         self.progress.eta({b: self.scheduler.remaining_seconds(b) for b in self.fleet.backends()})
 
     @contextmanager
     def _journaled(self) -> Iterator[None]:
-        """Lines of the journal go to the disk together, and cells that end are told after that."""
+        """Write the lines of the journal together, and report concluded cells after that."""
         with self.writer.together():
             yield
-        told, self.concluded = self.concluded, []
-        for row in told:
+        rows, self.concluded = self.concluded, []
+        for row in rows:
             self.progress.cell(row)
+
+    def _hear(self, said: dict[str, Any]) -> None:
+        """One event of a device.  An exception is a fault of the farm's here or there, and costs the event's cell."""
+        device, cell = said.get("device"), said.get("cell")
+        held = self.scheduler.attempt_at(device, cell) if isinstance(device, str) and isinstance(cell, int) else None
+        if cell is not None and (held is None or said.get("attempt") != held.number):
+            return  # of an attempt that is over, or of another device's
+        try:
+            event = self.hear[said["event"]](said)
+            if event:
+                self._step(event)
+        except (FarmError, OSError):  # the store's, or the cluster's
+            raise
+        except Exception as error:
+            self._contain(str(device), held, f"{said.get('event')!r:.80}", error)
+
+    def _contain(self, device: str, held: Attempt | None, event: str, error: Exception) -> None:
+        """Conclude the cell of an event that raised, and journal why; without a cell, and at every third event of one
+        device, it is the device's fault."""
+        why, trace = self._failed(device, f"event {event} of {device}", error)
+        now = time.monotonic()
+        self.contained[device] += 1
+        if held is not None and self.scheduler.attempt_at(device, held.cell) == held:
+            self._step(self.reports.failed(now, device, held, why, trace))
+        if device in self.fleet.slots and (held is None or self.contained[device] % MAX_CONTAINED == 0):
+            self._step(self.fleet.down({"device": device, "at": now, "reason": why, "final": False}))
+
+    def _failed(self, device: str, what: str, error: Exception) -> tuple[Message, str]:
+        """Journal an exception of the loop: (its sentence, its trace)."""
+        trace = "".join(traceback.format_exception(error))
+        why = Message(f"the farm failed on {what} ({describe(error)}); please report it", id="event-failed")
+        said = {"device": device, "reason": why, "trace": trace}
+        self.writer.append(line("event_failed", said, "device", "reason", "trace"))
+        return why, trace
 
     # actions out
 
@@ -178,53 +234,80 @@ class _Coordinator:
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
-            if isinstance(action, Grant):
-                self._grant(action)
-            elif isinstance(action, Conclude):
-                row = self.reports.conclude(action)
-                if row:
-                    self.concluded.append(row)
-            else:  # what follows may wait for a cluster
-                self.writer.commit()
-            if isinstance(action, Start):
-                self.fleet.start(action.device)
-            elif isinstance(action, Replace):
-                self.fleet.replace(action.device, action.reason)
-            elif isinstance(action, Retire):
-                self.fleet.retire(action.device, action.reason, drained=action.drained)
-            elif isinstance(action, Finish):
-                self.finished = True
+            try:
+                self._perform(action)
+            except (FarmError, OSError):
+                raise
+            except Exception as error:
+                self._undo(action, error)
+
+    def _perform(self, action: Action) -> None:
+        if isinstance(action, Grant):
+            self._grant(action)
+        elif isinstance(action, Conclude):
+            row = self.reports.conclude(action)
+            if row:
+                self.concluded.append(row)
+        else:  # the next action may wait for the cluster
+            self.writer.commit()
+        if isinstance(action, Start):
+            self.fleet.start(action.device)
+        elif isinstance(action, Replace):
+            self.fleet.replace(action.device, action.reason)
+        elif isinstance(action, Retire):
+            self.fleet.retire(action.device, action.reason, drained=action.drained)
+        elif isinstance(action, Finish):
+            self.finished = True
+
+    def _undo(self, action: Action, error: Exception) -> None:
+        """An action that failed is its device's fault; the scheduler hears of it once it is done with this event."""
+        if isinstance(action, (Conclude, Finish)):
+            raise error
+        device = action.lease.device if isinstance(action, Grant) else action.device
+        why, _ = self._failed(device, f"{type(action).__name__.lower()} of {device}", error)
+        if not isinstance(action, Retire):
+            down = {"device": device, "at": time.monotonic(), "reason": why, "final": False}
+            self.later.append(self.fleet.down(down))
 
     def _grant(self, action: Grant) -> None:
         lease = action.lease
         attempts = []
-        for a in lease.attempts:
-            cell = self.cells[a.cell]
-            matrix = self.request.plan.matrix(cell)
-            deadlines = self.deadlines[cell.matrix]
-            call = {**call_for(cell, contract(cell.op), self._provider(cell)), "deadlines": deadlines}
-            if matrix.sim or cell.backend == "sim":  # of any backend: a node may simulate it
-                call["sim"] = script_for(matrix.sim, cell)
-            attempts.append(
-                {
-                    "cell": cell.to_dict(),
-                    "number": a.number,
-                    "round": a.round,
-                    "last": a.last,
-                    "call": call,
-                    "tolerances": tolerances_for(matrix, cell),
-                    "deadlines": deadlines,
-                }
-            )
+        for attempt in lease.attempts:
+            try:
+                attempts.append(self._order(attempt))
+            except Exception as error:
+                why, trace = self._failed(lease.device, f"the order of {self.cells[attempt.cell].cell_id}", error)
+                self.later.append(self.reports.failed(time.monotonic(), lease.device, attempt, why, trace))
         self.fleet.neighbours.busy(lease.device, time.monotonic())
         self.cluster.grant(lease.device, {"id": lease.id, "attempts": attempts, "coming": self._coming(action.coming)})
 
+    def _order(self, attempt: Attempt) -> dict[str, Any]:
+        """What an actor is told of one attempt."""
+        cell = self.cells[attempt.cell]
+        matrix = self.request.plan.matrix(cell)
+        deadlines = self.deadlines[cell.matrix]
+        call = {**call_for(cell, contract(cell.op), self._provider(cell)), "deadlines": deadlines}
+        if matrix.sim or cell.backend == "sim":  # any backend, because a node may simulate it
+            call["sim"] = script_for(matrix.sim, cell)
+        return {
+            "cell": cell.to_dict(),
+            "number": attempt.number,
+            "round": attempt.round,
+            "last": attempt.last,
+            "call": call,
+            "tolerances": tolerances_for(matrix.tolerances, cell),
+            "deadlines": deadlines,
+        }
+
     def _coming(self, waiting: tuple[int, ...]) -> list[dict[str, Any]]:
-        """One cell for each of the next references that nobody was told of yet."""
+        """One cell for each of the next references that was not announced yet."""
         out: list[dict[str, Any]] = []
         for index in waiting:
             cell = self.cells[index]
-            key = evaluate.reference_key(cell, contract(cell.op))
+            try:
+                key = evaluate.reference_key(cell, contract(cell.op))
+            except Exception:  # the contract's fault: the judge reports it for the cell
+                continue
             if key not in self.announced and len(out) < MAX_COMING:
                 self.announced.add(key)
                 out.append(cell.to_dict())
@@ -252,25 +335,27 @@ class _Coordinator:
             **({"plan": dict(r.part)} if r.part else {}),
             "revision": r.revision,
             "providers": {k: dict(v) for k, v in r.providers.items()},
-            "environments": {r.environment.name: {}},  # what each device had of that name: in the end, see `_foot`
+            "environments": {r.environment.name: {}},  # what each device used is added by `_foot`
         }
 
-    def _conclude_run(self, seconds: float) -> Outcome:
+    def _conclude_run(self, seconds: float) -> RunOutcome:
         stopped = self.interrupted and self.scheduler.open_cells > 0
         missing = [c.cell_id for c in self.cells if c.index not in self.reports.rows]
         if missing and not self.interrupted:
             raise InfraError(
-                f"the run ended without a result for {len(missing)} cells ({missing[0]}, ...): report this"
+                f"the run ended without a result for {len(missing)} of {len(self.cells)} cells (first: {missing[0]}); "
+                "this is a bug in the farm, please report it",
+                id="coordinator-cells-missing",
             )
         rows = [self.reports.rows.get(c.index) or results.planned_row(c) for c in self.cells]
         verdict, code = results.verdict(rows, strict_peers=self.request.strict_peers)
         if stopped:
             self.writer.append({"event": "interrupted", "time": round(time.time(), 3)})
             self.writer.sync()
-            return Outcome(rows, verdict, code, True)
+            return RunOutcome(rows, verdict, code, True)
         self.writer.append({"event": "finished", "time": round(time.time(), 3)})
         self.writer.finish(rows, self.reports.samples, {**self._head(), **self._foot(rows, seconds, verdict, code)})
-        return Outcome(rows, verdict, code, False)
+        return RunOutcome(rows, verdict, code, False)
 
     def _foot(self, rows: list[dict[str, Any]], seconds: float, verdict: str, code: int) -> dict[str, Any]:
         used: dict[str, Any] = {}
@@ -304,7 +389,7 @@ class _Coordinator:
         }
 
     def _calibration(self, device: str) -> Mapping[str, Any] | None:
-        """What served the device: in this session, else in the last one that had it."""
+        """The calibration that the device used: in this session, else in the last one that had it."""
         if device not in self.fleet.devices:
             return self.before.choices.get(device)
         choice = self.roofs.chosen(device)
@@ -312,9 +397,9 @@ class _Coordinator:
 
 
 def _environments(devices: Mapping[str, Mapping[str, Any]], asked: str) -> dict[str, dict[str, list[str]]]:
-    """Environment -> the command that started children in it -> devices: a name means another Python on each node."""
+    """Environment -> the command that started children in it -> devices: each node defines its own environments."""
     out: dict[str, dict[str, list[str]]] = {asked: {}}
-    for name, said in sorted(devices.items()):  # not in the order in which they happened to come up
+    for name, said in sorted(devices.items()):  # independent of the order in which they came up
         words = " ".join(said.get("command") or [])
         if words:
             out.setdefault(said.get("environment") or asked, {}).setdefault(words, []).append(name)
@@ -323,8 +408,8 @@ def _environments(devices: Mapping[str, Mapping[str, Any]], asked: str) -> dict[
 
 @contextmanager
 def _interrupts(on_interrupt: Callable[[], None]) -> Any:
-    """Ctrl-C, SIGTERM and a closed terminal end the run in order; a second one at once.  Ray sets handlers of its own,
-    so these come after it."""
+    """The first Ctrl-C, SIGTERM or closed terminal ends the run in order, a second one immediately.  These handlers are
+    set after Ray's own."""
     count = 0
 
     def handle(number: int, frame: Any) -> None:
@@ -337,10 +422,10 @@ def _interrupts(on_interrupt: Callable[[], None]) -> Any:
     previous = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup is respected
                 previous[number] = signal.signal(number, handle)
     except ValueError:
-        pass  # not the main thread: somebody else's signals
+        pass  # not the main thread, which alone may set handlers
     try:
         yield
     finally:

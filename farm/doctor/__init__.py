@@ -1,7 +1,7 @@
-"""What a host has and lacks: `gather` looks, within deadlines; `examine` judges what was seen, and is pure.
+"""Checks a host: `gather` collects facts within deadlines; `examine` turns them into findings, and is pure.
 
-The names are imported when they are asked for: `farm.doctor.attempts` runs in every environment's Python, and there
-nothing but the standard library need exist.
+Names are imported on first use: `farm.doctor.probes` runs in every environment's Python, where only the standard
+library may exist.
 """
 
 from __future__ import annotations
@@ -10,24 +10,67 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from farm.doctor.facts import Asked, BackendFacts, Environment, Facts, Head, Node, Space, System, Token, Trial
+    from farm.doctor.collect import for_join, gather
+    from farm.doctor.facts import (
+        Asked,
+        BackendFacts,
+        EnvironmentFacts,
+        Facts,
+        HeadFacts,
+        NodeFacts,
+        ProbeResult,
+        SpaceFacts,
+        SystemFacts,
+        TokenFacts,
+    )
     from farm.doctor.finding import Finding, Level, exit_code
-    from farm.doctor.host import Host
-    from farm.doctor.judgement import examine
-    from farm.doctor.look import for_join, gather
+    from farm.doctor.host import HostReader
+    from farm.doctor.rules import examine
 
 _WHERE = {
-    "examine": "judgement", "Finding": "finding", "Level": "finding", "exit_code": "finding", "gather": "look",
-    "for_join": "look", "Host": "host",
+    "examine": "rules",
+    "Finding": "finding",
+    "Level": "finding",
+    "exit_code": "finding",
+    "gather": "collect",
+    "for_join": "collect",
+    "HostReader": "host",
     **dict.fromkeys(
-        ("Asked", "BackendFacts", "Environment", "Facts", "Head", "Node", "Space", "System", "Token", "Trial"), "facts"
+        (
+            "Asked",
+            "BackendFacts",
+            "EnvironmentFacts",
+            "Facts",
+            "HeadFacts",
+            "NodeFacts",
+            "SpaceFacts",
+            "SystemFacts",
+            "TokenFacts",
+            "ProbeResult",
+        ),
+        "facts",
     ),
-}  # fmt: skip
+}
 
 __all__ = [
-    "Asked", "BackendFacts", "Environment", "Facts", "Finding", "Head", "Host", "Level", "Node", "Space", "System",
-    "Token", "Trial", "examine", "exit_code", "for_join", "gather",
-]  # fmt: skip
+    "Asked",
+    "BackendFacts",
+    "EnvironmentFacts",
+    "Facts",
+    "Finding",
+    "HeadFacts",
+    "HostReader",
+    "Level",
+    "NodeFacts",
+    "ProbeResult",
+    "SpaceFacts",
+    "SystemFacts",
+    "TokenFacts",
+    "examine",
+    "exit_code",
+    "for_join",
+    "gather",
+]
 
 
 def __getattr__(name: str) -> Any:

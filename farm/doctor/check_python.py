@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from farm.doctor.facts import Environment, Facts, Trial
+from farm.doctor.facts import EnvironmentFacts, Facts, ProbeResult
 from farm.doctor.finding import Finding, Findings, Level, fail, note, ok, warn
 
 CPU_EXTRA = "pip install torch triton"
 OLDEST = (3, 10)
-#: Distributions that install the package `triton`, each over the other.
+#: Distributions that install the package `triton`, each overwriting the others.
 TRITONS = ("triton", "triton-ascend", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu")
-_ENDED_BADLY = ("died", "hung")
 
 
 def python(f: Facts) -> Findings:
@@ -31,28 +30,28 @@ def environments(f: Facts) -> Findings:
         yield from _environment(f, e)
 
 
-def titled(e: Environment, section: str) -> str:
+def titled(e: EnvironmentFacts, section: str) -> str:
     """`torch`, or `torch (nightly)` of an environment that is not the default."""
     return section if e.name == "default" else f"{section} ({e.name})"
 
 
-def _environment(f: Facts, e: Environment) -> Findings:
+def _environment(f: Facts, e: EnvironmentFacts) -> Findings:
     section, first = titled(e, "environment"), e.trial("python")
     if e.missing_program:
-        cure = "install it, put it on the PATH of the node's Ray, or correct the node's configuration"
+        cure = "install this program, put it on the PATH of the node's Ray, or correct the node's configuration"
         yield fail("environment-program", section, f"{e.failure}: no child can start", cure)
         return
     if e.failure:
         yield fail("environment-python", section, f"{e.failure}", "correct the node's configuration")
         return
     if not first.ok:
-        what = f"{e.command} does not answer ({first}): no child can start"
-        cure = "run that command by hand, with -c 'print(1)'; correct the node's configuration"
+        what = f"{e.command} does not run ({first}): no child can start"
+        cure = "run that command by hand with -c 'print(1)', or correct the node's configuration"
         yield fail("environment-silent", section, what, cure)
         return
     if _numbers(first.text) < OLDEST:
-        what = f"its Python is {first.text}; children need 3.10 or newer"
-        yield fail("environment-python-old", section, what, "give the environment a newer Python")
+        what = f"this environment has Python {first.text}, but children need 3.10 or newer"
+        yield fail("environment-python-old", section, what, "use a newer Python for this environment")
         return
     if not e.own:
         yield ok(section, f"Python {first.text} ({first.data.get('executable', e.command)})")
@@ -63,32 +62,32 @@ def _environment(f: Facts, e: Environment) -> Findings:
     yield from _torch(f, e)
     yield from _triton(f, e)
     yield from _kernels(f, e)
-    if e.trial("torch").ok:  # else each would say the same
+    if e.trial("torch").ok:  # otherwise every provider would fail for the same reason
         yield from _providers(f, e)
 
 
-def _torch(f: Facts, e: Environment) -> Findings:
+def _torch(f: Facts, e: EnvironmentFacts) -> Findings:
     torch, section = e.trial("torch"), titled(e, "torch")
     if torch.ok:
         yield ok(section, f"torch {torch.text}, built for {torch.data.get('built_for', 'nothing')}")
         return
     if e.trial("torch alone").ok:
-        return  # the vendor's part breaks it; that is told there
+        return  # the vendor's plug-in breaks it, which is reported there
     code = "torch-missing" if torch.ended == "missing" and "torch'" in torch.text else "torch-broken"
     cure = f"{CPU_EXTRA}, or the vendor's torch where there is an accelerator"
     if not e.own:
         cure = f"install the vendor's torch for {e.command}, or correct the node's configuration"
-    level = Level.WARN if f.node.simulates else Level.FAIL  # a fake needs none
+    level = Level.WARN if f.node.simulates else Level.FAIL  # a simulated device needs no torch
     yield Finding(code, section, level, f"torch cannot be imported ({torch}): no cell can run", cure)
 
 
-def _triton(f: Facts, e: Environment) -> Findings:
+def _triton(f: Facts, e: EnvironmentFacts) -> Findings:
     triton, section = e.trial("triton"), titled(e, "triton")
     installed = e.trial("python").data.get("distributions", {})
     several = [f"{name} {installed[name]}" for name in TRITONS if name in installed]
     if len(several) > 1:
-        what = f"{' and '.join(several)} are installed together: each writes the folder triton over the other's"
-        cure = "pip uninstall all of them, then install the one that belongs to the vendor's torch again"
+        what = f"{' and '.join(several)} are both installed: each overwrites the other's folder triton"
+        cure = "pip uninstall all of them, then install the one that matches the vendor's torch"
         level = Level.FAIL if "triton-ascend" in installed else Level.WARN
         yield Finding("triton-two", section, level, what, cure)
     if triton.ok:
@@ -96,43 +95,53 @@ def _triton(f: Facts, e: Environment) -> Findings:
     else:
         code = "triton-missing" if triton.ended == "missing" else "triton-broken"
         what = f"triton cannot be imported ({triton}): cells of provider farm end as unsupported"
-        yield warn(code, section, what, f"{CPU_EXTRA}, or the triton that belongs to the vendor's torch")
+        yield warn(code, section, what, f"{CPU_EXTRA}, or the triton that matches the vendor's torch")
 
 
-def _kernels(f: Facts, e: Environment) -> Findings:
+def _kernels(f: Facts, e: EnvironmentFacts) -> Findings:
     trial, section = e.trial("kernels"), titled(e, "kernels")
-    if not trial.ok:
-        what = f"the package kernels cannot be imported in a child ({trial})"
-        yield fail("kernels-broken", section, what, "install this checkout again, or run from its folder")
+    if trial.ended == "missing" and not f.our_kernels:
+        what = "the farm's own kernels are not installed: cells of provider farm end as unsupported"
+        yield note("kernels-missing", section, what, "pip install the folder kernels of the farm's checkout")
+    elif not trial.ok:
+        what = f"a child cannot import the package kernels ({trial})"
+        yield fail("kernels-broken", section, what, "reinstall this checkout, or run from the folder of the checkout")
     elif trial.text != f.our_kernels:
         what = f"a child imports kernels from {trial.text}, not from {f.our_kernels}"
-        yield fail("kernels-foreign", section, what, "take that folder off PYTHONPATH, or pip uninstall kernels")
+        yield fail("kernels-foreign", section, what, "remove that folder from PYTHONPATH, or pip uninstall kernels")
     else:
         yield ok(section, f"children import {trial.text}")
-    if f.foreign_kernels and e.own:
-        what = f"another distribution named kernels is at {f.foreign_kernels}; the farm puts its own before it"
-        yield note("kernels-clash", section, what, "nothing to do; pip uninstall kernels ends the clash")
+    if f.foreign_kernels and e.own and f.our_kernels.endswith("/kernels"):  # installed, ours has another name
+        what = f"another distribution named kernels is at {f.foreign_kernels}; the farm imports its own package instead"
+        yield note("kernels-clash", section, what, "no action is needed; pip uninstall kernels removes the name clash")
 
 
-def _providers(f: Facts, e: Environment) -> Findings:
+def _providers(f: Facts, e: EnvironmentFacts) -> Findings:
     for name, distribution in f.peers.items():
-        trial: Trial = e.trial(f"provider {name}")
+        trial: ProbeResult = e.trial(f"provider {name}")
         section = titled(e, f"provider {name}")
         if trial.ok:
             yield ok(section, "can be loaded" + (f", {trial.text}" if trial.text else ""))
         elif trial.ended == "missing":
             cure = f"pip install {distribution}" if distribution else "install torch and triton"
-            yield note("provider-missing", section, f"not here ({trial}): its cells end as unsupported", cure)
+            yield note(
+                "provider-missing", section, f"not installed ({trial}): cells of this provider end as unsupported", cure
+            )
         else:
-            what = f"cannot be loaded ({trial}): its cells would fail"
-            yield warn("provider-broken", section, what, "leave it out with --select, or repair its installation")
+            what = f"cannot be loaded ({trial}): cells of this provider would fail"
+            yield warn(
+                "provider-broken",
+                section,
+                what,
+                "repair the installation of this provider, or exclude the provider with --select",
+            )
 
 
 def compilers(f: Facts) -> Findings:
     if f.cxx:
         yield ok("compiler", f.cxx)
     else:
-        what = "there is no C++ compiler: cells of torch_compile on the CPU end as unsupported"
+        what = "no C++ compiler is installed: cells of torch_compile on the CPU end as unsupported"
         yield note("compiler-cxx-missing", "compiler", what, "install g++, or name a compiler in CXX")
 
 

@@ -1,4 +1,4 @@
-"""Looks at one backend's devices: its driver's files, its tool, what its host side lists, who is on them."""
+"""Facts about one backend's devices: its driver's files, its tool, the devices it lists, and who uses them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from farm import backends
-from farm.doctor import asking
-from farm.doctor.facts import BackendFacts, Device, Trial
-from farm.doctor.host import Host
+from farm.doctor import runner
+from farm.doctor.facts import BackendFacts, DeviceFacts, ProbeResult
+from farm.doctor.host import HostReader
 from farm.guard import locks
+from farm.process import command
+from farm.process.steps import own_variables
 
 TOOL_SECONDS = 20.0
 LIST_SECONDS = 60.0
@@ -26,8 +27,8 @@ LIST_SECONDS = 60.0
 class Place:
     """Where a vendor's driver, tool and stack are.
 
-    `driver`: files of which any says that the driver is loaded.  `files`: (folder, regular expression) of what a
-    process must be able to open, each needed.
+    `driver`: files; if any of them exists, the driver is loaded.  `files`: (folder, regular expression) of the files
+    that a process must be able to open; all are needed.
     """
 
     tool: str
@@ -35,7 +36,7 @@ class Place:
     driver: tuple[str, ...]
     files: tuple[tuple[str, str], ...]
     stacks: tuple[str, ...] = ()  # folders of the stack
-    versions: tuple[str, ...] = ()  # files in them that tell its version
+    versions: tuple[str, ...] = ()  # files in them that contain its version
 
 
 #: NVIDIA: docs.nvidia.com, container toolkit and driver installation guides.  AMD: rocm.docs.amd.com, "Running ROCm
@@ -43,31 +44,39 @@ class Place:
 #: list of what it mounts.  Read 2026-11-21.
 PLACES: Mapping[str, Place] = {
     "cuda": Place(
-        "nvidia-smi", "0x10de", ("/proc/driver/nvidia/version", "/sys/module/nvidia"),
+        "nvidia-smi",
+        "0x10de",
+        ("/proc/driver/nvidia/version", "/sys/module/nvidia"),
         (("/dev", r"nvidiactl"), ("/dev", r"nvidia\d+"), ("/dev", r"nvidia-uvm")),
     ),
     "rocm": Place(
-        "amd-smi", "0x1002", ("/sys/module/amdgpu",),
-        (("/dev", r"kfd"), ("/dev/dri", r"renderD\d+")), ("/opt/rocm",), (".info/version",),
+        "amd-smi",
+        "0x1002",
+        ("/sys/module/amdgpu",),
+        (("/dev", r"kfd"), ("/dev/dri", r"renderD\d+")),
+        ("/opt/rocm",),
+        (".info/version",),
     ),
     "ascend": Place(
-        "npu-smi", "0x19e5", ("/usr/local/Ascend/driver/version.info", "/sys/module/drv_devmng_host"),
+        "npu-smi",
+        "0x19e5",
+        ("/usr/local/Ascend/driver/version.info", "/sys/module/drv_devmng_host"),
         (("/dev", r"davinci_manager"), ("/dev", r"davinci\d+"), ("/dev", r"devmm_svm"), ("/dev", r"hisi_hdc")),
         ("/usr/local/Ascend/ascend-toolkit/latest", "/usr/local/Ascend/cann", "/usr/local/Ascend/latest"),
         ("version.cfg", "aarch64-linux/ascend_toolkit_install.info", "x86_64-linux/ascend_toolkit_install.info"),
     ),
-}  # fmt: skip
+}
 _VERSION = re.compile(r"\d+\.\d+(?:\.\w+)*")
 
 
-def backend_facts(name: str, host: Host, *, simulated: bool = False) -> BackendFacts:
-    """What this host has of one backend; a node that simulates its devices is not looked at."""
+def backend_facts(name: str, host: HostReader, *, simulated: bool = False) -> BackendFacts:
+    """What this host has of one backend; simulated devices are not checked."""
     module = backends.get(name)
     not_yet = getattr(module, "NOT_YET", "")
     accelerator = bool(module.ACCELERATOR)
     place = PLACES.get(name)
     if place is None:
-        plain = tuple(Device(d.id, d.name) for d in module.detect()) if not not_yet else ()
+        plain = tuple(DeviceFacts(d.id, d.name) for d in module.detect()) if not not_yet else ()
         return BackendFacts(name, accelerator, not_yet, devices=plain)
     files = {pattern: host.all(folder, pattern) for folder, pattern in place.files}
     found = [f for names in files.values() for f in names]
@@ -75,7 +84,7 @@ def backend_facts(name: str, host: Host, *, simulated: bool = False) -> BackendF
     driver = next((d for d in place.driver if host.exists(d)), "")
     tool = shutil.which(place.tool) or ""
     pci = host.pci(place.pci)
-    devices: tuple[Device, ...] = ()
+    devices: tuple[DeviceFacts, ...] = ()
     failure, complaints = "", tuple[str, ...]()
     if not not_yet and not simulated and (tool or found or driver or pci):
         devices, failure, complaints = _listed(name)
@@ -107,10 +116,10 @@ def _plain(pattern: str) -> str:
     return pattern.replace(r"\d+", "*")
 
 
-def _listed(name: str) -> tuple[tuple[Device, ...], str, tuple[str, ...]]:
-    """The backend's own list, made in a process of its own; why there is none; and what its library complains of."""
+def _listed(name: str) -> tuple[tuple[DeviceFacts, ...], str, tuple[str, ...]]:
+    """The backend's own list, from a separate process; why there is none; and the problems that its library reports."""
     step = f"devices {name}"
-    trial: Trial = asking.trials([step], step_s=LIST_SECONDS, total_s=LIST_SECONDS, variables=asking.own_variables())[
+    trial: ProbeResult = runner.trials([step], step_s=LIST_SECONDS, total_s=LIST_SECONDS, variables=own_variables())[
         step
     ]
     if not trial.ok:
@@ -120,12 +129,12 @@ def _listed(name: str) -> tuple[tuple[Device, ...], str, tuple[str, ...]]:
         processes = tuple((int(pid), str(who)) for pid, who in d.get("processes") or ())
         holder = _holder(str(d.get("lock") or ""))
         named = (str(d["id"]), str(d["name"]), str(d["uuid"]))
-        out.append(Device(*named, d.get("identity"), processes, holder, str(d.get("unfit") or "")))
+        out.append(DeviceFacts(*named, d.get("identity"), processes, holder, str(d.get("unfit") or "")))
     return tuple(out), "", tuple(map(str, trial.data.get("complaints") or ()))
 
 
 def _holder(lock: str) -> str:
-    """Which farm holds a device's lock, "" for none.  Asked by a shared lock that is given back at once."""
+    """Which farm holds a device's lock, "" for none.  Tested with a shared lock that is released at once."""
     if not lock:
         return ""
     path = locks.folder() / f"{re.sub(r'[^A-Za-z0-9._-]+', '_', lock)[:150]}.lock"
@@ -146,13 +155,13 @@ def _holder(lock: str) -> str:
 
 
 def _who(descriptor: int) -> str:
-    """Who wrote itself into a lock file; anybody may have written that, so it is only told."""
+    """The owner that a lock file names; anybody may have written it, so it is only reported."""
     try:
-        said = json.loads(os.pread(descriptor, 4096, 0))
-        run = f", run {str(said['run'])[:100]!r}" if said.get("run") else ""
-        return f"pid {int(said['pid'])}, user {str(said['user'])[:40]!r}{run}"
+        owner = json.loads(os.pread(descriptor, 4096, 0))
+        run = f", run {str(owner['run'])[:100]!r}" if owner.get("run") else ""
+        return f"pid {int(owner['pid'])}, user {str(owner['user'])[:40]!r}{run}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return "it has not written who"
+        return "holder unknown: its lock file does not name it"
 
 
 def _lock_trouble() -> str:
@@ -167,27 +176,25 @@ def _lock_trouble() -> str:
 
 
 def _failure(tool: str) -> str:
-    """What a vendor's tool says where it lists nothing."""
+    """What a vendor's tool prints if it lists nothing."""
     try:
-        done = subprocess.run(
-            [tool], capture_output=True, text=True, errors="replace", timeout=TOOL_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"it did not answer within {TOOL_SECONDS:g} s"
+        done = command.run([tool], TOOL_SECONDS)
     except OSError as error:
         return error.strerror or str(error)
-    lines = (done.stderr + done.stdout).strip().splitlines()
-    return f"exit code {done.returncode}" + (f": {lines[0].strip()[:200]}" if lines else "")
+    if done.code is None:
+        return f"no answer within {TOOL_SECONDS:g} s"
+    lines = (done.err + done.out).strip().splitlines()
+    return f"exit code {done.code}" + (f": {lines[0].strip()[:200]}" if lines else "")
 
 
 def _mig() -> str:
-    """`Enabled` where nvidia-smi says so of some GPU."""
+    """`Enabled` if nvidia-smi reports it for any GPU."""
     smi: Any = getattr(backends.get("cuda"), "smi", None)
     said = smi("--query-gpu=mig.mode.current", "--format=csv,noheader") if smi else ""
     return "Enabled" if "Enabled" in said else ""
 
 
-def _stack_version(host: Host, folder: str, files: tuple[str, ...]) -> str:
+def _stack_version(host: HostReader, folder: str, files: tuple[str, ...]) -> str:
     for file in files if folder else ():
         found = _VERSION.search(host.read(f"{folder}/{file}"))
         if found:

@@ -1,4 +1,4 @@
-"""What is known of a host, as frozen data.  Pure."""
+"""What is known about a host, as frozen data.  Pure."""
 
 from __future__ import annotations
 
@@ -6,38 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Trial:
-    """How one thing went in a process of its own.  `ended`: ok, missing (ImportError), failed (another exception),
-    died (by exit code or signal), hung (past its deadline), skipped (no time was left, or nobody asked)."""
-
-    ended: str
-    text: str = ""  # what was found, or why not
-    data: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def ok(self) -> bool:
-        return self.ended == "ok"
-
-    @property
-    def tried(self) -> bool:
-        return self != SKIPPED
-
-    def __str__(self) -> str:
-        """Why it is not ok."""
-        words = {"died": "its process ended with ", "hung": "did not answer within ", "skipped": "not looked at: "}
-        return words.get(self.ended, "") + self.text
-
-
-SKIPPED = Trial("skipped", "nobody asked")
+from farm.cluster.ray_token import TokenFacts
+from farm.process.steps import SKIPPED, ProbeResult
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the doctor was asked for.  `backend`: only what matters for that one, and it has to be there; `head`: this
-    host shall join the cluster there (HOST:PORT); `environment`: only that one of the node's; `join`: `farm nodes join`
-    asks, so that what a run alone needs is left out."""
+    """What the doctor was asked to check.  `backend`: only what matters for this backend, which must be present;
+    `head`: whether this host can join the cluster there (HOST:PORT); `environment`: only this environment of the node;
+    `join`: the check is made by `farm nodes join`, and leaves out what only a run needs."""
 
     backend: str = ""
     head: str = ""
@@ -47,7 +24,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class DeviceFile:
-    """A file of a vendor's driver.  `denied`: this user may not read and write it; `group`: whose it is."""
+    """A file of a vendor's driver.  `denied`: this user cannot read and write it; `group`: the group that owns it."""
 
     path: str
     denied: bool = False
@@ -55,58 +32,58 @@ class DeviceFile:
 
 
 @dataclass(frozen=True)
-class Device:
-    """One device as its backend's host side sees it.  `identity`: `farm.backends.Identity` as a mapping, or None."""
+class DeviceFacts:
+    """One device as its backend's host side lists it.  `identity`: `farm.backends.Identity` as a mapping, or None."""
 
     id: str
     name: str
     uuid: str = ""
     identity: Mapping[str, Any] | None = None
-    processes: tuple[tuple[int, str], ...] = ()  # (pid, name) of whom computes on it
+    processes: tuple[tuple[int, str], ...] = ()  # (pid, name) of each process that computes on it
     holder: str = ""  # which farm has locked it
     unfit: str = ""  # why the vendor's tool says that it must not be used
 
 
 @dataclass(frozen=True)
 class BackendFacts:
-    """What was looked for of one backend, and what was there."""
+    """What was looked for of one backend, and what was found."""
 
     name: str
     accelerator: bool = False
     not_yet: str = ""  # why this version does not run it
     tool: str = ""  # the vendor's program that was looked for
     tool_path: str = ""  # "" where there is none
-    tool_failure: str = ""  # what it said instead of an answer
+    tool_failure: str = ""  # what it printed instead of an answer
     pci: int = 0  # devices of the vendor on the bus
     driver: str = ""  # the file that says that the driver is loaded
     files: tuple[DeviceFile, ...] = ()
-    missing_files: tuple[str, ...] = ()  # what of the driver's files is not there, where some are
-    devices: tuple[Device, ...] = ()
-    failure: str = ""  # why the backend could not even look
-    complaints: tuple[str, ...] = ()  # what its library says is wrong, with what to do
+    missing_files: tuple[str, ...] = ()  # files of the driver that are missing, where some exist
+    devices: tuple[DeviceFacts, ...] = ()
+    failure: str = ""  # why the backend could not list its devices
+    complaints: tuple[str, ...] = ()  # problems that its library reports, with their cures
     mig: str = ""  # NVIDIA: "Enabled" where some device is divided
     stack_folder: str = ""  # where the vendor's stack is installed (/opt/rocm, the CANN toolkit)
-    stack: str = ""  # its version, as its own file says
+    stack: str = ""  # its version, from its own file
     lock_trouble: str = ""  # why no device can be locked
 
 
 @dataclass(frozen=True)
-class Environment:
-    """A Python that children run in, and what it can import.  `failure`: why it cannot even be asked."""
+class EnvironmentFacts:
+    """A Python that children run in, and what it can import.  `failure`: why it cannot be started."""
 
     name: str
     own: bool = True  # the supervisor's own Python
     command: str = ""  # for people
     failure: str = ""
     missing_program: str = ""  # of its command
-    trials: Mapping[str, Trial] = field(default_factory=dict)
+    trials: Mapping[str, ProbeResult] = field(default_factory=dict)
 
-    def trial(self, step: str) -> Trial:
+    def trial(self, step: str) -> ProbeResult:
         return self.trials.get(step, SKIPPED)
 
 
 @dataclass(frozen=True)
-class Space:
+class SpaceFacts:
     """A folder to write in, or the nearest one that exists above it; bytes."""
 
     path: str
@@ -116,31 +93,18 @@ class Space:
 
 
 @dataclass(frozen=True)
-class Token:
-    """Ray's shared secret, but for itself.  `source`: the variable or file that gives it, "" where nothing does."""
-
-    mode: str | None = None  # RAY_AUTH_MODE
-    source: str = ""
-    failure: str = ""  # why it cannot be read
-    exposed: bool = False  # its file can be read by others than its owner
-    spaces: bool = False  # begins or ends with white space
-    illegal: bool = False  # holds what no HTTP header may
-    differs: bool = False  # RAY_AUTH_TOKEN and the file of RAY_AUTH_TOKEN_PATH are not the same
-
-
-@dataclass(frozen=True)
-class Head:
-    """What answers where the head should be.  `kind`: see `farm.address.reach`; "" where Ray's port answers."""
+class HeadFacts:
+    """What answers where the head should be.  `kind`: see `farm.cluster.address.reach`; "" where Ray's port answers."""
 
     address: str
     kind: str = ""
     reason: str = ""
-    trial: Trial = SKIPPED
+    trial: ProbeResult = SKIPPED
     loopback: bool = False
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeFacts:
     """The node's own configuration."""
 
     file: str = ""
@@ -153,8 +117,8 @@ class Node:
 
 
 @dataclass(frozen=True)
-class System:
-    """The host itself.  Limits: None for unlimited or unreadable; bytes unless said otherwise."""
+class SystemFacts:
+    """The host itself.  Limits: None for unlimited or unreadable; bytes unless stated otherwise."""
 
     open_files: int | None = None
     processes: int | None = None
@@ -173,42 +137,42 @@ class System:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that `examine` asks for."""
+    """Everything that `examine` needs."""
 
     python: tuple[int, ...]
     executable: str
     farm: str
     packages: Mapping[str, str | None]  # distribution -> version, None where it is not installed
-    trials: Mapping[str, Trial]  # in the supervisor's Python, with its variables: ray, amdsmi, acl
-    environments: tuple[Environment, ...]  # that of a run that names none first
+    trials: Mapping[str, ProbeResult]  # in the supervisor's Python, with its variables: ray, amdsmi, acl
+    environments: tuple[EnvironmentFacts, ...]  # first the one that a run uses by default
     peers: Mapping[str, str]  # provider -> distribution to install, "" where it needs none
     backends: tuple[BackendFacts, ...]
     our_kernels: str
     foreign_kernels: str | None
-    memory: Space | None  # /dev/shm
-    store: Space
-    scratch: Space  # where Ray keeps its sessions
-    cache: Space  # where inputs and references are kept between runs
+    memory: SpaceFacts | None  # /dev/shm
+    store: SpaceFacts
+    scratch: SpaceFacts  # where Ray keeps its sessions
+    cache: SpaceFacts  # where inputs and references are kept between runs
     cxx: str | None
     cc: str | None
-    variables: Mapping[str, str]  # the named environment variables that are set; of secrets only that they are
+    variables: Mapping[str, str]  # the named environment variables that are set; of secrets only that they are set
     ray_address_silent: str | None  # why nothing can be joined at RAY_ADDRESS
-    ray_written: str  # what Ray's address file says
+    ray_written: str  # the address in Ray's address file
     ray_file: str
     ray_silent: str | None  # why nothing can be joined there
-    token: Token
-    head: Head | None
-    node: Node
-    system: System
+    token: TokenFacts
+    head: HeadFacts | None
+    node: NodeFacts
+    system: SystemFacts
     now: float  # unix seconds
     newest_source: float  # of the farm's own files
     asked: Asked = Asked()
 
-    def trial(self, step: str) -> Trial:
+    def trial(self, step: str) -> ProbeResult:
         return self.trials.get(step, SKIPPED)
 
     def needs(self, backend: str) -> bool:
-        """Whether that backend has to be here: it was asked for, or the node's configuration says so."""
+        """Whether that backend must be present: it was requested, or the node's configuration names it."""
         return backend in (self.asked.backend, "" if self.node.simulates else self.node.backend)
 
     def backend(self, name: str) -> BackendFacts | None:

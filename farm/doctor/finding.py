@@ -1,4 +1,4 @@
-"""One line of the report, and what the lines come to.  Pure."""
+"""One line of the report, and the exit code of all lines.  Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Level(str, Enum):
     """What a finding means for `farm run` on this host."""
 
     OK = "ok"
-    NOTE = "note"  # good to know
-    WARN = "warn"  # it runs, with less than one would think
+    NOTE = "note"  # for information
+    WARN = "warn"  # it runs, but with less than you may expect
     FAIL = "fail"  # it does not run
 
 
 @dataclass(frozen=True)
 class Finding:
-    """`code`: stable, one of `farm.doctor.codes.CODES` ("ok" for what is as it should be), so that scripts and other
-    tools can name it; the words may change.  ValueError for a code that nobody has explained there."""
+    """`code`: one of `farm.doctor.codes.CODES` ("ok" where nothing is wrong).  Codes are stable, so that scripts can
+    rely on them; the wording may change.  Raises ValueError for a code that is not explained there."""
 
     code: str
     section: str
@@ -32,7 +32,7 @@ class Finding:
 
     def __post_init__(self) -> None:
         if self.code not in CODES:
-            raise ValueError(f"{self.code!r} is no code of farm.doctor.codes")
+            raise ValueError(f"{self.code!r} is not a code of farm.doctor.codes")
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "level": self.level.value}
@@ -42,7 +42,7 @@ Findings = Iterator[Finding]
 
 
 def ok(section: str, what: str) -> Finding:
-    """What is as it should be."""
+    """A check that found nothing wrong."""
     return Finding("ok", section, Level.OK, what)
 
 
@@ -59,5 +59,5 @@ def fail(code: str, section: str, what: str, cure: str) -> Finding:
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """3 where something would stop `farm run` on this host, else 0."""
+    """3 if a finding would stop `farm run` on this host, else 0."""
     return 3 if any(f.level is Level.FAIL for f in findings) else 0

@@ -1,4 +1,4 @@
-"""The host as the doctor looks at it: files under a root, limits, the kernel's clock.  Nothing here waits long."""
+"""Facts about the host: files under a root, limits, the kernel's clock.  Nothing here waits long."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from farm.doctor.facts import DeviceFile, System
+from farm.doctor.facts import DeviceFile, SystemFacts
+from farm.process import host
 
 DNS_SECONDS = 5.0
 _STA_UNSYNC = 0x40  # <sys/timex.h>
-_UNLIMITED = 1 << 60  # cgroup v1 says unlimited by a number near 2**63
+_UNLIMITED = 1 << 60  # cgroup v1 writes unlimited as a number near 2**63
 
 
 @dataclass(frozen=True)
-class Host:
-    """Where to look.  `root`: what "/" means, so that a test can plant files; `user`, `groups`: as whom."""
+class HostReader:
+    """How to read the host.  `root`: what "/" means, so that a test can plant files; `user`, `groups`: whose access."""
 
     root: Path = Path("/")
     user: int = field(default_factory=os.geteuid)
@@ -44,15 +45,14 @@ class Host:
         return False
 
     def all(self, folder: str, pattern: str) -> list[str]:
-        """Names (absolute) in `folder` that match a regular expression whole, sorted."""
+        """Names (absolute) in `folder` that fully match a regular expression, sorted."""
         with contextlib.suppress(OSError):
             found = [p.name for p in self.path(folder).iterdir() if re.fullmatch(pattern, p.name)]
             return [f"{folder}/{name}" for name in sorted(found)]
         return []
 
     def device_file(self, name: str) -> DeviceFile:
-        """Whether this user may read and write a file, by its owner and mode (it is not opened: that may wake a device
-        up)."""
+        """Whether this user may read and write a file, by its owner and mode (opening it could wake a device)."""
         try:
             found = self.path(name).stat()
         except OSError:
@@ -76,11 +76,11 @@ class Host:
         folders = self.all("/sys/bus/pci/devices", r".+")
         return sum(self.read(f"{f}/vendor") == vendor and self.read(f"{f}/class")[:4] in kinds for f in folders)
 
-    def system(self) -> System:
+    def system(self) -> SystemFacts:
         """Limits, memory, name and clock."""
-        memory = {k: int(v) << 10 for k, v in re.findall(r"^(\w+):\s+(\d+) kB", self.read("/proc/meminfo"), re.M)}
+        memory = host.memory(self.root)
         name, addresses, trouble = _own_addresses()
-        return System(
+        return SystemFacts(
             open_files=_limit(resource.RLIMIT_NOFILE),
             processes=_limit(resource.RLIMIT_NPROC),
             locked_memory=_limit(resource.RLIMIT_MEMLOCK),
@@ -93,25 +93,25 @@ class Host:
             hostname_failure=trouble,
             clock_synchronised=clock_synchronised(),
             governor=self.read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-            numa_balancing=self.read("/proc/sys/kernel/numa_balancing"),
+            numa_balancing=host.kernel_setting("numa_balancing", self.root),
         )
 
     def _cores_are_piped(self) -> bool:
-        return self.read("/proc/sys/kernel/core_pattern").startswith("|")
+        return host.kernel_setting("core_pattern", self.root).startswith("|")
 
     def _memory_limit(self) -> int | None:
         """The lowest limit of this process's cgroups, v2 or v1, as a container sees them at their usual places."""
-        own = re.search(r"^0::(/.*)$", self.read("/proc/self/cgroup"), re.M)
+        own = host.cgroup(self.root)
         places = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
-        if own and own[1] != "/":
-            places.append(f"/sys/fs/cgroup{own[1]}/memory.max")
+        if own not in ("", "/"):
+            places.append(f"/sys/fs/cgroup{own}/memory.max")
         found = [int(text) for p in places if (text := self.read(p)).isdecimal()]
         return min((n for n in found if n < _UNLIMITED), default=None)
 
 
 def clock_synchronised() -> bool | None:
-    """Whether something (chrony, ntpd, timesyncd, a hypervisor's clock) keeps the kernel's clock right, as the kernel
-    itself says; None where it cannot be asked."""
+    """Whether the kernel reports its clock as synchronized (by chrony, ntpd, timesyncd or a hypervisor's clock); None
+    if it cannot be read."""
     with contextlib.suppress(OSError, AttributeError):
         timex = (ctypes.c_long * 64)()  # struct timex: modes (int), then longs; larger than it is anywhere
         state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex))
@@ -137,20 +137,20 @@ def _group(number: int) -> str:
 
 
 def _own_addresses() -> tuple[str, tuple[str, ...], str]:
-    """This host's name, what it resolves to, and why it does not; a name server that is silent costs seconds."""
+    """This host's name, the addresses it resolves to, and why it does not; a silent name server costs seconds."""
     name = socket.gethostname()
     found: list[str] = []
-    said: list[str] = []
+    failures: list[str] = []
 
     def ask() -> None:
         try:
             found.extend(dict.fromkeys(str(a[4][0]) for a in socket.getaddrinfo(name, None)))
         except OSError as error:
-            said.append(error.strerror or str(error))
+            failures.append(error.strerror or str(error))
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(DNS_SECONDS)
     if thread.is_alive():
         return name, (), f"no answer within {DNS_SECONDS:g} s"
-    return name, tuple(found), said[0] if said else ""
+    return name, tuple(found), failures[0] if failures else ""

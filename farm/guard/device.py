@@ -1,6 +1,6 @@
-"""What stands between an actor and its device: the device's lock, its telemetry, and its memory after a kill.
+"""The Guard of a device: its lock, its telemetry, and its memory after a child's end.
 
-One `Guard` an actor.  All methods are called from the actor's working thread.
+Each actor has one `Guard`.  All methods are called from the actor's working thread.
 """
 
 from __future__ import annotations
@@ -10,60 +10,53 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from farm import backends
+from farm.backends.api import Counters, HostSide
 from farm.deadline import Deadline
+from farm.errors import DeviceUnfit
 from farm.guard import locks, telemetry
-from farm.guard.watch import Watch, own_pids
+from farm.guard.sampler import Sampler, own_pids
 
-#: After a child's end, so long may its memory take to come back.
-MEMORY_SECONDS = 10.0
 LOOK_SECONDS = 0.05
-#: An attempt that took longer is not repeated: a lease has a deadline, and a long one is not one unlucky moment.
+#: A longer attempt is not repeated: a lease has a deadline, and a long disturbance is not one unlucky moment.
 MAX_REPEATED_SECONDS = 60.0
 
 
-class Unfit(Exception):
-    """The device is not fit for another child; the text says why."""
-
-
 class Guard:
-    """`config`: as the actor has it; device_id, backend, options, spool and run_id are read."""
+    """`config`: the actor's, of which device_id, device, options, spool and run_id are used.  `backend`: reads the
+    device."""
 
-    def __init__(self, config: Mapping[str, Any], stopping: Callable[[], bool]):
+    def __init__(self, config: Mapping[str, Any], stopping: Callable[[], bool], backend: HostSide):
         self._config = config
         self._stopping = stopping
-        self._lock: locks.Lock | None = None
-        self._watch: Watch | None = None
+        self._lock: locks.DeviceLock | None = None
+        self._watch: Sampler | None = None
         self._baseline: float | None = None
         self._children = 0
         self._root = 0
         self._theirs: set[int] = set()  # pids of children, and of what they started, seen on the device
         self._remark = ""
-        self._before = telemetry.Counters()
+        self._before = Counters()
         self._begun: float | None = None
         self._likeness = ""
         self._capped: dict[str, list[float]] = {}  # likeness -> SM clocks of blocks at the power limit
         self._hopeless = 0
-        backend = backends.get(config["backend"])  # a fake heals, and frees its memory, sooner than a device
-        self._pauses = getattr(backend, "PAUSES", telemetry.PAUSES)
-        self._memory_s = getattr(backend, "MEMORY_SECONDS", MEMORY_SECONDS)
+        self._backend = backend
 
     def take(self, waiting: Callable[[str], None]) -> None:
-        """Lock the device and begin to read it.  locks.Refused says who has it; `waiting(text)`: it has to be waited
-        for."""
-        backend = backends.get(self._config["backend"])
+        """Lock the device and start its telemetry.  LockRefused names the holder; `waiting(text)` is called if the lock
+        has to be waited for."""
         place = (self._config["device_id"], self._config.get("options", {}))
-        physical = getattr(backend, "physical_id", lambda *_: "")(*place)
+        physical = self._backend.physical_id(*place)
         if physical:
             holder = {"run": self._config.get("run_id", ""), "device": self._config["device"]}
             wait_s = locks.wait_seconds()
             self._lock = locks.acquire(physical, holder, wait_s, waiting=waiting, stop=self._stopping)
-        reader = getattr(backend, "telemetry", lambda *_: None)(*place, self._config.get("spool", ""))
+        reader = self._backend.telemetry(*place, self._config.get("spool", ""))
         if reader is not None:
-            self._watch = Watch(reader)
+            self._watch = Sampler(reader)
 
     def release(self) -> None:
-        """Let the device go; a second call does nothing."""
+        """Release the device; a second call does nothing."""
         watch, self._watch = self._watch, None
         if watch:
             watch.close()
@@ -74,15 +67,15 @@ class Guard:
     # children
 
     def before_child(self) -> None:
-        """The memory of the child before must be back.  Unfit if it is not in time, and a process of ours is seen to
-        hold it: what others take on a shared device is no reason to give that up, and only told."""
+        """Wait until the memory of the previous child is free.  DeviceUnfit if one of our processes still holds it at
+        the deadline.  Memory of other processes on a shared device is only reported."""
         self._children += 1
         if self._watch is None:
             return
         if self._children == 1:
             self._baseline = self._watch.memory_used_mib()
             return
-        deadline = Deadline(self._memory_s)
+        deadline = Deadline(self._backend.MEMORY_SECONDS)
         while (held := telemetry.memory_held(self._baseline, self._watch.memory_used_mib())) is not None:
             if self._stopping():
                 return
@@ -92,29 +85,30 @@ class Guard:
             time.sleep(LOOK_SECONDS)
 
     def _not_back(self, held: float) -> None:
-        """Whose the memory is that stays in use after a child's end.  Unfit if it is the child's."""
+        """Find out whose memory stays in use after a child's end.  DeviceUnfit if it is the child's."""
         assert self._watch is not None and self._baseline is not None
+        deadline_s = self._backend.MEMORY_SECONDS
         processes = self._watch.counters().processes or ()
-        seen = ", ".join(f"{p.name or 'unnamed'} (pid {p.pid})" for p in processes) or "nobody that can be seen"
+        seen = ", ".join(f"{p.name or 'unnamed'} (pid {p.pid})" for p in processes) or "no visible process"
         if {p.pid for p in processes} & self._theirs:
-            raise Unfit(
-                f"{held:.0f} MiB of its memory did not come back within {self._memory_s:g} s of its child's end "
-                f"({self._baseline:.0f} MiB were in use before the first one; on it now: {seen}): "
-                "free the device, or reset it"
+            raise DeviceUnfit(
+                f"{held:.0f} MiB of device memory was still in use {deadline_s:g} s after the child exited (before "
+                f"the first child: {self._baseline:.0f} MiB; processes on the device now: {seen}); free the device "
+                "or reset it"
             )
-        self._baseline += held  # or every later child would be waited for as long
+        self._baseline += held  # otherwise the wait would repeat after every later child
         self._remark = (
-            f"{held:.0f} MiB more of the device's memory are in use than before, and not by a process of this run "
-            f"(on it now: {seen})"
+            f"{held:.0f} MiB more device memory is in use than before the run, but not by a process of this run "
+            f"(processes on the device now: {seen})"
         )
 
     def remark(self) -> str:
-        """What is to be told of the device beside the next cell, once; "" for nothing."""
-        told, self._remark = self._remark, ""
-        return told
+        """A remark on the device for the next cell, given once; "" for none."""
+        remark, self._remark = self._remark, ""
+        return remark
 
     def company(self) -> str:
-        """Who else is on the device, or has taken memory of it: for a call that found too little.  "" for nobody."""
+        """Which other processes use the device or its memory, for a call that ran out of memory; "" for none."""
         if self._watch is None:
             return ""
         processes = self._watch.counters().processes
@@ -123,7 +117,7 @@ class Guard:
         return self.remark() or (f"also on the device: {named}" if named else "")
 
     def child_ready(self, pid: int) -> None:
-        """A new child is there: what an earlier one did to the counters is not its doing."""
+        """A new child is ready: changes of the counters count from here on."""
         self._root = pid
         self._theirs.add(pid)
         if self._watch:
@@ -132,7 +126,7 @@ class Guard:
     # timed blocks
 
     def begin(self, likeness: str = "") -> None:
-        """The child begins to time a cell of a `telemetry.likeness` ("" is none's)."""
+        """The child starts to time a cell with this `telemetry.likeness`; "" for no cell."""
         self._likeness = likeness
         if self._watch:
             self._begun = time.monotonic()
@@ -160,13 +154,15 @@ class Guard:
 
     @property
     def failed(self) -> str:
-        """Why telemetry ended, "" while it goes on or where there never was any."""
+        """Why telemetry ended; "" while it runs, or if there never was any."""
         return self._watch.failed if self._watch else ""
 
     def pause(self, summary: Mapping[str, Any] | None, tries: int, took_s: float) -> bool:
-        """Whether to time the block once more; waits before it says so."""
+        """Whether to time the block once more; waits before it returns True."""
         seconds = (
-            telemetry.again(summary, tries, self._hopeless, self._pauses) if took_s <= MAX_REPEATED_SECONDS else None
+            telemetry.again(summary, tries, self._hopeless, self._backend.PAUSES)
+            if took_s <= MAX_REPEATED_SECONDS
+            else None
         )
         if seconds is None:
             if summary is not None:

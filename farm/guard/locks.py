@@ -23,14 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from farm.deadline import Deadline
+from farm.errors import LockRefused
 
 #: How long a device is waited for.  FARM_LOCK_WAIT (seconds) says otherwise, as for jobs that shall queue.
 WAIT_SECONDS = 45.0
 LOOK_SECONDS = 0.1
-
-
-class Refused(Exception):
-    """The device cannot be had; the text is one sentence."""
 
 
 def folder() -> Path:
@@ -46,7 +43,7 @@ def wait_seconds() -> float:
         return WAIT_SECONDS
 
 
-class Lock:
+class DeviceLock:
     """A held lock.  `release` twice does nothing."""
 
     def __init__(self, path: Path, descriptor: int):
@@ -68,7 +65,7 @@ def acquire(
     *,
     waiting: Callable[[str], None] = lambda text: None,
     stop: Callable[[], bool] = lambda: False,
-) -> Lock:
+) -> DeviceLock:
     """The lock of a device by its uuid; `holder` ({"run": ...}) is written into it beside pid and user.
 
     Waits up to `wait_s` seconds; `waiting(text)` is called once if it has to, `stop()` ends it early.  Refused says in
@@ -86,29 +83,30 @@ def acquire(
             except BlockingIOError:
                 pass
             except OSError as error:
-                raise Refused(
-                    f"{path}: this file system has no locks ({error.strerror}); set FARM_LOCKS to a local folder"
+                raise LockRefused(
+                    f"{path}: this file system does not support locks ({error.strerror}); "
+                    "set FARM_LOCKS to a local folder"
                 ) from None
             if not told:
-                waiting(f"waits for {_whose(descriptor)}, up to {wait_s:g} s")
+                waiting(f"waiting up to {wait_s:g} s for {_whose(descriptor)}")
                 told = True
             if stop():
-                raise Refused("its actor is being stopped")
+                raise LockRefused("the device's actor is stopping")
             if deadline.expired:
-                raise Refused(
-                    f"the device is in use by {_whose(descriptor)}; waited {wait_s:g} s for {path} "
-                    "(FARM_LOCK_WAIT, in seconds, waits longer)"
+                raise LockRefused(
+                    f"the device is in use by {_whose(descriptor)} after a wait of {wait_s:g} s for {path}; "
+                    "to wait longer, set FARM_LOCK_WAIT (seconds)"
                 )
             time.sleep(min(LOOK_SECONDS, deadline.remaining))
         _write(descriptor, holder)
     except BaseException:
         os.close(descriptor)
         raise
-    return Lock(path, descriptor)
+    return DeviceLock(path, descriptor)
 
 
 def _open(path: Path) -> int:
-    """A descriptor of the lock file, made if it is not there.  Refused if that cannot be done."""
+    """A descriptor of the lock file, which is created if it does not exist.  LockRefused if that fails."""
     try:
         _make_folder(path.parent)
         for _ in range(3):
@@ -119,9 +117,9 @@ def _open(path: Path) -> int:
             _make_file(path)
         return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise Refused(
-            f"{path}: the device's lock cannot be opened ({error.strerror or error}); "
-            "make the folder writable for all who share this host, or set FARM_LOCKS to one that is, for all alike"
+        raise LockRefused(
+            f"{path}: the device's lock cannot be opened ({error.strerror or error}); make the folder writable for "
+            "all users, or set FARM_LOCKS to one writable folder for all users"
         ) from None
 
 
@@ -146,19 +144,19 @@ def _make_file(path: Path) -> None:
 
 def _write(descriptor: int, holder: dict[str, Any]) -> None:
     text = json.dumps({"pid": os.getpid(), "user": _user(), **holder})
-    with contextlib.suppress(OSError):  # a full disk costs the words, not the lock
+    with contextlib.suppress(OSError):  # on a full disk the lock still works, without the holder's name
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text.encode(), 0)
 
 
 def _whose(descriptor: int) -> str:
-    """Who holds the lock, by what is written in it: anybody may have written that, so it is only told."""
+    """Who holds the lock, according to its content, which anybody can write, so it is only printed."""
     try:
         said = json.loads(os.pread(descriptor, 4096, 0))
         run = f", run {str(said['run'])[:100]!r}" if said.get("run") else ""
         return f"another farm (pid {int(said['pid'])}, user {str(said['user'])[:40]!r}{run})"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return "another farm (it has not written who)"
+        return "another farm (holder unknown: its lock file does not name it)"
 
 
 def _user() -> str:

@@ -1,33 +1,33 @@
-"""What a device said of itself while a cell was timed, and whether the cell's time may count.  Pure.
+"""What a device reported while a cell was timed, and whether the cell's time may count.  Pure.
 
-A backend's reader gives `Sample`s (cheap, many) and `Counters` (once before, once after); `summarize` makes one small
-mapping of them.  Three rules decide:
+A backend's reader returns `Sample`s (cheap, many) and `Counters` (once before, once after); `summarize` reduces them to
+one small mapping.  Three rules apply:
 
-    throttled   The hardware held its clock back on its own account (`SLOWED`) in any sample.  The power limit counts
-                only where it costs more than usual: a big part at full load always sits at its limit, and that is what
-                it can do there, of a matrix product as of a copy.  But a block at the limit whose SM clock is more than
-                `POWER_CAP_DROP` below that of earlier blocks at the limit in this run, of the same op on the same
-                shape, came from a slower machine than the cells that it stands beside.
-    disturbed   Somebody else's process was on the device, an uncorrected memory error was counted, or the driver told
-                of a critical error (Xid).
-    unknown     What cannot be read is None, never 0 or an empty list: nothing is said of it.
+    throttled   The hardware reduced its clock (`SLOWED`) in any sample.  The power limit counts only if it costs more
+                than usual, because a big part under full load always runs at its limit.  But if a block at the limit
+                has an SM clock more than `POWER_CAP_DROP` below that of earlier blocks at the limit in this run, of the
+                same op and shape, then the device was slower than for the cells that it is compared with.
+    disturbed   Another process was on the device, an uncorrected memory error was counted, or the driver reported a
+                critical error (Xid).
+    unknown     A value that cannot be read is None, never 0 or an empty list, and has no effect.
 
-Idle clocks, clocks that an operator has set and a group that boosts together are told and count as neither.
+Idle clocks, clocks that an operator has set, and clocks limited by a sync group are reported, but count as neither.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-#: Reasons for a lower clock that a device takes by itself, whatever the work.
+from farm.backends.api import PAUSES, Counters, Process, Sample
+
+#: Reasons for a reduced clock that do not depend on the work.
 SLOWED = frozenset({"hw_slowdown", "hw_thermal", "sw_thermal", "power_brake"})
 POWER_CAP = "sw_power_cap"
-#: See above.  10 %, a choice and no measurement: nvbench discards below 75 % of the default clock, which would let a
-#: fifth less speed pass as the same; much nearer to 1, a kernel that draws more power would be accused of it.
+#: See above.  10 % is a choice, not a measurement: nvbench discards below 75 % of the default clock, which would accept
+#: a fifth less speed; with a much smaller drop, a kernel that draws more power would be marked for that.
 POWER_CAP_DROP = 0.10
-#: Reasons that say nothing of the work.
+#: Reasons that have no effect on the work.
 HARMLESS = frozenset({"idle"})
 WORDS = {
     "hw_slowdown": "hardware slowdown",
@@ -36,46 +36,13 @@ WORDS = {
     "power_brake": "external power brake",
     POWER_CAP: "power limit",
     "clocks_set": "clocks set by an operator",
-    "sync_boost": "held back with its group",
+    "sync_boost": "clocks limited by the sync group",
 }
-#: A block that is throttled or disturbed is timed again so often, after so long a pause (seconds) each time.
-PAUSES = (0.5, 2.0)
-#: After so many cells in a row that repeating did not help, the next are only marked until one is well by itself.
+#: After this many cells in a row for which repeating did not help, cells are only marked, until one is fine at once.
 PATIENCE = 3
 #: Raw samples of a cell that are kept; of a longer block every n-th.
 MAX_KEPT = 200
 KEPT = ("at_s", "sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w", "throttle")
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One reading.  `at`: seconds on a monotonic clock; MHz, degrees Celsius, W; None where it cannot be read.
-    `throttle`: why the clock is lower than it might be, by the names of `WORDS` and `HARMLESS`; None if unreadable."""
-
-    at: float
-    sm_clock_mhz: float | None = None
-    mem_clock_mhz: float | None = None
-    temperature_c: float | None = None
-    power_w: float | None = None
-    throttle: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process that holds a context on the device.  `name`: for people; may be empty."""
-
-    pid: int
-    name: str = ""
-
-
-@dataclass(frozen=True)
-class Counters:
-    """What only counts up or changes slowly.  `ecc_uncorrected`: since the driver was loaded.  `xid`: critical errors
-    told since this reader was opened, oldest first.  `processes`: those that compute on it.  None: unreadable."""
-
-    ecc_uncorrected: int | None = None
-    xid: tuple[int, ...] | None = None
-    processes: tuple[Process, ...] | None = None
 
 
 def summarize(
@@ -113,8 +80,12 @@ def summarize(
 
 def likeness(cell: Mapping[str, Any]) -> str:
     """Cells of one likeness are those that a reader lays side by side: providers and modes of one problem."""
-    return repr([cell[k] if k == "op" or k == "operation" else sorted(dict(cell[k]).items())
-                 for k in ("op", "operation", "dims", "dtypes")])  # fmt: skip
+    return repr(
+        [
+            cell[k] if k == "op" or k == "operation" else sorted(dict(cell[k]).items())
+            for k in ("op", "operation", "dims", "dtypes")
+        ]
+    )
 
 
 def strangers(processes: Sequence[Process] | None, own: Collection[int]) -> list[Process] | None:
@@ -139,7 +110,7 @@ def _disturbance(foreign: list[Process] | None, ecc: int | None, xid: list[int] 
     if ecc:
         told.append(f"{ecc} uncorrected memory error{'s' if ecc > 1 else ''}")
     if xid:
-        told.append("the driver told of Xid " + ", ".join(str(x) for x in xid))
+        told.append("the driver reported Xid " + ", ".join(str(x) for x in xid))
     return "; ".join(told) or None
 
 
@@ -176,11 +147,11 @@ def again(
 
 
 def flag(complaints: Sequence[str], last: str) -> str | None:
-    """What is remarked on a cell: `complaints` of the tries that were thrown away, `last` of the one that counts."""
+    """The flag of a cell: `complaints` about the discarded tries, `last` about the try that counts."""
     times = f"timed {len(complaints) + 1} times"
     if last:
         return f"{last} while timed" + (f" ({times})" if complaints else "")
-    return f"{times}: before it was {complaints[-1]}" if complaints else None
+    return f"{times}; the previous try was {complaints[-1]}" if complaints else None
 
 
 def raw(samples: Sequence[Sample], begun: float) -> list[list[Any]]:
@@ -188,10 +159,16 @@ def raw(samples: Sequence[Sample], begun: float) -> list[list[Any]]:
     step = max(1, -(-len(samples) // MAX_KEPT))
     kept = [*samples[:-1:step], *samples[-1:]]
     return [
-        [round(s.at - begun, 4), s.sm_clock_mhz, s.mem_clock_mhz, s.temperature_c, s.power_w,
-         None if s.throttle is None else ",".join(s.throttle)]
+        [
+            round(s.at - begun, 4),
+            s.sm_clock_mhz,
+            s.mem_clock_mhz,
+            s.temperature_c,
+            s.power_w,
+            None if s.throttle is None else ",".join(s.throttle),
+        ]
         for s in kept
-    ]  # fmt: skip
+    ]
 
 
 def columns(summary: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""A YAML file as nodes that know their line: safe, bounded, strict.  `read` is the package's only input or output.
+"""Reads a YAML file into nodes that know their line: safe, bounded, strict.  `read` is the package's only input or
+output.
 
 Scalars follow YAML 1.2 (`1e-6` is a number, `on` and `2026-11-20` are text), so that a matrix means the same to every
-reader.  Tags, merge keys, duplicate keys and keys that are not words are refused.
+reader.  Tags, merge keys, duplicate keys and keys that are not text are refused.
 """
 
 from __future__ import annotations
@@ -18,40 +19,43 @@ from typing import Any
 
 import yaml
 
-from farm.errors import MatrixError
+from farm.errors import FarmSignal, MatrixError, Message, id_of
+from farm.kernel_package import ROOT
 
 MAX_BYTES = 1_000_000
 MAX_NODES = 100_000  # after aliases are expanded: ten nested lists of ten aliases would be 10^10
 MAX_DEPTH = 32
+INSTALLED = ROOT / "farm" / "matrices"  # our own; in a checkout a link
+MAX_DIGITS = 40  # of an integer, with its sign
 _CORE = "tag:yaml.org,2002:"
 
 
 @dataclass(frozen=True)
-class Node:
+class YamlNode:
     """A YAML value with its place: `value` is a dict or list of nodes, or a scalar; `where` is `file:line`."""
 
     value: Any
     where: str
     path: str  # axes.dtype[2]; empty for the document
-    key_where: str = ""  # where its key stands
+    key_where: str = ""  # file and line of its key
 
-    def error(self, message: str) -> MatrixError:
+    def error(self, message: str, *, id: str = "") -> MatrixError:
         """`matrices/nightly.yaml:14: axes.dtype[2] <message>`."""
-        return MatrixError(f"{self.where}: {self.path or 'the matrix'} {message}")
+        return MatrixError(f"{self.where}: {self.path or 'the matrix'} {message}", id=id)
 
-    def key_error(self, message: str) -> MatrixError:
-        """The same, told of the key instead of the value."""
-        return MatrixError(f"{self.key_where or self.where}: {self.path} {message}")
+    def key_error(self, message: str, *, id: str = "") -> MatrixError:
+        """The same for the node's key instead of its value."""
+        return MatrixError(f"{self.key_where or self.where}: {self.path} {message}", id=id)
 
-    def unknown(self, known: Iterable[str], what: str) -> MatrixError:
-        """The value is none of `known`: with the near miss, else with what there is."""
-        return self.error(f"is {show(self.value)}; {suggest(self.value, known, what)}")
+    def unknown(self, known: Iterable[str], what: str, *, id: str = "") -> MatrixError:
+        """The value is none of `known`; the message suggests the nearest one, or lists them."""
+        return self.error(f"is {show(self.value)}; {suggest(self.value, known, what)}", id=id)
 
-    def mapping(self, example: str = "name: value") -> dict[str, Node]:
+    def mapping(self, example: str = "name: value") -> dict[str, YamlNode]:
         """The entries of a mapping that is not empty."""
         return self._filled(dict, f"a mapping ({example})")
 
-    def items(self) -> list[Node]:
+    def items(self) -> list[YamlNode]:
         """The entries of a list that is not empty."""
         return self._filled(list, "a list")
 
@@ -65,9 +69,9 @@ class Node:
 
     def _filled(self, kind: type, words: str) -> Any:
         if self.value is None or (isinstance(self.value, kind) and not self.value):
-            raise self.error("is empty; fill it or leave it out")
+            raise self.error("is empty; give a value, or remove this key", id="matrix-empty-value")
         if not isinstance(self.value, kind):
-            raise self.error(f"is {show(self.value)}; it must be {words}")
+            raise self.error(f"is {show(self.value)}; it must be {words}", id="matrix-wrong-kind")
         return self.value
 
 
@@ -77,7 +81,7 @@ def line_of(where: str) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as an error names it: short, text in quotes."""
+    """A value as an error message shows it: short, text in quotes."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
@@ -88,15 +92,15 @@ def show(value: Any) -> str:
 
 
 def suggest(value: Any, known: Iterable[str], what: str) -> str:
-    """`did you mean "bfloat16"?`, else the list of what there is."""
+    """`did you mean "bfloat16"?`, or else the list of available names."""
     names = list(known)
     near = difflib.get_close_matches(str(value)[:100], names, 1) if isinstance(value, str) else []
     if near:
         return f'did you mean "{near[0]}"?'
     if not names:
-        return f"there are no {what}"
+        return f"no {what} are available"
     listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-    return f"the {what} are {listed}"
+    return f"available {what}: {listed}"
 
 
 def read(path: Path) -> tuple[str, str]:
@@ -104,35 +108,48 @@ def read(path: Path) -> tuple[str, str]:
     try:
         info = path.stat()
         if stat.S_ISDIR(info.st_mode):
-            raise MatrixError(f"{path}: is a folder; name a YAML file in it")
+            raise MatrixError(f"{path}: is a folder; give the path of a YAML file", id="matrix-file-is-folder")
         if not stat.S_ISREG(info.st_mode):
-            raise MatrixError(f"{path}: is not a regular file; name a YAML file")
+            raise MatrixError(
+                f"{path}: is not a regular file; give the path of a YAML file", id="matrix-file-not-regular"
+            )
         if info.st_size > MAX_BYTES:
-            raise MatrixError(f"{path}: has {info.st_size:,} bytes; a matrix has at most {MAX_BYTES:,}")
+            size = f"{info.st_size:,} bytes"
+            raise MatrixError(
+                f"{path}: has {size}; the limit is {MAX_BYTES:,}; split the file", id="matrix-file-too-big"
+            )
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES)
     except FileNotFoundError:
-        raise MatrixError(f"{path}: there is no such file{_near_file(path)}") from None
+        raise MatrixError(f"{path}: no such file{_near_file(path)}", id="matrix-file-missing") from None
     except OSError as error:
-        raise MatrixError(f"{path}: cannot be read ({error.strerror}); check the path and its rights") from None
+        why = f"cannot be read ({error.strerror}); check the path and the file's permissions"
+        raise MatrixError(f"{path}: {why}", id="matrix-file-unreadable") from None
     try:
         return raw.decode("utf-8-sig"), hashlib.sha256(raw).hexdigest()
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise MatrixError(f"{path}:{line}: is not UTF-8 text; save the file as UTF-8") from None
+        raise MatrixError(
+            f"{path}:{line}: is not UTF-8 text; save the file as UTF-8", id="matrix-file-not-utf8"
+        ) from None
 
 
 def _near_file(path: Path) -> str:
     try:
         names = [p.name for p in path.parent.iterdir() if p.suffix in (".yaml", ".yml")]
     except OSError:
-        return "; check the path"
+        names = []
+    installed = INSTALLED.is_dir() and not INSTALLED.is_symlink()
+    if installed and (INSTALLED / path.name).is_file():
+        return f'; did you mean "{INSTALLED / path.name}"?'
     near = difflib.get_close_matches(path.name, names, 1)
-    return f'; did you mean "{path.parent / near[0]}"?' if near else "; check the path"
+    if near:
+        return f'; did you mean "{path.parent / near[0]}"?'
+    return f"; check the path (the farm's own matrices are in {INSTALLED})" if installed else "; check the path"
 
 
-class _BoundError(Exception):
-    """A limit on the document was passed."""
+class _BoundError(FarmSignal):
+    """The document exceeds a limit; the argument is a Message."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -154,9 +171,11 @@ class _Loader(yaml.SafeLoader):
 
 def _check_bounds(nodes: int, depth: int) -> None:
     if nodes > MAX_NODES:
-        raise _BoundError(f"has more than {MAX_NODES:,} values once its aliases are expanded; make it smaller")
+        much = f"has more than {MAX_NODES:,} values after its aliases are expanded; make the file smaller"
+        raise _BoundError(Message(much, id="matrix-too-many-values"))
     if depth > MAX_DEPTH:
-        raise _BoundError(f"is nested deeper than {MAX_DEPTH} levels; make it flatter")
+        deep = f"is nested more than {MAX_DEPTH} levels deep; use fewer levels"
+        raise _BoundError(Message(deep, id="matrix-too-deep"))
 
 
 for _tag, _pattern, _first in (
@@ -168,64 +187,67 @@ for _tag, _pattern, _first in (
     _Loader.add_implicit_resolver(_CORE + _tag, re.compile(_pattern), list(_first))
 
 
-def parse(text: str, name: str) -> list[Node]:
-    """Every document of `text`; `name` is what errors call the file."""
+def parse(text: str, name: str) -> list[YamlNode]:
+    """Every document of `text`; `name` is the name of the file in error messages."""
     try:
         loader = _Loader(text)
         builder = _Builder(name)
-        documents: list[Node] = []
+        documents: list[YamlNode] = []
         while loader.check_node():
             if (document := loader.get_node()) is not None:
                 documents.append(builder.build(document, "", 1))
         return documents
     except _BoundError as error:
-        raise MatrixError(f"{name}: {error}") from None
+        raise MatrixError(f"{name}: {error}", id=id_of(error.args[0])) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise MatrixError(f"{name}:{line}: holds a control character; remove it") from None
+        what = "contains a control character; remove it"
+        raise MatrixError(f"{name}:{line}: {what}", id="matrix-control-character") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{name}:{mark.line + 1}" if mark else name
         problem = " ".join(str(error.problem or error.context).split())
         if "'\\t'" in problem:
-            problem = "a tab is used as indentation; use spaces"
-        raise MatrixError(f"{place}: is not YAML: {problem}") from None
+            problem = "a tab is used for indentation; use spaces"
+        raise MatrixError(f"{place}: is not valid YAML: {problem}", id="matrix-not-yaml") from None
 
 
 class _Builder:
-    """Turns PyYAML's nodes into ours; aliases are expanded, and counted."""
+    """Turns PyYAML's nodes into ours; expands and counts aliases."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.nodes = 0
 
-    def build(self, node: yaml.Node, path: str, depth: int, key_where: str = "") -> Node:
+    def build(self, node: yaml.Node, path: str, depth: int, key_where: str = "") -> YamlNode:
         self.nodes += 1
         _check_bounds(self.nodes, depth)
         where = self._where(node)
         if isinstance(node, yaml.MappingNode) and node.tag == _CORE + "map":
-            return Node(self._mapping(node, path, depth), where, path, key_where)
+            return YamlNode(self._mapping(node, path, depth), where, path, key_where)
         if isinstance(node, yaml.SequenceNode) and node.tag == _CORE + "seq":
             entries = [self.build(child, f"{path}[{i}]", depth + 1) for i, child in enumerate(node.value)]
-            return Node(entries, where, path, key_where)
+            return YamlNode(entries, where, path, key_where)
         if isinstance(node, yaml.ScalarNode):
-            return Node(self._scalar(node, where, path), where, path, key_where)
-        raise Node(None, where, path).error(f"has the tag {show(node.tag)}; remove it")
+            return YamlNode(self._scalar(node, where, path), where, path, key_where)
+        raise YamlNode(None, where, path).error(f"has the YAML tag {show(node.tag)}; remove it", id="matrix-tag")
 
-    def _mapping(self, node: yaml.MappingNode, path: str, depth: int) -> dict[str, Node]:
-        out: dict[str, Node] = {}
+    def _mapping(self, node: yaml.MappingNode, path: str, depth: int) -> dict[str, YamlNode]:
+        out: dict[str, YamlNode] = {}
         for key_node, child in node.value:
             where = self._where(key_node)
             if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != _CORE + "str":
                 shown = show(getattr(key_node, "value", None))
-                raise Node(None, where, path).error(f"has the key {shown}; a key must be a word")
+                message = f"has a key that is not text ({shown}); write a word instead"
+                raise YamlNode(None, where, path).error(message, id="matrix-key-not-text")
             key = key_node.value
             inner = f"{path}.{key}" if path else key
             if key == "<<":
-                raise MatrixError(f"{where}: {inner} is a merge key, which a matrix does not have; write the keys out")
+                message = f"{inner} is a YAML merge key, which matrices do not support; write the keys out"
+                raise MatrixError(f"{where}: {message}", id="matrix-merge-key")
             if key in out:
                 first = line_of(out[key].key_where)
-                raise MatrixError(f"{where}: {inner} is given twice (first {first}); keep one")
+                raise MatrixError(f"{where}: {inner} is given twice (first {first}); keep one", id="matrix-key-twice")
             out[key] = self.build(child, inner, depth + 1, where)
         return out
 
@@ -238,7 +260,7 @@ class _Builder:
                 return None
             if kind == "bool" and text.lower() in ("true", "false"):
                 return text.lower() == "true"
-            if kind == "int" and len(text) <= 40:
+            if kind == "int" and len(text) <= MAX_DIGITS:
                 return int(text)
             if kind == "float":
                 number = float(text)
@@ -247,8 +269,9 @@ class _Builder:
         except ValueError:
             pass
         if kind in ("int", "float", "bool"):
-            raise Node(None, where, path).error(f"is {show(text)}; it must be a finite number of reasonable length")
-        raise Node(None, where, path).error(f"has the tag {show(node.tag)}; remove it")
+            message = f"is {show(text)}; it must be a finite number (an integer: at most {MAX_DIGITS} characters)"
+            raise YamlNode(None, where, path).error(message, id="matrix-number")
+        raise YamlNode(None, where, path).error(f"has the YAML tag {show(node.tag)}; remove it", id="matrix-scalar-tag")
 
     def _where(self, node: yaml.Node) -> str:
         return f"{self.name}:{node.start_mark.line + 1}"
@@ -257,9 +280,9 @@ class _Builder:
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[([0-9]{1,6})\]")
 
 
-def override(root: Node, key: str, text: str) -> Node:
+def override(root: YamlNode, key: str, text: str) -> YamlNode:
     """`root` with the value at the dotted path `key` (`timing.min_samples`, `axes.shape[0].rows`) replaced by `text`
-    read as YAML.  A key that is not there is added: whether it means anything is decided where it is read."""
+    read as YAML.  A missing key is added: the code that reads it decides whether it is valid."""
     where = f"--set {key}={text if len(text) <= 40 else text[:37] + '...'}"
     steps: list[str] = []
     end = 0
@@ -269,37 +292,41 @@ def override(root: Node, key: str, text: str) -> Node:
         steps.append(match[1] or match[2])
         end = match.end()
     if not steps or end != len(key):
-        raise MatrixError(f"{where}: {show(key)} is no path; write it like timing.min_samples or axes.shape[0].rows")
+        message = f"{show(key)} is not a path; write a path like timing.min_samples or axes.shape[0].rows"
+        raise MatrixError(f"{where}: {message}", id="matrix-set-path")
     try:
         documents = parse(text, where)
     except MatrixError:
-        raise MatrixError(f"{where}: the value is not YAML; quote it") from None
+        raise MatrixError(f"{where}: the value is not valid YAML; quote the value", id="matrix-set-not-yaml") from None
     if len(documents) != 1:
-        raise MatrixError(f"{where}: the value is empty; write KEY=VALUE")
+        raise MatrixError(f"{where}: the value is empty; write KEY=VALUE", id="matrix-set-empty")
     return _put(root, steps, documents[0], where)
 
 
-def _put(node: Node, steps: Sequence[str], new: Node, where: str) -> Node:
+def _put(node: YamlNode, steps: Sequence[str], new: YamlNode, where: str) -> YamlNode:
     if not steps:
         return _moved(new, node.path, where)
     step, rest = steps[0], steps[1:]
     if isinstance(node.value, list):
         if not step.isdecimal() or int(step) >= len(node.value):
-            raise MatrixError(f"{where}: {node.path}[{step}] is not there; {node.path} has {len(node.value)} entries")
+            number = f"{len(node.value)} {'entry' if len(node.value) == 1 else 'entries'}, numbered from 0"
+            message = f"{node.path}[{step}] does not exist; {node.path} has {number}"
+            raise MatrixError(f"{where}: {message}", id="matrix-set-entry")
         entries = list(node.value)
         entries[int(step)] = _put(entries[int(step)], rest, new, where)
         return replace(node, value=entries)
     if not isinstance(node.value, dict):
-        raise MatrixError(f"{where}: {node.path} is {show(node.value)} and has no {show(step)}; set {node.path} itself")
+        message = f"{node.path} is {show(node.value)} and has no {show(step)}; set {node.path} itself"
+        raise MatrixError(f"{where}: {message}", id="matrix-set-scalar")
     inner = f"{node.path}.{step}" if node.path else step
-    child = node.value.get(step) or Node({}, where, inner, where)
+    child = node.value.get(step) or YamlNode({}, where, inner, where)
     return replace(node, value={**node.value, step: _put(child, rest, new, where)})
 
 
-def _moved(node: Node, path: str, where: str) -> Node:
+def _moved(node: YamlNode, path: str, where: str) -> YamlNode:
     value = node.value
     if isinstance(value, dict):
         value = {k: _moved(child, f"{path}.{k}", where) for k, child in value.items()}
     elif isinstance(value, list):
         value = [_moved(child, f"{path}[{i}]", where) for i, child in enumerate(value)]
-    return Node(value, where, path, where)
+    return YamlNode(value, where, path, where)

@@ -1,7 +1,7 @@
-"""A resolved matrix to cells: lazily, in a fixed order.
+"""Expands a resolved matrix into cells: lazily, in a fixed order.
 
-The order is backend, target, dimensions, dtype, parameters, family, seed, operation, provider, mode, timing:
-neighbours share inputs and references.
+The order is backend, target, dimensions, dtype, parameters, family, seed, operation, provider, mode, timing, so that
+adjacent cells share inputs and references.
 """
 
 from __future__ import annotations
@@ -17,38 +17,41 @@ from farm.errors import MatrixError
 
 from . import ids
 from .load import axis_entries
-from .model import MAX_CELLS, Matrix, View, default_timing
+from .model import MAX_CELLS, Matrix, View
 from .rules import Kind, Rule, lookup, merged_kinds, parse_select
+from .timing_policy import default_timing
 
 
 def cells(matrix: Matrix, backends: Sequence[str], *, named_targets: bool = True) -> Iterator[Cell]:
-    """The cells of `matrix` on `backends`, in order; an excluded one has its `skip_reason`.  Where the matrix names
-    targets, each of a backend's cells comes once for each of them, unless `named_targets` is false.
+    """The cells of `matrix` on `backends`, in order; an excluded cell has a `skip_reason`.  If the matrix names
+    targets, each cell of a backend is generated once per target, unless `named_targets` is false.
 
-    `index` is -1: a plan numbers them.  MatrixError where a backend has no axes.
+    `index` is -1: a plan numbers them.  MatrixError if a backend has no axes.
     """
     views = []
     for backend in backends:
         view = matrix.view(backend)
         if view is None:
             known = ", ".join(matrix.views)
-            raise MatrixError(f"{matrix.path}: {matrix.name} has axes for {known} only, not for {backend}; add them")
+            message = f"{matrix.name} has axes only for {known}, not for {backend}; add axes for {backend}"
+            raise MatrixError(f"{matrix.path}: {message}", id="matrix-backend-without-axes")
         views.append((backend, view, matrix.patterns(backend) if named_targets else ("",)))
     total = sum(view.size(backend) * len(patterns) for backend, view, patterns in views)
     if total > MAX_CELLS:
-        raise MatrixError(f"{matrix.path}: {matrix.name} expands to {total:,} cells, more than {MAX_CELLS:,}; split it")
+        message = f"{matrix.name} expands to {total:,} cells; the limit is {MAX_CELLS:,}; split the matrix"
+        raise MatrixError(f"{matrix.path}: {message}", id="matrix-expands-too-far")
     for backend, view, patterns in views:
         yield from _expand(matrix, view, backend, patterns)
 
 
 def select(cells: Iterable[Cell], text: str, matrices: Iterable[Matrix]) -> Iterator[Cell]:
-    """The cells that `text` (`hidden=>8192,dtype=bf16`) selects; UsageError where it is wrong for all `matrices`."""
+    """The cells that `text` (`hidden=>8192,dtype=bf16`) selects; UsageError if it fits none of the `matrices`."""
     rule = select_rule(text, matrices)
     return (cell for cell in cells if rule.holds(lookup(cell)))
 
 
 def select_rule(text: str, matrices: Iterable[Matrix]) -> Rule:
-    """`--select` as a rule over the keys of all `matrices`, known values narrowed to what they hold."""
+    """`--select` as a rule over the keys of all `matrices`, known values narrowed to those that they contain."""
     return parse_select(text, merged_kinds(_narrowed(m) for m in matrices))
 
 
@@ -61,12 +64,9 @@ def _narrowed(matrix: Matrix) -> dict[str, Kind]:
 
 
 def _masks(matrix: Matrix, view: View, backend: str, patterns: Sequence[str]) -> list[list[int]]:
-    """Per axis and entry, which exclude rules its conditions allow, as bits: the AND over a cell's entries leaves the
+    """Per axis and entry, which exclude rules the entry satisfies, as bits: the AND over a cell's entries leaves the
     rules that match it."""
-    return [
-        [_mask(matrix.exclude, entry) for entry in axis]
-        for axis in axis_entries(matrix, view, backend, patterns)
-    ]  # fmt: skip
+    return [[_mask(matrix.exclude, entry) for entry in axis] for axis in axis_entries(matrix, view, backend, patterns)]
 
 
 def _mask(rules: Sequence[Rule], entry: Mapping[str, Any]) -> int:
@@ -86,8 +86,8 @@ def _reason(matrix: Matrix, mask: int) -> str:
 
 
 def _expand(matrix: Matrix, view: View, backend: str, patterns: Sequence[str]) -> Iterator[Cell]:
-    """One backend's cells.  The key is canonical JSON in sorted order, put together from parts made once per axis
-    entry; `farm.cell.cell_key` says the same of the finished cell (a test compares them)."""
+    """One backend's cells.  The key is canonical JSON in sorted order, assembled from parts made once per axis entry;
+    `farm.cell.cell_key` gives the same for the finished cell (a test compares them)."""
     contract, op, version, name = matrix.contract, matrix.op, matrix.contract.version, matrix.name
     where, there, *masks = _masks(matrix, view, backend, patterns)
     sha256 = hashlib.sha256
@@ -100,7 +100,7 @@ def _expand(matrix: Matrix, view: View, backend: str, patterns: Sequence[str]) -
         for d, mask in zip(view.dtypes, masks[1])
     ]
     declared = [dict(d) for d in dict.fromkeys(tuple(p.declared.items()) for p in view.providers)]
-    params = [  # in a version for each of what providers declare
+    params = [  # one version for each set of declared parameters
         (
             [(MappingProxyType({**p, **d}), f'","params":{canonical_json({**p, **d})},"provider":"') for d in declared],
             ids.params_part(p, contract),

@@ -1,4 +1,4 @@
-"""The readable id of a cell, part by part, so that a million ids need not be made from nothing."""
+"""The readable id of a cell, part by part, so that parts can be reused for a million ids."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 from urllib.parse import quote
 
 from farm.cell import SHORT_DTYPES, Cell, Timing
-from farm.targets import pattern_of
-from kernels.contract import Contract
+from farm.contracts.base import Contract
+from farm.device_pattern import pattern_of
 
 
 def cell_id(cell: Cell, contract: Contract, default: Timing) -> str:
-    """`cuda/rms_norm/farm/multi_wave_cached/forward/bf16/4096x8192/llama`, then every key field that is not the
-    default as `/name=value`: parameters (but what the provider declares of itself, which its name says), timing,
-    family, seed, dtypes that differ from the first tensor's, and last, of a cell for a named target, `@GB200`.
+    """`cuda/rms_norm/farm/multi_wave_cached/forward/bf16/4096x8192/llama`, then every key field that differs from
+    its default as `/name=value`: parameters (except those that the provider declares, which its name implies), timing,
+    family, seed, dtypes that differ from the first tensor's, and last, for a cell with a named target, `@GB200`.
 
-    `default` is the timing policy of the cell's backend where a matrix says nothing.
+    `default` is the default timing policy of the cell's backend.
     """
     return (
         f"{cell.backend}/{cell.op}/{cell.provider}/{cell.mode}/{cell.operation}"
@@ -27,7 +27,7 @@ def cell_id(cell: Cell, contract: Contract, default: Timing) -> str:
 
 
 def text(value: Any) -> str:
-    """A value in an id: the same on every Python, and without a `/` or `=` that could be taken for another part."""
+    """A value in an id: the same on every Python, and without a `/` or `=` that could be mistaken for another part."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return quote(value, safe="+") if isinstance(value, str) else repr(value)
@@ -44,8 +44,8 @@ def params_part(params: Mapping[str, Any], contract: Contract) -> str:
 
 
 def timing_part(timing: Timing, default: Timing) -> str:
-    """`/timing=events/cache=warm`: each field that differs from the backend's own policy, but the version, which goes
-    with the method (and is in the key)."""
+    """`/timing=events/cache=warm`: each field that differs from the backend's own policy, except the version, which
+    follows from the method (and is in the key)."""
     if timing == default:
         return ""
     mine, theirs = timing.to_dict(), default.to_dict()

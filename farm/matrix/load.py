@@ -1,4 +1,4 @@
-"""`load`: a YAML file to a resolved matrix, or one sentence that says where, what, and what to do."""
+"""`load`: a YAML file to a resolved matrix, or one sentence that states where, what, and what to do."""
 
 from __future__ import annotations
 
@@ -10,49 +10,65 @@ from pathlib import Path
 from typing import Any
 
 from farm import backends as farm_backends
-from farm import ops as farm_ops
-from farm.cell import Cell
-from farm.errors import FarmError, MatrixError, UsageError
-from farm.scheduler.events import QUIET
-from farm.targets import malformed, pattern_of
-from kernels.contract import Contract
+from farm.cell import QUIET, Cell
+from farm.contracts import discovery as farm_ops
+from farm.contracts.base import Contract
+from farm.device_pattern import malformed, pattern_of
+from farm.errors import FarmError, MatrixError, UsageError, id_of
 
 from . import axes as ax
-from .document import Node, override, parse, read, show, suggest
-from .model import DEFAULT_DEADLINES, MAX_CELLS, METHODS, Matrix, MatrixInfo, Tolerance, View, untimed
+from .document import YamlNode, override, parse, read, show, suggest
+from .model import DEFAULT_DEADLINES, MAX_CELLS, METHODS, Matrix, MatrixInfo, Tolerance, View
 from .registry import ProviderInfo, builtin_providers, extras_for
 from .rules import Kind, Rule, kinds, lookup, parse_rule
-from .script import read_script
-from .targets import astray
+from .sim_script import read_script
+from .timing_policy import untimed
+from .tolerance_check import astray
 
-KEYS = ("name", "op", "axes", "providers", "backends", "targets", "quiet", "exclude", "timing", "require", "deadlines",
-        "sim", "tolerances")  # fmt: skip
+KEYS = (
+    "name",
+    "op",
+    "axes",
+    "providers",
+    "backends",
+    "targets",
+    "quiet",
+    "exclude",
+    "timing",
+    "require",
+    "deadlines",
+    "sim",
+    "tolerances",
+)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 Overrides = Sequence[tuple[str, str]]
 
 
 def load(path: Path | str, **how: Any) -> Matrix:
-    """The one matrix in `path`; what else it takes is `load_all`'s."""
+    """The one matrix in `path`.  `how`: the keyword arguments of `load_all`."""
     found = load_all(path, **how)
     if len(found) != 1:
-        raise MatrixError(f"{path}: holds {len(found)} matrices where one is needed; give each its own file")
+        message = f"contains {len(found)} matrices, but one is needed; put each into its own file"
+        raise MatrixError(f"{path}: {message}", id="matrix-not-one")
     return found[0]
 
 
 def load_files(paths: Sequence[Path | str], *, overrides: Overrides = (), **how: Any) -> list[Matrix]:
-    """The matrices of several files; UsageError for a `--set NAME:path` whose NAME is none of them, and for a
+    """The matrices of several files.  UsageError for a `--set NAME:path` whose NAME is not one of them, and for a
     `--provider OP:NAME` whose op none of them has."""
     found = [matrix for path in paths for matrix in load_all(path, overrides=overrides, **how)]
     names = list(dict.fromkeys(m.name for m in found))
     for key, text in overrides:
         only, colon, _ = key.partition(":")
         if colon and only not in names:
-            raise UsageError(f'--set {key}={text}: there is no matrix "{only}"; {suggest(only, names, "matrices")}')
+            message = f'there is no matrix "{only}"; {suggest(only, names, "matrices")}'
+            raise UsageError(f"--set {key}={text}: {message}", id="matrix-set-name")
     ops = dict.fromkeys(m.op for m in found)
     for key in how.get("extra_providers") or ():
         only, colon, _ = key.rpartition(":")
-        if colon and only not in ops:  # it would silently be tested nowhere
-            raise UsageError(f"--provider {key}: no matrix here has the op {only}, they have {', '.join(ops)}; add one")
+        if colon and only not in ops:  # it would silently run nowhere
+            message = f"none of the matrices has the op {only} (available ops: {', '.join(ops)}); add a matrix for it"
+            raise UsageError(f"--provider {key}: {message}", id="matrix-provider-op-absent")
     return found
 
 
@@ -69,8 +85,9 @@ def load_all(
     """Every matrix in the YAML file `path`, one per document.
 
     `overrides` are `--set` pairs: a dotted path (`timing.min_samples`), or `NAME:path` for the matrix of that name
-    only.  `extra_providers` maps `[OP:]NAME` to `module:function`.  The rest is what the farm knows, for tests.
-    Raises MatrixError, or UsageError for a wrong `--provider`.
+    only.  `extra_providers` maps `[OP:]NAME` to `module:function`.  The other arguments replace
+    what the farm knows, for tests.
+    Raises MatrixError, or UsageError for an invalid `--provider`.
     """
     text, sha256 = read(Path(path))
     reader = _Reader(
@@ -100,27 +117,33 @@ class _Reader:
         self.extra = extra
         self.backends = backends
 
-    def matrices(self, roots: list[Node], path: str, sha256: str, overrides: Overrides) -> list[Matrix]:
+    def matrices(self, roots: list[YamlNode], path: str, sha256: str, overrides: Overrides) -> list[Matrix]:
         if not roots or (len(roots) == 1 and roots[0].value is None):
-            raise MatrixError(f"{path}: is empty; a matrix has name, op, axes and providers")
+            raise MatrixError(
+                f"{path}: is empty; a matrix needs the keys name, op, axes and providers", id="matrix-empty-file"
+            )
         found: list[Matrix] = []
         for root in roots:
             if not isinstance(root.value, dict):
-                raise root.error(f"is {show(root.value)}, not a mapping; it begins with name, op, axes and providers")
+                message = f"is {show(root.value)}, not a mapping; a matrix needs the keys name, op, axes and providers"
+                raise root.error(message, id="matrix-not-a-mapping")
             matrix = self.matrix(_overridden(root, overrides), path, sha256)
             if matrix.name in {m.name for m in found}:
-                raise root.value["name"].error(f'is "{matrix.name}", as another matrix in this file; rename one')
+                message = f'is "{matrix.name}", which another matrix in this file already uses; rename one of the two'
+                raise root.value["name"].error(message, id="matrix-name-twice")
             found.append(matrix)
         return found
 
-    def matrix(self, root: Node, path: str, sha256: str) -> Matrix:
+    def matrix(self, root: YamlNode, path: str, sha256: str) -> Matrix:
         given = root.mapping()
         for key, node in given.items():
             if key not in KEYS:
-                raise node.key_error(f"is no key of a matrix; {suggest(key, KEYS, 'keys')}")
+                message = f"is not a key of a matrix; {suggest(key, KEYS, 'keys')}"
+                raise node.key_error(message, id="matrix-unknown-key")
         for key in ("name", "op"):
             if key not in given:
-                raise root.error(f"has no {key}; add {key}: {'rms_norm' if key == 'op' else 'my-matrix'}")
+                example = "rms_norm" if key == "op" else "my-matrix"
+                raise root.error(f"has no {key}; add {key}: {example}", id=f"matrix-no-{key}")
         name = _name(given["name"])
         contract = self._contract(given["op"])
         extras = extras_for(contract.op, self.extra, self.builtin, self.ops)
@@ -148,39 +171,48 @@ class _Reader:
         _check_matches(matrix, given)
         return matrix
 
-    def _contract(self, node: Node) -> Contract:
+    def _contract(self, node: YamlNode) -> Contract:
         op = ax.word(node)
         if op not in self.ops:
-            raise node.unknown(self.ops, "ops")
+            raise node.unknown(self.ops, "ops", id="matrix-unknown-op")
         try:
             contract = self.contracts(op)
         except FarmError:
             raise
-        except Exception as error:  # whatever its own code raises
+        except Exception as error:  # anything that its code raises
             why = f"{type(error).__name__}: {error}"[:200]
-            raise node.error(f"names an op whose contract.py cannot be imported ({why}); correct it there") from error
+            message = f"names an op whose contract.py cannot be imported ({why}); correct that file"
+            raise node.error(message, id="matrix-contract-import") from error
         names = [d.name for d in contract.dimensions] + [p.name for p in contract.parameters]
         bad = next((n for n in names if n in ax.RESERVED or n.endswith("_dtype")), None)
-        if bad or len(set(names)) != len(names):
-            raise node.error(f'names an op whose contract calls something "{bad}", a reserved word; rename it there')
+        if bad:
+            message = f'names an op whose contract has a dimension or parameter "{bad}", a reserved name; rename it'
+            raise node.error(message, id="matrix-contract-reserved-name")
+        twice = next((n for n in names if names.count(n) > 1), None)
+        if twice:
+            message = (
+                f'names an op whose contract has two dimensions or parameters "{twice}"; rename one in the contract'
+            )
+            raise node.error(message, id="matrix-contract-name-twice")
         return contract
 
     def _views(
         self,
-        root: Node,
+        root: YamlNode,
         contract: Contract,
         registry: Mapping[str, ProviderInfo],
         extras: Mapping[str, ProviderInfo],
     ) -> tuple[View | None, dict[str, View]]:
-        """The view of a backend of which `backends` says nothing, and the views of those that differ."""
+        """The view of every backend that `backends` does not mention, and the views of those that it does."""
         given = root.value
         axes = given["axes"].mapping("shape: [...]") if "axes" in given else {}
         section = given["backends"].mapping("cuda: {dtype: [float16]}") if "backends" in given else {}
         for backend, node in section.items():
             if backend not in self.backends:
-                raise node.key_error(f"is no backend; {suggest(backend, self.backends, 'backends')}")
+                message = f"is not a backend; {suggest(backend, self.backends, 'backends')}"
+                raise node.key_error(message, id="matrix-unknown-backend")
 
-        def view(axes: Mapping[str, Node], providers: Node | None, timing: Node | None) -> View:
+        def view(axes: Mapping[str, YamlNode], providers: YamlNode | None, timing: YamlNode | None) -> View:
             return ax.resolve(contract, root, axes, providers, timing, registry, extras)
 
         views = {}
@@ -189,44 +221,50 @@ class _Reader:
             providers = difference.pop("providers", given.get("providers"))
             timing = difference.pop("timing", None)
             if timing and untimed(backend):
-                raise timing.key_error(f"is of no use: {backend} is never timed; remove it")
+                message = f"has no effect, because {backend} is never timed; remove it"
+                raise timing.key_error(message, id="matrix-timing-untimed")
             views[backend] = view({**axes, **difference}, providers, timing or given.get("timing"))
         only_there = section and ("shape" not in axes or ("providers" not in given and not extras))
         base = None if only_there else view(axes, given.get("providers"), given.get("timing"))
         return base, views
 
-    def _targets(self, node: Node | None, base: View | None, views: Mapping[str, View]) -> dict[str, tuple[str, ...]]:
-        """Backend -> the patterns of the devices that each of its cells is for."""
+    def _targets(
+        self, node: YamlNode | None, base: View | None, views: Mapping[str, View]
+    ) -> dict[str, tuple[str, ...]]:
+        """Backend -> the patterns of the devices that each of its cells is planned for."""
         out = {}
         for backend, child in (node.mapping("cuda: [GB200]") if node else {}).items():
             if backend not in self.backends:
-                raise child.key_error(f"is no backend; {suggest(backend, self.backends, 'backends')}")
+                message = f"is not a backend; {suggest(backend, self.backends, 'backends')}"
+                raise child.key_error(message, id="matrix-target-backend")
             if base is None and backend not in views:
-                raise child.key_error(f"names targets of a backend that has no axes here ({', '.join(views)} have)")
+                message = f"names targets of a backend that has no axes in this matrix (with axes: {', '.join(views)})"
+                raise child.key_error(f"{message}; add its axes or remove it", id="matrix-target-no-axes")
             entries = child.items() if isinstance(child.value, list) else [child]
             out[backend] = ax._unique([(self._pattern(entry, backend), entry) for entry in entries])
         return out
 
-    def _pattern(self, node: Node, backend: str) -> str:
+    def _pattern(self, node: YamlNode, backend: str) -> str:
         text = ax.word(node)
         first, colon, rest = text.partition(":")
         if colon and first in self.backends:
-            raise node.error(f'is {show(text)}; targets of {backend} are named without it: write "{rest}"')
+            message = f'is {show(text)}; write the target without the backend: "{rest}"'
+            raise node.error(message, id="matrix-target-prefix")
         wrong = malformed(text)
         if wrong:
-            raise node.error(f"is {show(text)}; {wrong}")
+            raise node.error(f"is {show(text)}; {wrong}", id=id_of(wrong))
         return text
 
-    def _require(self, node: Node | None) -> tuple[str, ...]:
+    def _require(self, node: YamlNode | None) -> tuple[str, ...]:
         if node is None:
             return ()
         for child in node.items():
             if not isinstance(child.value, str) or child.value not in self.backends:
-                raise child.unknown(self.backends, "backends")
+                raise child.unknown(self.backends, "backends", id="matrix-require-backend")
         return ax._unique([(child.value, child) for child in node.items()])
 
 
-def _overridden(root: Node, overrides: Overrides) -> Node:
+def _overridden(root: YamlNode, overrides: Overrides) -> YamlNode:
     name = root.value.get("name")
     for key, text in overrides:
         only, colon, rest = key.partition(":")
@@ -236,37 +274,40 @@ def _overridden(root: Node, overrides: Overrides) -> Node:
     return root
 
 
-def _name(node: Node) -> str:
+def _name(node: YamlNode) -> str:
     name = ax.word(node)
     if not _NAME.fullmatch(name):
-        raise node.error(f"is {show(name)}; a name has letters, digits, '.', '_' and '-'")
+        message = "a name has 1 to 80 letters, digits, '.', '_' or '-', and begins with a letter or digit"
+        raise node.error(f"is {show(name)}; {message}", id="matrix-name")
     return name
 
 
-def _deadlines(node: Node | None) -> dict[str, float]:
+def _deadlines(node: YamlNode | None) -> dict[str, float]:
     out = dict(DEFAULT_DEADLINES)
     for phase, child in (node.mapping("timing: 60") if node else {}).items():
         if phase not in out:
-            raise child.key_error(f"is no phase; {suggest(phase, out, 'phases')}")
+            raise child.key_error(f"is not a phase; {suggest(phase, out, 'phases')}", id="matrix-unknown-phase")
         out[phase] = ax.positive(child)
     return out
 
 
-def _quiet(node: Node | None) -> str:
+def _quiet(node: YamlNode | None) -> str:
     if node is not None and node.value not in QUIET:
-        raise node.unknown(QUIET, "values")
+        raise node.unknown(QUIET, "values", id="matrix-unknown-quiet")
     return str(node.value) if node else QUIET[0]
 
 
-def _exclude(node: Node | None, known: Mapping[str, Kind]) -> tuple[Rule, ...]:
+def _exclude(node: YamlNode | None, known: Mapping[str, Kind]) -> tuple[Rule, ...]:
     rules = []
     for entry in node.items() if node else ():
         given = dict(entry.mapping("provider: torch, reason: why"))
         if "reason" not in given:
-            raise entry.error('has no reason; add reason: "why these cells are not run"')
+            message = 'has no reason; add reason: "why these cells are not run"'
+            raise entry.error(message, id="matrix-exclude-no-reason")
         reason = ax.word(given.pop("reason"))
         if not given:
-            raise entry.error("excludes everything; say which cells, like provider: torch")
+            message = "excludes every cell; add a condition, for example provider: torch"
+            raise entry.error(message, id="matrix-exclude-everything")
         rules.append(parse_rule(given, known, reason))
     return tuple(rules)
 
@@ -274,47 +315,52 @@ def _exclude(node: Node | None, known: Mapping[str, Kind]) -> tuple[Rule, ...]:
 _TOLERANCE = ("match", "output", "metric", "limit", "reason", "date")
 
 
-def _tolerances(node: Node | None, known: Mapping[str, Kind]) -> tuple[Tolerance, ...]:
+def _tolerances(node: YamlNode | None, known: Mapping[str, Kind]) -> tuple[Tolerance, ...]:
     return tuple(_tolerance(entry, known) for entry in (node.items() if node else ()))
 
 
-def _tolerance(entry: Node, known: Mapping[str, Kind]) -> Tolerance:
+def _tolerance(entry: YamlNode, known: Mapping[str, Kind]) -> Tolerance:
     given = entry.mapping("output: y, metric: rel_l2, limit: 1e-3, reason: why, date: 2026-01-31")
     for key, child in given.items():
         if key not in _TOLERANCE:
-            raise child.key_error(f"is no key of a tolerance; {suggest(key, _TOLERANCE, 'keys')}")
+            message = f"is not a key of a tolerance; {suggest(key, _TOLERANCE, 'keys')}"
+            raise child.key_error(message, id="matrix-tolerance-key")
     for key in ("output", "metric", "limit", "reason", "date"):
         if key not in given:
-            raise entry.error(f"has no {key}; a tolerance says output, metric, limit, reason and date")
+            message = f"has no {key}; a tolerance needs output, metric, limit, reason and date"
+            raise entry.error(message, id=f"matrix-tolerance-no-{key}")
     limit = given["limit"].value
     if isinstance(limit, bool) or not isinstance(limit, (int, float)) or limit < 0:
-        raise given["limit"].error(f"is {show(limit)}; it must be a number, 0 or more")
+        raise given["limit"].error(f"is {show(limit)}; it must be a number >= 0", id="matrix-tolerance-limit")
     date = ax.word(given["date"])
     try:
-        if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", date):  # newer Pythons read more forms
+        if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", date):  # newer Pythons accept more forms
             raise ValueError
         datetime.date.fromisoformat(date)
     except ValueError:
-        raise given["date"].error(f"is {show(date)}; it must be a date like 2026-01-31") from None
+        message = f"is {show(date)}; it must be a date like 2026-01-31"
+        raise given["date"].error(message, id="matrix-tolerance-date") from None
     rule = parse_rule(given["match"].mapping("dtype: bfloat16"), known) if "match" in given else Rule(())
     output, metric, reason = (ax.word(given[key]) for key in ("output", "metric", "reason"))
     return Tolerance(rule, output, metric, float(limit), reason, date)
 
 
 def load_tolerances(path: Path | str, cells: Sequence[Cell]) -> tuple[Tolerance, ...]:
-    """The tolerances of a file that has only those (key `tolerances`, as in a matrix), for cells that were run.
+    """The tolerances of a file that has no other key (`tolerances`, as in a matrix), for cells that were run.
 
-    MatrixError for what a matrix would be refused for, for an entry that matches none of the cells, and for an output
-    or metric that none of those has.
+    MatrixError for everything that a matrix is refused for, for an entry that matches none of the cells, and for an
+    output or metric that none of the matched cells has.
     """
     text, _ = read(Path(path))
     roots = parse(text, str(path))
     if len(roots) != 1 or not isinstance(roots[0].value, dict):
-        raise MatrixError(f"{path}: is no file of tolerances; it has one key, tolerances: with a list of them")
+        message = "is not a tolerance file; it must have one key, tolerances, with a list of tolerances"
+        raise MatrixError(f"{path}: {message}", id="matrix-not-a-tolerance-file")
     given = roots[0].mapping()
     for key, node in given.items():
         if key != "tolerances":
-            raise node.key_error("is no key of a file of tolerances; it has one, tolerances:")
+            message = "is not a key of a tolerance file; its only key is tolerances"
+            raise node.key_error(message, id="matrix-tolerance-file-key")
     known: dict[str, Kind] = {}
     providers, modes = (sorted({getattr(c, name) for c in cells}) for name in ("provider", "mode"))
     for op in dict.fromkeys(c.op for c in cells if c.op in farm_ops.known_ops()):
@@ -326,44 +372,50 @@ def load_tolerances(path: Path | str, cells: Sequence[Cell]) -> tuple[Tolerance,
     found = _tolerances(given.get("tolerances"), known)
     for tolerance, node in zip(found, given["tolerances"].items()):
         if not any(tolerance.rule.holds(lookup(cell)) for cell in cells):
-            raise node.error(f"matches no cell of the run ({tolerance.rule}); correct it or remove it")
+            message = f"matches no cell of the run ({tolerance.rule}); correct or remove this tolerance"
+            raise node.error(message, id="matrix-tolerance-matches-nothing")
         wrong = astray(tolerance, cells, lambda op: farm_ops.contract(op) if op in farm_ops.known_ops() else None)
         if wrong:
-            raise node.error(f"names what its cells do not have: {wrong}")
+            raise node.error(f"does not fit the cells matched by this tolerance: {wrong}", id=id_of(wrong))
     return found
 
 
-# Checks of the whole matrix.  Cells are a product of independent axes, so a rule matches some cell exactly where each
-# axis has an entry that meets the rule's conditions on it: no cell needs to be made.
+# Checks of the complete matrix.  Cells are a product of independent axes, so a rule matches some cell exactly if each
+# axis has an entry that meets the rule's conditions on it: no cell needs to be created.
 
 
-def _check_sizes(matrix: Matrix, root: Node) -> None:
+def _check_sizes(matrix: Matrix, root: YamlNode) -> None:
     for backend in matrix.kinds["backend"].known:
         view = matrix.view(backend)
         size = view.size(backend) * len(matrix.patterns(backend)) if view else 0
         if size > MAX_CELLS:
-            count = f"{size:,} cells on one backend ({backend})"
-            raise root.error(f"expands to {count}, more than {MAX_CELLS:,}; split it")
+            message = (
+                f"expands to {size:,} cells on one backend (here {backend}); the limit is {MAX_CELLS:,}; split the "
+                "matrix"
+            )
+            raise root.error(message, id="matrix-too-many-cells")
 
 
-def _check_timings(matrix: Matrix, given: Mapping[str, Node]) -> None:
-    """Policies that are spelled differently may be one where the backend has filled in the rest."""
+def _check_timings(matrix: Matrix, given: Mapping[str, YamlNode]) -> None:
+    """Policies that are written differently may be the same once the backend's defaults are filled in."""
     for backend in matrix.kinds["backend"].known:
         view = matrix.view(backend)
         if view and not untimed(backend) and len(view.timings_on(backend)) < len(view.timings):
             own = given["backends"].value[backend].value.get("timing") if backend in matrix.views else None
-            raise (own or given["timing"]).error(f"gives a policy a second time on {backend}; list each once")
+            message = f"gives the same policy twice on {backend}; list each policy once"
+            raise (own or given["timing"]).error(message, id="matrix-timing-twice")
 
 
-def _check_matches(matrix: Matrix, given: Mapping[str, Node]) -> None:
+def _check_matches(matrix: Matrix, given: Mapping[str, YamlNode]) -> None:
     for key, rules in (("exclude", matrix.exclude), ("tolerances", [t.rule for t in matrix.tolerances])):
         for i, rule in enumerate(rules):
             if not matches_something(matrix, rule):
-                raise given[key].value[i].error(f"matches no cell ({rule}); correct it or remove it")
+                message = f"matches no cell ({rule}); correct or remove this entry"
+                raise given[key].value[i].error(message, id="matrix-rule-matches-nothing")
 
 
 def matches_something(matrix: Matrix, rule: Rule) -> bool:
-    """Whether `rule` matches a cell of the whole matrix, on any backend."""
+    """Whether `rule` matches a cell of the complete matrix, on any backend."""
     return any(
         all(
             any(_meets(rule, entry) for entry in axis)
@@ -379,7 +431,7 @@ def _meets(rule: Rule, entry: Mapping[str, Any]) -> bool:
 
 
 def axis_entries(matrix: Matrix, view: View, backend: str, patterns: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
-    """Per axis, each entry as the keys of the rule language that it decides."""
+    """Per axis, each entry as the keys of the rule language whose values it fixes."""
     yield [{"backend": backend, "op": matrix.op}]
     yield [{"target": pattern} for pattern in patterns]
     yield [{**dims, "tag": tag} for dims, tag in view.shapes]

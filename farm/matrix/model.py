@@ -1,44 +1,29 @@
-"""A resolved matrix: every field filled, nothing of YAML left.  Only this travels."""
+"""A resolved matrix: every field has its value, and nothing refers to YAML.  Only this is sent to devices."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
-from farm import backends as farm_backends
+from farm.cell import METHODS as METHODS
 from farm.cell import Cell, Timing
-from farm.timing.methods import METHODS as METHODS
-from kernels.contract import Contract
+from farm.contracts.base import Contract
 
 from .rules import Kind, Rule, lookup
+from .timing_policy import resolve_timing
 
 MAX_CELLS = 1_000_000
 #: Seconds that each phase of a child may take.
 DEFAULT_DEADLINES: Mapping[str, float] = {
-    "spawn": 120.0, "import": 120.0, "compile": 120.0, "check": 60.0, "timing": 60.0, "teardown": 10.0,
-}  # fmt: skip
+    "spawn": 120.0,
+    "import": 120.0,
+    "compile": 120.0,
+    "check": 60.0,
+    "timing": 60.0,
+    "teardown": 10.0,
+}
 CACHES = ("cold", "warm")
-
-
-@cache
-def default_timing(backend: str) -> Timing:
-    """A backend's own policy, where the matrix says nothing."""
-    return Timing(method=farm_backends.get(backend).DEFAULT_TIMING)
-
-
-def untimed(backend: str) -> bool:
-    """Whether a backend is never timed, whatever a matrix says: the interpreter's time is no kernel's time."""
-    return default_timing(backend).method == "none"
-
-
-def resolve_timing(backend: str, spec: Mapping[str, Any]) -> Timing:
-    """The policy that `spec` (the fields which the matrix gives) means on `backend`."""
-    if untimed(backend):
-        return Timing()
-    timing = Timing(**{"method": default_timing(backend).method, **spec})
-    return Timing() if timing.method == "none" else timing  # nothing to sample: its other fields say nothing
 
 
 @dataclass(frozen=True)
@@ -53,7 +38,7 @@ class Provider:
 
 @dataclass(frozen=True)
 class View:
-    """The axes that a backend sees; cells are their product.  Entries are ordered as the matrix lists them."""
+    """The axes of one backend; cells are their product.  Entries are in the order of the matrix."""
 
     shapes: tuple[tuple[Mapping[str, int], str], ...]  # dimensions in the contract's order, and the tag
     dtypes: tuple[Mapping[str, str], ...]
@@ -69,7 +54,7 @@ class View:
         return tuple(dict.fromkeys(resolved))
 
     def size(self, backend: str) -> int:
-        """How many cells the view gives on `backend`."""
+        """How many cells the view has on `backend`."""
         count = sum(len(p.modes) for p in self.providers)
         for axis in (self.shapes, self.dtypes, self.params, self.families, self.seeds, self.operations):
             count *= len(axis)
@@ -78,7 +63,7 @@ class View:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """A gate that the matrix replaces, with who decided it and when."""
+    """A tolerance that the matrix replaces, with the reason and the date of the decision."""
 
     rule: Rule
     output: str  # or "*"
@@ -100,7 +85,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class MatrixInfo:
-    """What the rest of the farm needs of a matrix once its cells are made; travels with a plan."""
+    """What the rest of the farm needs to know about a matrix once its cells exist; part of a plan."""
 
     name: str
     path: str
@@ -110,8 +95,8 @@ class MatrixInfo:
     deadlines: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_DEADLINES))
     sim: Mapping[str, Any] = field(default_factory=dict)
     tolerances: tuple[Tolerance, ...] = ()
-    targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # backend -> patterns of farm.targets
-    quiet: str = "none"  # of farm.scheduler.events.QUIET
+    targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # backend -> patterns of farm.device_pattern
+    quiet: str = "none"  # of farm.cell.QUIET
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -132,14 +117,14 @@ class MatrixInfo:
 
 @dataclass(frozen=True)
 class Matrix:
-    """One matrix: what `load` gives and `cells` expands."""
+    """One matrix: what `load` returns and `cells` expands."""
 
     info: MatrixInfo
     contract: Contract
-    base: View | None  # None: the matrix speaks of the backends in `views` only
+    base: View | None  # None: the matrix has axes only for the backends in `views`
     views: Mapping[str, View]  # the backends that differ
     exclude: tuple[Rule, ...]
-    kinds: Mapping[str, Kind]  # the keys that a rule or a select may hold
+    kinds: Mapping[str, Kind]  # the keys that a rule or --select may use
 
     @property
     def name(self) -> str:
@@ -177,16 +162,16 @@ class Matrix:
         return self.views.get(backend, self.base)
 
     def patterns(self, backend: str) -> tuple[str, ...]:
-        """The targets that each cell of the backend is planned for; one "" where any device of it will do."""
+        """The targets that each cell of the backend is planned for; ("",) if any device of the backend will do."""
         return self.info.targets.get(backend) or ("",)
 
 
 def quiet_of(matrix: MatrixInfo, cell: Cell) -> str:
-    """How quiet it must be around the cell while it runs.  What is not timed is not disturbed either."""
+    """Which sibling devices must be idle while the cell runs; "none" for a cell that is not timed."""
     return "none" if cell.timing.method == "none" else matrix.quiet
 
 
-def tolerances_for(matrix: Matrix | MatrixInfo, cell: Cell) -> list[dict[str, Any]]:
-    """The matrix's own gates for a cell, later ones over earlier ones: output, metric, limit, reason, date."""
+def tolerances_for(tolerances: Sequence[Tolerance], cell: Cell) -> list[dict[str, Any]]:
+    """Those of `tolerances` that are for a cell, later ones over earlier ones: output, metric, limit, reason, date."""
     get = lookup(cell)
-    return [t.override() for t in matrix.tolerances if t.rule.holds(get)]
+    return [t.override() for t in tolerances if t.rule.holds(get)]

@@ -9,20 +9,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farm.cell import Cell
+from farm.contracts.base import Contract
 from farm.errors import InfraError, MatrixError, UsageError
 
 from .expand import cells as expand
 from .expand import select_rule
 from .model import MAX_CELLS, Matrix, MatrixInfo
 from .rules import lookup
-from .targets import astray
+from .tolerance_check import astray
 
+Contracts = Mapping[str, Contract]  # by op
 SCHEMA = 1  # 1: first
+AGAIN = "run farm plan again"  # ends every refusal of a plan that cannot be read
 
 
 @dataclass(frozen=True)
 class Count:
-    """Of one backend: planned cells, those that a matrix excludes, and estimated seconds on one device."""
+    """For one backend: planned cells, how many of them are excluded, and estimated seconds on one device."""
 
     cells: int
     skipped: int
@@ -37,7 +40,7 @@ class Plan:
     matrices: tuple[MatrixInfo, ...]
     plan_hash: str
     backends: Mapping[str, Count]
-    targets: Mapping[str, Count] = field(default_factory=dict)  # `cuda:GB200`: those of the named targets, again
+    targets: Mapping[str, Count] = field(default_factory=dict)  # the same for named targets, `cuda:GB200`
 
     def matrix(self, cell: Cell) -> MatrixInfo:
         """The matrix that a cell came from."""
@@ -59,38 +62,38 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """A plan as `to_json` wrote it; UsageError if it is none or was edited."""
+        """A plan as `to_json` wrote it; UsageError if it is not a plan, or was edited."""
         try:
             data = json.loads(text)
             if data["schema"] != SCHEMA:
-                raise UsageError(f"the plan has schema {data['schema']}, this farm reads {SCHEMA}; plan again")
+                message = f"the plan has schema {data['schema']}, but this farm reads {SCHEMA}; {AGAIN}"
+                raise UsageError(message, id="plan-schema")
             found = tuple(Cell.from_dict(c) for c in data["cells"])
             matrices = tuple(MatrixInfo.from_dict(m) for m in data["matrices"])
             backends = {name: Count(**count) for name, count in data["backends"].items()}
             targets = {name: Count(**count) for name, count in data.get("targets", {}).items()}
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise UsageError(f"this is no plan of the farm ({type(error).__name__}: {error}); plan again") from None
+            why = f"{type(error).__name__}: {error}"
+            message = f"this file was not written by farm plan, or was truncated ({why}); {AGAIN}"
+            raise UsageError(message, id="plan-malformed") from None
         if plan_hash(found) != data["plan_hash"]:
-            raise UsageError("the plan's cells do not fit its hash: it was edited or cut; plan again")
+            message = f"the plan's cells do not match the plan's hash: the file was edited or truncated; {AGAIN}"
+            raise UsageError(message, id="plan-hash")
         return cls(found, matrices, data["plan_hash"], backends, targets)
 
 
 def default_backends(matrices: Sequence[Matrix]) -> list[str]:
-    """What `farm plan` plans for without `--backend`: what the matrices require, else cpu."""
+    """What `farm plan` uses without `--backend`: the backends that the matrices require, or else cpu."""
     return list(dict.fromkeys(b for m in matrices for b in m.require)) or ["cpu"]
 
 
 def plan(
-    matrices: Sequence[Matrix],
-    backends: Sequence[str] = (),
-    *,
-    select: str | None = None,
-    named_targets: bool = True,
+    matrices: Sequence[Matrix], backends: Sequence[str] = (), *, select: str | None = None, named_targets: bool = True
 ) -> Plan:
     """The plan of `matrices` on `backends` (default: `default_backends`), narrowed by `select`.
 
-    The planned unit is a cell on a target, where the matrices name targets and `named_targets` is true.  One that two
-    matrices share is planned once, as the first one's; where one of them excludes it, as the other's.
+    The planned unit is a cell on a target, if the matrices name targets and `named_targets` is true.  A cell that two
+    matrices share is planned once, for the first; if one of them excludes it, for the other.
     """
     matrices = _distinct(matrices)
     backends = list(dict.fromkeys(backends)) or default_backends(matrices)
@@ -110,12 +113,16 @@ def plan(
                 elif found[place].skip_reason and not cell.skip_reason:
                     found[place] = cell
         if len(found) > MAX_CELLS:
-            raise MatrixError(f"the matrices expand to more than {MAX_CELLS:,} cells; run fewer at a time")
+            message = f"the matrices together expand to more than {MAX_CELLS:,} cells; use fewer matrices at a time"
+            raise MatrixError(message, id="plan-too-many-cells")
     if not found:
-        raise UsageError(f"--select {select} selects none of the matrices' cells; widen it")
+        raise UsageError(
+            f"--select {select} matches none of the matrices' cells; relax this condition", id="plan-select-nothing"
+        )
     _number(found)
-    infos = tuple(m.info for m in matrices)
-    return Plan(tuple(found), infos, plan_hash(found), counts(found, backends), target_counts(found))
+    contracts = {m.contract.op: m.contract for m in matrices}
+    by_backend, by_target = counts(found, backends, contracts), target_counts(found, contracts)
+    return Plan(tuple(found), tuple(m.info for m in matrices), plan_hash(found), by_backend, by_target)
 
 
 def _check_tolerances(matrix: Matrix, backends: Sequence[str]) -> None:
@@ -123,25 +130,27 @@ def _check_tolerances(matrix: Matrix, backends: Sequence[str]) -> None:
         wrong = astray(tolerance, expand(matrix, backends), lambda op: matrix.contract)
         if wrong:
             where = f"{matrix.path}: {matrix.name}: tolerances[{i}]"
-            raise MatrixError(f"{where} names what its cells do not have: {wrong}")
+            raise MatrixError(f"{where} does not fit the cells matched by this tolerance: {wrong}", id=wrong.id)
 
 
 def _distinct(matrices: Sequence[Matrix]) -> list[Matrix]:
-    """The matrices without those named twice on the command line; two unlike ones of one name are an error."""
+    """The matrices without repetitions on the command line; different matrices with the same name are an error."""
     out: dict[str, Matrix] = {}
     for matrix in matrices:
         other = out.setdefault(matrix.name, matrix)
         if other is not matrix and (other.sha256, other.exclude) != (matrix.sha256, matrix.exclude):
-            raise MatrixError(f'{matrix.path}: name is "{matrix.name}", as in {other.path}; rename one')
+            message = f'name is "{matrix.name}", which {other.path} also uses; rename one of the two'
+            raise MatrixError(f"{matrix.path}: {message}", id="plan-name-twice")
     return list(out.values())
 
 
 def _number(found: list[Cell]) -> None:
-    """Give each cell its index.  The cells are this plan's own and nobody has seen them yet: set in place."""
+    """Give each cell its index.  The cells are new and belong to this plan only, so the index is set in place."""
     for index, cell in enumerate(found):
         object.__setattr__(cell, "index", index)
     if len({cell.cell_id for cell in found}) != len(found):
-        raise InfraError("two cells with different keys have one id; this is a bug in farm.matrix.ids, report it")
+        message = "two cells with different keys have the same id; this is a bug in farm.matrix.ids, please report it"
+        raise InfraError(message, id="plan-same-id")
 
 
 def plan_hash(cells: Sequence[Cell]) -> str:
@@ -152,18 +161,20 @@ def plan_hash(cells: Sequence[Cell]) -> str:
     return digest.hexdigest()
 
 
-def counts(cells: Sequence[Cell], backends: Sequence[str]) -> dict[str, Count]:
-    """Of each of `backends`."""
-    return _counts(cells, lambda cell: cell.backend, backends)
+def counts(cells: Sequence[Cell], backends: Sequence[str], contracts: Contracts) -> dict[str, Count]:
+    """The count of each of `backends`."""
+    return _counts(cells, lambda cell: cell.backend, backends, contracts)
 
 
-def target_counts(cells: Sequence[Cell]) -> dict[str, Count]:
-    """Of each named target."""
+def target_counts(cells: Sequence[Cell], contracts: Contracts) -> dict[str, Count]:
+    """The count of each named target."""
     named = [c for c in cells if c.target]
-    return _counts(named, lambda cell: cell.target, list(dict.fromkeys(c.target for c in named)))
+    return _counts(named, lambda cell: cell.target, list(dict.fromkeys(c.target for c in named)), contracts)
 
 
-def _counts(cells: Sequence[Cell], place: Callable[[Cell], str], places: Sequence[str]) -> dict[str, Count]:
+def _counts(
+    cells: Sequence[Cell], place: Callable[[Cell], str], places: Sequence[str], contracts: Contracts
+) -> dict[str, Count]:
     number, skipped, seconds = (dict.fromkeys(places, 0), dict.fromkeys(places, 0), dict.fromkeys(places, 0.0))
     for cell in cells:
         where = place(cell)
@@ -171,27 +182,22 @@ def _counts(cells: Sequence[Cell], place: Callable[[Cell], str], places: Sequenc
         if cell.skip_reason:
             skipped[where] += 1
         else:
-            seconds[where] += estimate_seconds(cell)
+            seconds[where] += estimate_seconds(cell, contracts[cell.op])
     return {p: Count(number[p], skipped[p], round(seconds[p], 3)) for p in places}
 
 
-#: Seconds that a cell costs besides its work: start, messages, journal, judging a small output.
+#: Seconds that a cell costs in addition to its work: start, messages, journal, judging a small output.
 _FIXED = {"cuda": 0.1, "rocm": 0.1, "ascend": 0.2, "cpu": 0.01, "sim": 0.01}
-_ELEMENT = 15e-9  # making, referencing and comparing one element in float64 on one core
+_ELEMENT = 15e-9  # generating, computing in float64 and comparing one element, on one core
 _PASSES = {"forward": 1, "no-grad-forward": 1, "backward": 3, "full": 3}  # a backward runs a forward first
-#: On `cpu` an element is also computed there, and by an interpreted kernel twice (the second run has to give the same
-#: bits).  Measured on two x86 cores (docs/facts.md): both runs of a norm's row, of each of its elements, and of each
-#: program that adds up 32 columns of dw.
-_CPU_ELEMENT = 33e-9
-_ROW, _COLUMN, _SUM = 2e-3, 0.2e-6, 0.9e-3
-_PACKED, _PACKED_ROWS = 1024, 8  # narrower rows share a program, about so many
+_CPU_ELEMENT = 33e-9  # on `cpu` it is also computed there
 
 
-def estimate_seconds(cell: Cell) -> float:
-    """About how long one device holds `cell`, in seconds: for leases and for `farm plan`; no promise.
+def estimate_seconds(cell: Cell, contract: Contract | None) -> float:
+    """Roughly how long `cell` occupies one device, in seconds: for leases and for `farm plan`.
 
-    Fixed cost, plus host work per element of the largest tensor, plus on `cpu`, for our kernels, interpreted
-    rows, plus the timing budget where it is timed.
+    Fixed cost, plus host work per element of the largest tensor, plus on `cpu`, for our kernels, what the contract says
+    of their interpretation, plus the timing budget where it is timed.  `contract`: None if this farm has no such op.
     """
     sizes = [*cell.dims.values(), 1, 1]
     rows, columns = sizes[:2]
@@ -200,11 +206,7 @@ def estimate_seconds(cell: Cell) -> float:
     passes = _PASSES.get(cell.operation, 1)
     if cell.backend == "cpu":
         seconds = _FIXED["cpu"] + _CPU_ELEMENT * rows * columns * passes
-        if cell.provider == "farm":
-            programs = rows if columns > _PACKED else rows / _PACKED_ROWS
-            seconds += programs * (_ROW + _COLUMN * columns) * passes
-            seconds += _SUM * columns / 32 if passes > 1 else 0.0
-        return seconds
+        return seconds + (contract.interpreted_seconds(cell) if contract and cell.provider == "farm" else 0.0)
     seconds = _FIXED.get(cell.backend, 0.1) + _ELEMENT * rows * columns * passes
     if cell.timing.method != "none":
         seconds += 0.2 * cell.timing.max_seconds  # the stopping rule seldom needs all of it

@@ -1,4 +1,4 @@
-"""Which providers there are: the files of `farm/providers/`, and those a user names."""
+"""The available providers: the files of `farm/providers/`, and those that a user names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANY_OP = "*"
 
 @dataclass(frozen=True)
 class ProviderInfo:
-    """What a matrix must know of a provider.  `ops` holds `*` where it may be asked for any op."""
+    """What a matrix must know about a provider.  `ops` contains `*` if it accepts any op."""
 
     name: str
     role: str = "subject"  # or "peer"
@@ -38,12 +38,13 @@ def builtin_providers() -> Mapping[str, ProviderInfo]:
     for file in sorted(info.name for info in iter_modules(package.__path__)):
         module = import_module(f"farm.providers.{file}")
         if not hasattr(module, "NAME"):
-            continue  # a helper beside the providers
+            continue  # a helper, not a provider
         try:
             declares = getattr(module, "DECLARES", {})
             info = ProviderInfo(module.NAME, module.ROLE, tuple(module.MODES), tuple(module.OPS), declares)
         except AttributeError as error:
-            raise InfraError(f"farm/providers/{file}.py: {error}; a provider says NAME, ROLE, MODES and OPS") from None
+            message = f"farm/providers/{file}.py: {error}; a provider must define NAME, ROLE, MODES and OPS"
+            raise InfraError(message, id="matrix-provider-module") from None
         found[info.name] = info
     return found
 
@@ -59,11 +60,14 @@ def extras_for(
     for key in sorted(extra):
         only, _, name = key.rpartition(":")
         if name in registry:
-            raise UsageError(f'--provider {key}: "{name}" is a provider of the farm; choose another name')
+            message = f'"{name}" is a built-in provider; choose another name'
+            raise UsageError(f"--provider {key}: {message}", id="matrix-provider-builtin")
         if only and ops and only not in ops:
-            raise UsageError(f'--provider {key}: there is no op "{only}"; {suggest(only, ops, "ops")}')
+            message = f'there is no op "{only}"; {suggest(only, ops, "ops")}'
+            raise UsageError(f"--provider {key}: {message}", id="matrix-provider-op")
         if not name.replace("_", "").replace("-", "").isalnum() or not name.isascii():
-            raise UsageError(f"--provider {key}: a provider's name has letters, digits, _ and -; choose another name")
+            message = "a provider's name may contain only letters, digits, _ and -; choose another name"
+            raise UsageError(f"--provider {key}: {message}", id="matrix-provider-name")
         if only in ("", op):
             found[name] = ProviderInfo(name)
     return found

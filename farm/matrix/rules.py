@@ -13,21 +13,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from farm.cell import DTYPE_ALIASES, DTYPES, OPERATIONS, Cell
-from farm.errors import UsageError
-from farm.targets import pattern_of
-from kernels.contract import Contract
+from farm.contracts.base import Contract
+from farm.device_pattern import pattern_of
+from farm.errors import FarmSignal, UsageError
 
-from .document import Node, show, suggest
+from .document import YamlNode, show, suggest
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 _OPERATOR = re.compile(r"^\s*(<=|>=|!=|<|>)\s*(.*?)\s*$")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a key's values are: `int`, `float`, `bool`, `str` or `dtype`; `known` lists them where they are closed."""
+    """The type of a key's values: `int`, `float`, `bool`, `str` or `dtype`; `known` lists them if the set is closed."""
 
     type: str
     known: tuple[str, ...] = ()
@@ -80,9 +83,15 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def kinds(contract: Contract, backends: Iterable[str], providers: Iterable[str], modes: Iterable[str],
-          methods: Iterable[str], targets: Iterable[str] = ()) -> dict[str, Kind]:  # fmt: skip
-    """Every key that a rule may hold, in the order in which a rule is told."""
+def kinds(
+    contract: Contract,
+    backends: Iterable[str],
+    providers: Iterable[str],
+    modes: Iterable[str],
+    methods: Iterable[str],
+    targets: Iterable[str] = (),
+) -> dict[str, Kind]:
+    """Every key that a rule may have, in the order in which a rule is printed."""
     out = {
         "backend": Kind("str", tuple(backends)),
         "target": Kind("str", tuple(targets)),
@@ -122,28 +131,33 @@ def lookup(cell: Cell) -> Callable[[str], Any]:
 
 
 def split_comparison(value: Any) -> tuple[str, str]:
-    """(the operator, what is behind it) of `OP value`; ("", "") for a literal."""
+    """(operator, value) of `OP value`; ("", "") for a literal."""
     match = _OPERATOR.match(value) if isinstance(value, str) else None
     return (match[1], match[2]) if match else ("", "")
 
 
-class _BadValueError(Exception):
+class _BadValueError(FarmSignal):
     """Why a value does not fit its key."""
+
+    def __init__(self, message: str, *, id: str) -> None:
+        super().__init__(message)
+        self.id = id
 
 
 def parse_rule(
-    entries: Mapping[str, Node], known: Mapping[str, Kind], reason: str = "", beside: Sequence[str] = ("reason",)
+    entries: Mapping[str, YamlNode], known: Mapping[str, Kind], reason: str = "", beside: Sequence[str] = ("reason",)
 ) -> Rule:
-    """A rule from the entries of a YAML mapping; errors name the place.  `beside`: keys that stood there too."""
+    """A rule from the entries of a YAML mapping; errors name the place.  `beside`: other keys allowed there."""
     found = {}
     for key, node in entries.items():
         if key not in known:
-            raise node.key_error(f"is no key of a rule; {suggest(key, [*known, *beside], 'keys')}")
+            message = f"is not a key of a rule; {suggest(key, [*known, *beside], 'keys')}"
+            raise node.key_error(message, id="matrix-rule-key")
         found[key] = _condition(key, node.items() if isinstance(node.value, list) else [node], known[key])
     return Rule(tuple(found[key] for key in known if key in found), reason)
 
 
-def _condition(key: str, nodes: list[Node], kind: Kind) -> Condition:
+def _condition(key: str, nodes: list[YamlNode], kind: Kind) -> Condition:
     values = []
     for node in nodes:
         try:
@@ -152,13 +166,14 @@ def _condition(key: str, nodes: list[Node], kind: Kind) -> Condition:
                 return _compare(key, sign, text, kind)
             values.append(_literal(node.value, kind))
         except _BadValueError as error:
-            raise node.error(f"is {show(node.value)}; {error}") from None
+            raise node.error(f"is {show(node.value)}; {error}", id=error.id) from None
     return Condition(key, "in", tuple(values))
 
 
 def _compare(key: str, sign: str, text: str, kind: Kind) -> Condition:
     if sign != "!=" and kind.type not in ("int", "float"):
-        raise _BadValueError(f"{key} is not a number and cannot be compared with {sign}")
+        message = f"{key} is not a number and cannot be compared with {sign}"
+        raise _BadValueError(message, id="matrix-rule-comparison")
     return Condition(key, sign, (_from_text(text, kind, loose=sign != "!="),))
 
 
@@ -170,60 +185,66 @@ def _from_text(text: str, kind: Kind, loose: bool = False) -> Any:
                 return make(text)
             except ValueError:
                 continue
-        raise _BadValueError(f"{show(text)} is not a {'whole ' if kind.type == 'int' else ''}number")
+        what = "an integer" if kind.type == "int" and not loose else "a number"
+        raise _BadValueError(f"{show(text)} is not {what}", id="matrix-rule-not-a-number")
     if kind.type == "bool":
         if text.lower() not in ("true", "false"):
-            raise _BadValueError("it must be true or false")
+            raise _BadValueError("the value must be true or false", id="matrix-rule-text-not-boolean")
         return text.lower() == "true"
     return _literal(text, kind)
 
 
 def _literal(value: Any, kind: Kind) -> Any:
     if kind.type == "int" and (isinstance(value, bool) or not isinstance(value, int)):
-        raise _BadValueError('it must be a whole number, a list of them, or a comparison like ">8192"')
+        message = 'the value must be an integer, a list of integers, or a comparison like ">8192"'
+        raise _BadValueError(message, id="matrix-rule-integer")
     if kind.type == "float":
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise _BadValueError('it must be a number, a list of them, or a comparison like ">0.5"')
+            message = 'the value must be a number, a list of numbers, or a comparison like ">0.5"'
+            raise _BadValueError(message, id="matrix-rule-number")
         return float(value)
     if kind.type == "bool" and not isinstance(value, bool):
-        raise _BadValueError("it must be true or false")
+        raise _BadValueError("the value must be true or false", id="matrix-rule-boolean")
     if kind.type == "str" and not isinstance(value, str):
-        raise _BadValueError("it must be text")
+        raise _BadValueError("the value must be text", id="matrix-rule-text")
     if kind.type == "dtype":
         if value not in DTYPE_ALIASES:
-            raise _BadValueError(suggest_dtype(value))
+            raise _BadValueError(suggest_dtype(value), id="matrix-rule-dtype")
         return DTYPE_ALIASES[value]
     if kind.known and value not in kind.known:
-        raise _BadValueError(suggest(value, kind.known, "values"))
+        raise _BadValueError(suggest(value, kind.known, "values"), id="matrix-rule-value")
     return value
 
 
 def suggest_dtype(value: Any) -> str:
-    """The near miss by its full name, also where a short one was nearly written."""
+    """Suggests the nearest dtype by its full name, also if a short name is nearest."""
     text = suggest(value, DTYPE_ALIASES, "dtypes")
     if not text.startswith("did"):
-        return f"the dtypes are {', '.join(DTYPES)}"
+        return f"available dtypes: {', '.join(DTYPES)}"
     return f'did you mean "{DTYPE_ALIASES[text.split(chr(34))[1]]}"?'
 
 
 def parse_select(text: str, known: Mapping[str, Kind]) -> Rule:
-    """`hidden=>8192,dtype=bf16|fp16,provider=!=torch` as a rule; UsageError with the near miss."""
+    """`hidden=>8192,dtype=bf16|fp16,provider=!=torch` as a rule; UsageError, which suggests the nearest name."""
     found: dict[str, Condition] = {}
     for part in text.split(","):
         key, sign, raw = (piece.strip() for piece in part.partition("="))
         if not sign or not key or not raw:
-            raise UsageError(f"--select {text}: {show(part)} is not key=value")
+            message = f"{show(part)} is not KEY=VALUE; write for example hidden=64, or hidden=>64 for larger values"
+            raise UsageError(f"--select {text}: {message}", id="matrix-select-pair")
         if key not in known:
-            raise UsageError(f"--select {text}: {show(key)} is no key; {suggest(key, known, 'keys')}")
+            message = f"{show(key)} is not a key; {suggest(key, known, 'keys')}"
+            raise UsageError(f"--select {text}: {message}", id="matrix-select-key")
         if key in found:
-            raise UsageError(f"--select {text}: {key} is given twice; write {key}=a|b for either")
+            message = f"{key} is given twice; write {key}=a|b to select both values"
+            raise UsageError(f"--select {text}: {message}", id="matrix-select-twice")
         try:
             if match := _OPERATOR.match(raw):
                 found[key] = _compare(key, match[1], match[2], known[key])
             else:
                 found[key] = Condition(key, "in", tuple(_from_text(v.strip(), known[key]) for v in raw.split("|")))
         except _BadValueError as error:
-            raise UsageError(f"--select {text}: {key} is {show(raw)}; {error}") from None
+            raise UsageError(f"--select {text}: {key} is {show(raw)}; {error}", id=error.id) from None
     return Rule(tuple(found[key] for key in known if key in found))
 
 

@@ -1,5 +1,5 @@
-"""The JSON Schema of a matrix (one YAML document), for editors.  The loader is stricter; the schema never refuses what
-the loader takes."""
+"""The JSON Schema of a matrix (one YAML document), for editors.  The loader is stricter; the schema accepts everything
+that the loader accepts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from farm import backends as farm_backends
-from farm import ops as farm_ops
-from farm.cell import DTYPE_ALIASES, OPERATIONS
-from farm.scheduler.events import QUIET
-from kernels.contract import Contract, Parameter
+from farm.cell import DTYPE_ALIASES, OPERATIONS, QUIET
+from farm.contracts import discovery as farm_ops
+from farm.contracts.base import Contract, Parameter
 
 from .axes import MAX_SEED
 from .model import CACHES, DEFAULT_DEADLINES, METHODS
 from .registry import ProviderInfo, builtin_providers
-from .script import KINDS, SCRIPT, TELEMETRY
+from .sim_script import KINDS, SCRIPT, TELEMETRY
 
 _JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
@@ -27,7 +26,7 @@ def json_schema(
     registry: Mapping[str, ProviderInfo] | None = None,
     backends: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """JSON Schema, draft 2020-12.  Axes are those of the matrix's op."""
+    """JSON Schema, draft 2020-12.  The axes depend on the matrix's op."""
     ops = list(farm_ops.known_ops() if ops is None else ops)
     backends = farm_backends.known() if backends is None else backends
     providers = sorted(builtin_providers() if registry is None else registry)
@@ -38,18 +37,25 @@ def json_schema(
         "required": ["name", "op"],
         "additionalProperties": False,
         "properties": {
-            "name": _said("The matrix's name, unique in a run.", type="string", pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$"),
-            "op": _said("What is computed.", enum=ops),
-            "axes": _said("What is multiplied; an axis left out takes the contract's default.", type="object"),
+            "name": _described(
+                "The matrix's name, unique in a run.", type="string", pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$"
+            ),
+            "op": _described("The operation to compute.", enum=ops),
+            "axes": _described(
+                "The axes, whose product gives the cells. An omitted axis has the default of the contract.",
+                type="object",
+            ),
             "providers": _providers(providers),
-            "backends": _said(
-                "Differences: an axis, the providers or the timing given here replace those above on that backend.",
+            "backends": _described(
+                "Settings per backend: an axis, providers or timing given here replaces the matrix's general "
+                "setting on that backend.",
                 type="object",
                 properties={b: {"type": "object"} for b in backends},
                 additionalProperties=False,
             ),
-            "targets": _said(
-                "Devices by name: each cell of the backend is planned once for each, and runs nowhere else.",
+            "targets": _described(
+                "Devices by name: each cell of the backend is planned once for each name, and runs only on such "
+                "devices.",
                 type="object",
                 minProperties=1,
                 additionalProperties=False,
@@ -61,31 +67,40 @@ def json_schema(
                     ),
                 ),
             ),
-            "quiet": _said(
-                "What stands still while a cell is timed: the other devices of its module, or of its host.",
+            "quiet": _described(
+                "Which devices are kept idle while a cell is timed: the other devices of the same module, or of "
+                "the same host.",
                 enum=[*QUIET],
             ),
-            "exclude": _said(
-                'Cells that are planned as skipped. A value is a literal, a list, or OP number like ">8192".',
+            "exclude": _described(
+                'Cells to skip. A value is a literal, a list, or a comparison like ">8192".',
                 type="array",
                 minItems=1,
                 items={
                     "type": "object",
                     "required": ["reason"],
                     "minProperties": 2,
-                    "properties": {"reason": _said("Why these cells are not run.", type="string", minLength=1)},
+                    "properties": {"reason": _described("Why these cells are not run.", type="string", minLength=1)},
                 },
             ),
-            "timing": _one_or_many(_timing(), "How cells are timed; several policies run side by side. cpu: never."),
-            "require": _said(
-                "Backends that must be there.", type="array", minItems=1, uniqueItems=True, items={"enum": [*backends]}
+            "timing": _one_or_many(
+                _timing(),
+                "How cells are timed. With several policies, each cell is planned once per policy. Cells on cpu "
+                "are never timed.",
             ),
-            "deadlines": _said(
-                "Seconds that each phase of a child may take.",
+            "require": _described(
+                "Backends that the cluster must have.",
+                type="array",
+                minItems=1,
+                uniqueItems=True,
+                items={"enum": [*backends]},
+            ),
+            "deadlines": _described(
+                "Time limit of each phase of a child, in seconds.",
                 type="object",
                 additionalProperties=False,
                 properties={
-                    phase: _said(f"Default {seconds:g}.", type="number", exclusiveMinimum=0)
+                    phase: _described(f"Default {seconds:g}.", type="number", exclusiveMinimum=0)
                     for phase, seconds in DEFAULT_DEADLINES.items()
                 },
             ),
@@ -96,7 +111,7 @@ def json_schema(
             "modes": {
                 "type": "object",
                 "additionalProperties": False,
-                "properties": {"mode": _one_or_many({"type": "string"}, "The provider's own kernel strategies.")},
+                "properties": {"mode": _one_or_many({"type": "string"}, "Kernel strategies of this provider.")},
             },
             **{f"axes-{op}": _object(_axes(contracts(op))) for op in ops},
             **{f"difference-{op}": _difference(contracts(op)) for op in ops},
@@ -105,7 +120,7 @@ def json_schema(
     }
 
 
-def _said(description: str, **schema: Any) -> dict[str, Any]:
+def _described(description: str, **schema: Any) -> dict[str, Any]:
     return {"description": description, **schema}
 
 
@@ -114,13 +129,13 @@ def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _one_or_many(one: Mapping[str, Any], description: str) -> dict[str, Any]:
-    return _said(description, anyOf=[one, {"type": "array", "minItems": 1, "items": one}])
+    return _described(description, anyOf=[one, {"type": "array", "minItems": 1, "items": one}])
 
 
 def _providers(names: Sequence[str]) -> dict[str, Any]:
-    """Names that `--provider` adds may stand here too, so the known ones only complete."""
-    return _said(
-        "Who implements the op: a list, or a mapping with each one's own modes.",
+    """Names that `--provider` adds are valid too, so the known names only serve completion."""
+    return _described(
+        "The implementations to run: a list of providers, or a mapping from each provider to its modes.",
         anyOf=[
             {"type": "array", "minItems": 1, "items": {"anyOf": [{"enum": [*names]}, {"type": "string"}]}},
             {
@@ -139,23 +154,23 @@ def _timing() -> dict[str, Any]:
         "minProperties": 1,
         "additionalProperties": False,
         "properties": {
-            "method": _said("The policy; default: the backend's own.", enum=[*METHODS]),
-            "cache": _said("cold: inputs come from memory; warm: from the last-level cache.", enum=[*CACHES]),
-            "min_samples": _said("At least so many samples.", type="integer", minimum=1),
-            "max_samples": _said("At most so many samples.", type="integer", minimum=1),
-            "target_rel_width": _said(
-                "Stop when the half-width of the median's 95 % interval, relative, is below this.",
+            "method": _described("The timing policy; default: the backend's own.", enum=[*METHODS]),
+            "cache": _described("cold: inputs come from memory; warm: from the last-level cache.", enum=[*CACHES]),
+            "min_samples": _described("Take at least this many samples.", type="integer", minimum=1),
+            "max_samples": _described("Take at most this many samples.", type="integer", minimum=1),
+            "target_rel_width": _described(
+                "Stop when the relative half-width of the median's 95 % confidence interval is below this.",
                 type="number",
                 exclusiveMinimum=0,
             ),
-            "max_seconds": _said("Stop after so many seconds.", type="number", exclusiveMinimum=0),
+            "max_seconds": _described("Stop after this many seconds.", type="number", exclusiveMinimum=0),
         },
     }
 
 
 def _tolerances() -> dict[str, Any]:
-    return _said(
-        "Gates that replace the contract's, with who decided and when.",
+    return _described(
+        "Tolerances that replace the tolerances of the contract, with reason and date.",
         type="array",
         minItems=1,
         items={
@@ -163,19 +178,25 @@ def _tolerances() -> dict[str, Any]:
             "additionalProperties": False,
             "required": ["output", "metric", "limit", "reason", "date"],
             "properties": {
-                "match": _said("Which cells, as in exclude; all where left out.", type="object", minProperties=1),
-                "output": _said("The output's name, or * for each.", type="string"),
-                "metric": _said("The metric, like rel_l2.", type="string"),
-                "limit": _said("The new limit.", type="number", minimum=0),
-                "reason": _said("Why.", type="string", minLength=1),
-                "date": _said("When, like 2026-01-31.", type="string", pattern=r"^\d{4}-\d{2}-\d{2}$"),
+                "match": _described(
+                    "Cells that this tolerance applies to, written as in exclude (default: all).",
+                    type="object",
+                    minProperties=1,
+                ),
+                "output": _described("Name of the output, or * for every output.", type="string"),
+                "metric": _described("The metric, like rel_l2.", type="string"),
+                "limit": _described("The new limit.", type="number", minimum=0),
+                "reason": _described("Why the limit is changed.", type="string", minLength=1),
+                "date": _described(
+                    "Date of the decision, like 2026-01-31.", type="string", pattern=r"^\d{4}-\d{2}-\d{2}$"
+                ),
             },
         },
     )
 
 
 def _difference(contract: Contract) -> dict[str, Any]:
-    """What `backends` may hold for one backend."""
+    """What `backends` may contain for one backend."""
     axes = {name: {"$ref": f"#/$defs/axes-{contract.op}/properties/{name}"} for name in _axes(contract)}
     return _object({**axes, "providers": {"$ref": "#/properties/providers"}, "timing": {"$ref": "#/properties/timing"}})
 
@@ -196,7 +217,8 @@ def _for_op(op: str, backends: Sequence[str]) -> dict[str, Any]:
 def _axes(contract: Contract) -> dict[str, Any]:
     sizes = {
         d.name: _one_or_many(
-            {"type": "integer", "minimum": d.low, "maximum": d.high}, f"{d.low} to {d.high}; a list multiplies."
+            {"type": "integer", "minimum": d.low, "maximum": d.high},
+            f"{d.low} to {d.high}; a list gives one shape per value.",
         )
         for d in contract.dimensions
     }
@@ -212,18 +234,18 @@ def _axes(contract: Contract) -> dict[str, Any]:
         "type": "object",
         "required": list(sizes),
         "additionalProperties": False,
-        "properties": {**sizes, "tag": _said("Where the shape comes from; a+b for two origins.", type="string")},
+        "properties": {**sizes, "tag": _described("Where the shape comes from; a+b for two origins.", type="string")},
     }
     variant = {"type": "object", "minProperties": 1, "additionalProperties": False, "properties": parameters}
     operations = [o for o in OPERATIONS if o in contract.operations]
     return {
-        "shape": _said("The contract's dimensions.", type="array", minItems=1, items=entry),
+        "shape": _described("The contract's dimensions.", type="array", minItems=1, items=entry),
         "dtype": _one_or_many({"anyOf": [dtype, by_tensor]}, "One dtype for all tensors, or one per tensor."),
-        "operation": _one_or_many({"enum": operations}, "What is run and timed."),
-        "variant": _said("Parameters that go together.", type="array", minItems=1, items=variant),
-        "family": _one_or_many({"enum": [*contract.families]}, "The kind of input values."),
+        "operation": _one_or_many({"enum": operations}, "The part of the op to run and time."),
+        "variant": _described("Combinations of parameters.", type="array", minItems=1, items=variant),
+        "family": _one_or_many({"enum": [*contract.families]}, "The family of input values."),
         "seed": _one_or_many({"type": "integer", "minimum": 0, "maximum": MAX_SEED}, "The seed of the input values."),
-        "mode": _one_or_many({"type": "string"}, "Kernel strategies, for the providers that have them."),
+        "mode": _one_or_many({"type": "string"}, "Kernel strategies, for providers that offer several."),
         **{name: _one_or_many(schema, f"Parameter {name} of {contract.op}.") for name, schema in parameters.items()},
     }
 
@@ -238,23 +260,26 @@ def _parameter(p: Parameter) -> dict[str, Any]:
         out["maximum"] = p.high
     if p.default is None and "type" in out:
         out["type"] = [out["type"], "null"]
-    return _said(f"Default {p.default!r}.", **out)
+    return _described(f"Default {p.default!r}.", **out)
 
 
 def _script() -> dict[str, Any]:
     script = {name: _scripted(kind) for name, kind in SCRIPT.items()}
-    told = {name: _scripted(kind) for name, kind in TELEMETRY.items()}
-    script["telemetry"] = _closed("What the fake says of itself.", told)
-    rule = {"when": _said("The cells, as in exclude.", type="object", minProperties=1), **script}
+    telemetry = {name: _scripted(kind) for name, kind in TELEMETRY.items()}
+    script["telemetry"] = _closed("The telemetry that the simulated device reports.", telemetry)
+    rule = {
+        "when": _described("Cells that this rule applies to, written as in exclude.", type="object", minProperties=1),
+        **script,
+    }
     items = {**_closed("A rule.", rule), "minProperties": 1}
-    rules = _said("Of all that match, the later over the earlier.", type="array", items=items)
-    found = {"default": _closed("What every cell plays.", script), "rules": rules}
-    return {**_closed("The script of fake devices.", found), "minProperties": 1}
+    rules = _described("All matching rules apply; later ones override earlier ones.", type="array", items=items)
+    found = {"default": _closed("The script of every cell.", script), "rules": rules}
+    return {**_closed("The script of simulated devices.", found), "minProperties": 1}
 
 
 def _scripted(kind: str) -> dict[str, Any]:
-    return _said(f"Must be {kind}.", **KINDS[kind])
+    return _described(f"Must be {kind}.", **KINDS[kind])
 
 
 def _closed(text: str, properties: Mapping[str, Any]) -> dict[str, Any]:
-    return _said(text, type="object", additionalProperties=False, properties=dict(properties))
+    return _described(text, type="object", additionalProperties=False, properties=dict(properties))

@@ -27,7 +27,7 @@ DECLARES = {"fused_add_rms_norm": {"sum": "unrounded"}}
 def load(op: str) -> Callable[..., Any]:
     """The function of `op`; ImportError where AITER is not installed, NotImplementedError without ROCm."""
     if op not in OPS:
-        raise NotImplementedError(f"provider {NAME} has no {op}; it has {', '.join(OPS)}")
+        raise NotImplementedError(f"provider {NAME} has no {op}; available ops: {', '.join(OPS)}")
     import torch
 
     if torch.version.hip is None:  # before its own import, which looks for ROCm's compiler and dies without
@@ -53,4 +53,6 @@ def _refuse(x: Any, weight: Any) -> None:
     if weight is None:
         raise NotImplementedError("AITER's RMS norm always has a weight")
     if weight.dtype != x.dtype:
-        raise NotImplementedError(f"AITER wants a weight of x's dtype; x is {x.dtype}, weight {weight.dtype}")
+        raise NotImplementedError(
+            f"AITER requires a weight of the same dtype as x; x is {x.dtype}, but weight is {weight.dtype}"
+        )

@@ -1,22 +1,22 @@
-"""Our own kernels, from the `kernels` package that is first on the import path: the revision under test."""
+"""Our own kernels: the package `kernels` first on the import path (the revision under test), or farm-kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from farm import kernel_package
+
 NAME = "farm"
 ROLE = "subject"
 MODES = ("auto", "static_persistent", "multi_wave_reload", "multi_wave_cached", "row_packed", "column_tiled")
 OPS = ("rms_norm", "fused_add_rms_norm")
-DISTRIBUTION = "kernel-farm"
+DISTRIBUTION = kernel_package.DISTRIBUTION
 
 
 def load(op: str) -> Callable[..., Any]:
-    """The public function of `op`; ImportError where torch or triton is missing."""
+    """The public function of `op`; ImportError where torch, triton or our kernels are missing."""
     if op not in OPS:
-        raise NotImplementedError(f"provider {NAME} has no {op}; it has {', '.join(OPS)}")
-    import kernels
-
-    function: Callable[..., Any] = getattr(kernels, op)
+        raise NotImplementedError(f"provider {NAME} has no {op}; available ops: {', '.join(OPS)}")
+    function: Callable[..., Any] = getattr(kernel_package.load(), op)
     return function

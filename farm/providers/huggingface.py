@@ -24,7 +24,7 @@ def load(op: str) -> Callable[..., Any]:
     import torch  # noqa: F401
 
     if op not in OPS:
-        raise NotImplementedError(f"provider {NAME} has no {op}; it has {', '.join(OPS)}")
+        raise NotImplementedError(f"provider {NAME} has no {op}; available ops: {', '.join(OPS)}")
     return _rms_norm if op == "rms_norm" else _fused_add_rms_norm
 
 
@@ -33,7 +33,9 @@ def _rms_norm(x: Any, weight: Any, eps: float = 1e-6, *, offset: float = 0.0, ca
     import torch
 
     if casting not in ("llama", "gemma"):
-        raise NotImplementedError(f"Transformers has no norm with casting {casting}; it has llama and gemma")
+        raise NotImplementedError(
+            f"Transformers has no norm with casting {casting}; only llama and gemma are available"
+        )
     if casting == "llama" and offset != 0.0:
         raise NotImplementedError("LlamaRMSNorm has no offset; use casting gemma")
     wide = x.float()

@@ -21,7 +21,7 @@ DISTRIBUTION = "liger-kernel"
 def load(op: str) -> Callable[..., Any]:
     """The function of `op`; ImportError where liger-kernel is not installed."""
     if op not in OPS:
-        raise NotImplementedError(f"provider {NAME} has no {op}; it has {', '.join(OPS)}")
+        raise NotImplementedError(f"provider {NAME} has no {op}; available ops: {', '.join(OPS)}")
     return _rms_norm() if op == "rms_norm" else _fused_add_rms_norm()
 
 
@@ -45,7 +45,7 @@ def _fused_add_rms_norm() -> Callable[..., Any]:
     ) -> Any:
         _refuse_wide_rows(x)
         if weight is None:
-            raise NotImplementedError("Liger's fused add and norm always has a weight")
+            raise NotImplementedError("Liger's fused add-and-norm always has a weight")
         return LigerFusedAddRMSNormFunction.apply(x, residual, weight, eps, offset, casting, False)
 
     return fused_add_rms_norm
@@ -53,4 +53,6 @@ def _fused_add_rms_norm() -> Callable[..., Any]:
 
 def _refuse_wide_rows(x: Any) -> None:
     if x.shape[-1] > 65536:
-        raise NotImplementedError(f"Liger keeps a row in one block of at most 65536; hidden is {x.shape[-1]}")
+        raise NotImplementedError(
+            f"Liger keeps a row in one block of at most 65536 elements, but hidden is {x.shape[-1]}"
+        )

@@ -23,7 +23,7 @@ _WIDEST_FLOAT32 = 128 * 1024
 def load(op: str) -> Callable[..., Any]:
     """The function of `op`; ImportError where quack-kernels, or the DSL under it, is not installed."""
     if op not in OPS:
-        raise NotImplementedError(f"provider {NAME} has no {op}; it has {', '.join(OPS)}")
+        raise NotImplementedError(f"provider {NAME} has no {op}; available ops: {', '.join(OPS)}")
     from quack.rmsnorm import rmsnorm
 
     def rms_norm(x: Any, weight: Any, eps: float = 1e-6, *, offset: float = 0.0) -> Any:
@@ -50,7 +50,9 @@ def _offset(weight: Any, offset: float) -> float:
 
 def _refuse_odd_rows(x: Any) -> None:
     if x.element_size() == 2 and x.shape[-1] % 2:
-        raise NotImplementedError(f"QuACK copies at least 4 bytes at a time; a row is {x.shape[-1]} of 2 bytes")
+        raise NotImplementedError(
+            f"QuACK copies at least 4 bytes at a time, but a row has {x.shape[-1]} elements of 2 bytes"
+        )
 
 
 def _refuse_backward(x: Any, y: Any) -> None:
@@ -60,7 +62,7 @@ def _refuse_backward(x: Any, y: Any) -> None:
 
     def refuse(_: Any) -> None:
         raise NotImplementedError(
-            f"QuACK's backward takes float32 rows of at most {_WIDEST_FLOAT32}; hidden is {x.shape[-1]}"
+            f"QuACK's backward takes float32 rows of at most {_WIDEST_FLOAT32} elements, but hidden is {x.shape[-1]}"
         )
 
     y.grad_fn.register_prehook(refuse)

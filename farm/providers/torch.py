@@ -27,7 +27,7 @@ def load(op: str) -> Callable[..., Any]:
         return torch.matmul
     if op in _FUNCTIONS:
         return _FUNCTIONS[op]
-    raise NotImplementedError(f"provider {NAME} has no {op}; it has {', '.join(OPS)}")
+    raise NotImplementedError(f"provider {NAME} has no {op}; available ops: {', '.join(OPS)}")
 
 
 def _rms_norm(x: Any, weight: Any, eps: float = 1e-6, *, offset: float = 0.0) -> Any:

@@ -31,7 +31,7 @@ def load(op: str) -> Callable[..., Any]:
     from farm.providers.torch import rms_norm_quantize
 
     if op not in OPS:
-        raise NotImplementedError(f"provider {NAME} has no {op}; it has {', '.join(OPS)}")
+        raise NotImplementedError(f"provider {NAME} has no {op}; available ops: {', '.join(OPS)}")
     if op == "rms_norm":
         compiled = _Compiled(_rms_norm)
 
@@ -126,6 +126,6 @@ def _missing_tool(error: BaseException) -> str | None:
     while link is not None:
         text = f"{type(link).__name__}: {link}"
         if any(t in text for t in (*_MISSING_TOOLS, *_MISSING_TEXTS)):
-            return f"torch.compile lacks a tool here ({text.splitlines()[0][:200]})"
+            return f"torch.compile needs a tool that is not installed here ({text.splitlines()[0][:200]})"
         link = link.__cause__ or getattr(link, "inner_exception", None)
     return None

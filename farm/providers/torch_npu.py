@@ -24,10 +24,10 @@ DISTRIBUTION = "torch-npu"
 def load(op: str) -> Callable[..., Any]:
     """The function of `op`; ImportError where torch_npu is not loaded, NotImplementedError where it lacks the op."""
     if op not in OPS:
-        raise NotImplementedError(f"provider {NAME} has no {op}; it has {', '.join(OPS)}")
+        raise NotImplementedError(f"provider {NAME} has no {op}; available ops: {', '.join(OPS)}")
     module = sys.modules.get("torch_npu")
     if module is None:
-        raise ImportError("torch_npu is not loaded in this process: it comes with the backend ascend")
+        raise ImportError("torch_npu is not loaded in this process; only backend ascend loads it")
     name = "npu_rms_norm" if op == "rms_norm" else "npu_add_rms_norm"
     fused = getattr(module, name, None)
     if fused is None:
@@ -51,8 +51,10 @@ def load(op: str) -> Callable[..., Any]:
 
 def _refuse(x: Any, weight: Any, offset: float) -> None:
     if offset != 0.0:
-        raise NotImplementedError("torch_npu's fused norms have no offset to the weight")
+        raise NotImplementedError("torch_npu's fused norms support no weight offset")
     if weight is None:
         raise NotImplementedError("torch_npu's fused norms always have a weight")
     if weight.dtype != x.dtype:
-        raise NotImplementedError(f"torch_npu's fused norms take a weight of x's dtype; it is {weight.dtype}")
+        raise NotImplementedError(
+            f"torch_npu's fused norms need a weight of the same dtype as x, but the weight is {weight.dtype}"
+        )

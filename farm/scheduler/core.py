@@ -16,9 +16,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from farm.cell import Owner, Status
+from farm.scheduler import health, leases
 from farm.scheduler.events import (
     Action,
     Attempt,
+    CellPool,
     Conclude,
     DeviceAdded,
     DeviceDown,
@@ -32,25 +34,21 @@ from farm.scheduler.events import (
     Lease,
     LeaseDone,
     MeasuredEvent,
-    Pool,
     Replace,
     Retire,
     Start,
     Started,
     Tick,
 )
-from farm.scheduler.standing import Device, Work, must_wait
+from farm.scheduler.state import CellState, DeviceState, must_wait
 from farm.scheduler.workqueue import WorkQueue
 
-LEASE_SECONDS = 1.0
 MAX_ATTEMPTS = 2  # one retry
-MAX_DEVICE_FAULTS = 3  # then the device is retired
-MAX_LEASE_CELLS = 64  # one lease's results stay well under 100 KiB on the wire
-MAX_TOLD = 3  # kinds of devices that the reason of a lost cell names
+MAX_SHOWN = 3  # kinds of devices that the reason of a lost cell names
 
 
 def _some(names: Sequence[str]) -> str:
-    """`rocm:0`, or `rocm:0 and 7 more`: devices that are told together."""
+    """`rocm:0`, or `rocm:0 and 7 more`: devices that share one reason."""
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
@@ -58,8 +56,9 @@ class Scheduler:
     """`backends[i]`, `seconds[i]` (estimate) and `deadline[i]` (longest allowed) speak of cell i; `settled` are cells
     with a status before anything starts (skipped, unsupported); `devices` maps device to backend, `hosts` to the host
     that it is on; cells of one `groups[i]` are kept on one device while there is other work (default: each cell is a
-    group of its own).  `targets[i]` is a pattern of farm.targets, or "" for any device of the backend; `quiet[i]` is
-    of QUIET.  A pool without a device waits `grace` seconds for one before its cells are lost."""
+    group of its own).  `targets[i]` is a pattern of farm.device_pattern, or "" for any device of the backend;
+    `quiet[i]` is of farm.cell.QUIET.  A pool without a device waits `grace` seconds for one before its cells are
+    lost."""
 
     def __init__(
         self,
@@ -75,25 +74,25 @@ class Scheduler:
         hosts: Mapping[str, str] | None = None,
         grace: float = 0.0,
     ):
-        self._work = [Work(s, d) for s, d in zip(seconds, deadlines)]
+        self._work = [CellState(s, d) for s, d in zip(seconds, deadlines)]
         self._pool = [
-            Pool(b, t, q)
+            CellPool(b, t, q)
             for b, t, q in zip(backends, targets or [""] * len(backends), quiet or ["none"] * len(backends))
         ]
-        self._devices = {name: Device(backend, (hosts or {}).get(name, "")) for name, backend in devices.items()}
-        self._hosts: dict[str, list[Device]] = {}  # those that are still part of the run
+        self._devices = {name: DeviceState(backend, (hosts or {}).get(name, "")) for name, backend in devices.items()}
+        self._hosts: dict[str, list[DeviceState]] = {}  # those that are still part of the run
         for device in self._devices.values():
             self._hosts.setdefault(device.host, []).append(device)
         self._settled = dict(settled or {})
-        waiting: dict[Pool, list[tuple[int, Hashable, float]]] = {pool: [] for pool in dict.fromkeys(self._pool)}
+        waiting: dict[CellPool, list[tuple[int, Hashable, float]]] = {pool: [] for pool in dict.fromkeys(self._pool)}
         for i, pool in enumerate(self._pool):
             if i not in self._settled:
                 waiting[pool].append((i, groups[i] if groups else i, seconds[i]))
         self._queues = {pool: WorkQueue(cells) for pool, cells in waiting.items()}
         self._hush = any(pool.quiet != "none" for pool in self._queues)
         self._grace = grace
-        self._server: dict[Pool, Device] = {}  # the last that was found to be left for a pool
-        self._alone: dict[Pool, float] = {}  # pools with work and no device for it: since when
+        self._server: dict[CellPool, DeviceState] = {}  # the last that was found to be left for a pool
+        self._alone: dict[CellPool, float] = {}  # pools with work and no device for it: since when
         self._lease_id = 0
         self._open = len(self._work)
         self._interrupted = False
@@ -116,6 +115,11 @@ class Scheduler:
     def open_cells(self) -> int:
         """Cells without a status."""
         return self._open
+
+    def attempt_at(self, device: str, cell: int) -> Attempt | None:
+        """The attempt of the cell that the device, or its judge, has now."""
+        found = self._devices.get(device)
+        return (found.open.get(cell) or found.judging.get(cell)) if found else None
 
     def remaining_seconds(self, backend: str) -> float:
         """Estimated seconds until what is queued or granted on a backend is done, by the pace seen so far: all of it
@@ -156,7 +160,7 @@ class Scheduler:
             LeaseDone: self._lease_done,
             Tick: self._tick,
         }[type(event)]
-        out: list[Action] = handler(event)  # type: ignore[operator]
+        out: list[Action] = handler(event)  # type: ignore[operator]  # each takes the events of its key
         if isinstance(event, (Started, MeasuredEvent)):
             return out  # nobody is idle by these who was not
         return out + self._sweep(event.at)
@@ -168,7 +172,7 @@ class Scheduler:
         if known and known.state != "gone":
             known.drain = None  # asked back, and given again before it had finished
             return []
-        device = self._devices[e.device] = Device(e.backend, e.host)
+        device = self._devices[e.device] = DeviceState(e.backend, e.host)
         self._hosts.setdefault(e.host, []).append(device)
         for work in self._work:
             work.avoid.discard(e.device)  # the name is all that the two have in common
@@ -196,7 +200,7 @@ class Scheduler:
         for cell in judging:  # its outputs may be gone with it, and nobody waits for the judge
             self._requeue(cell)
         self._release(e.device, device)
-        if e.final or device.faults >= MAX_DEVICE_FAULTS or device.drain is not None:
+        if e.final or device.drain is not None or health.retires(device.faults):
             return [*out, self._retire(e.device, e.reason)]
         device.state = "starting"
         return [*out, Replace(e.device, e.reason)]
@@ -249,7 +253,7 @@ class Scheduler:
         out: list[Action] = []
         for name, device in self._devices.items():
             if device.lease and e.at > device.lease.deadline:
-                out += self._down(DeviceDown(e.at, name, "its lease ran out: the device answered nothing in time"))
+                out += self._down(DeviceDown(e.at, name, "the lease expired: the device did not answer in time"))
         return out
 
     # what they share
@@ -266,7 +270,7 @@ class Scheduler:
     def _requeue(self, cell: int) -> None:
         self._queues[self._pool[cell]].push(cell)
 
-    def _release(self, name: str, device: Device) -> None:
+    def _release(self, name: str, device: DeviceState) -> None:
         """Its groups are anybody's."""
         for pool, queue in self._queues.items():
             if pool.backend == device.backend:
@@ -286,7 +290,7 @@ class Scheduler:
         self._open -= 1
         return [Conclude(cell, attempt, status, owner, reason)]
 
-    def _learn(self, device: Device, cell: int, at: float) -> None:
+    def _learn(self, device: DeviceState, cell: int, at: float) -> None:
         measured, estimated = self._took.get(device.backend, (0.0, 0.0))
         self._took[device.backend] = (measured + max(0.0, at - device.since), estimated + self._work[cell].seconds)
         device.running, device.since = None, at
@@ -321,7 +325,7 @@ class Scheduler:
                     out += self._conclude(cell, self._work[cell].attempts, Status.LOST, Owner.INFRA, reason)
         return out
 
-    def _has_server(self, pool: Pool) -> bool:
+    def _has_server(self, pool: CellPool) -> bool:
         """Whether a device is left that serves the pool; asked after each event, so the last answer is tried first."""
         known = self._server.get(pool)
         if known is None or known.state == "gone" or not known.serves(pool):
@@ -330,18 +334,18 @@ class Scheduler:
                 self._server[pool] = known
         return known is not None
 
-    def _why_lost(self, pool: Pool) -> str:
-        """The pool, what became of the devices that were given up, and which others there are."""
+    def _why_lost(self, pool: CellPool) -> str:
+        """The pool, why its devices were retired, and which other devices there are."""
         mine = {name: d for name, d in self._devices.items() if d.backend == pool.backend}
         said = {name: f": {d.reason}" for name, d in mine.items() if d.state == "gone" and d.serves(pool)}
         said |= {n: f" is {d.target}" for n, d in mine.items() if d.target is not None and not d.serves(pool)}
-        told = [f"{_some([n for n in said if said[n] == what])}{what}" for what in dict.fromkeys(said.values())]
+        kinds = [f"{_some([n for n in said if said[n] == what])}{what}" for what in dict.fromkeys(said.values())]
         waited = f" within {self._grace:g} s" if self._grace else ""
-        more = f"; and {len(told) - MAX_TOLD} more" if len(told) > MAX_TOLD else ""
-        detail = f" ({'; '.join(told[:MAX_TOLD])}{more})" if told else ""
-        return f"no device of {pool} was left to run it{waited}{detail}"
+        more = f"; and {len(kinds) - MAX_SHOWN} more" if len(kinds) > MAX_SHOWN else ""
+        detail = f" ({'; '.join(kinds[:MAX_SHOWN])}{more})" if kinds else ""
+        return f"no device of {pool} remained to run the cell{waited}{detail}"
 
-    def _take(self, name: str, device: Device, at: float, quiet: bool) -> Lease | None:
+    def _take(self, name: str, device: DeviceState, at: float, quiet: bool) -> Lease | None:
         """A lease for an idle device, of the first pool that has something for it."""
         if self._hush and must_wait(device, self._hosts[device.host], "none"):
             return None
@@ -357,40 +361,37 @@ class Scheduler:
                 return device.lease
         return None
 
-    def _pools_for(self, device: Device, quiet: bool) -> Iterator[Pool]:
+    def _pools_for(self, device: DeviceState, quiet: bool) -> Iterator[CellPool]:
         """Pools with work that a device may take, those of named targets first: others can do the rest."""
-        mine = [
-            p for p, queue in self._queues.items() if queue and (p.quiet != "none") == quiet and device.serves(p)
-        ]  # fmt: skip
+        mine = [p for p, queue in self._queues.items() if queue and (p.quiet != "none") == quiet and device.serves(p)]
         if len(mine) > 1:
             share = {p: self._queues[p].seconds / len(self._peers(p)) for p in mine}
             mine.sort(key=lambda p: (not p.target, -share[p]))
         yield from mine
 
-    def _peers(self, pool: Pool) -> list[str]:
+    def _peers(self, pool: CellPool) -> list[str]:
         """Devices that may run the pool's cells, now or later."""
         return [name for name, d in self._devices.items() if d.may_run(pool)]
 
-    def _from(self, pool: Pool, name: str) -> tuple[list[Attempt], float]:
-        """What a device takes of a pool now, and the seconds that it may need at most."""
+    def _from(self, pool: CellPool, name: str) -> tuple[list[Attempt], float]:
+        """The attempts of a device's next lease, and the seconds that it may need at most."""
         queue, peers = self._queues[pool], self._peers(pool)
         pace = max(1e-3, self._pace(pool.backend))
-        budget = min(LEASE_SECONDS, queue.seconds * pace / (2 * len(peers)))
-        taken: list[Attempt] = []
-        passed: list[int] = []
-        spent = allowed = 0.0
-        while len(taken) < MAX_LEASE_CELLS and (not taken or spent < budget):
-            cell = queue.pop(name)
-            if cell is None:
-                break
+
+        def tries(cell: int) -> bool:
+            avoid = self._work[cell].avoid
+            return name not in avoid or all(p in avoid for p in peers)
+
+        cells = leases.take(
+            queue,
+            name,
+            budget=leases.budget(queue.seconds * pace, len(peers)),
+            seconds=lambda cell: self._work[cell].seconds * pace,
+            tries=tries,
+        )
+        taken = []
+        for cell in cells:
             work = self._work[cell]
-            if name in work.avoid and any(p not in work.avoid for p in peers):
-                passed.append(cell)
-                continue
             work.attempts += 1
             taken.append(Attempt(cell, work.attempts, last=work.faults + 1 >= MAX_ATTEMPTS))
-            spent += work.seconds * pace
-            allowed += work.deadline
-        for cell in reversed(passed):
-            queue.push(cell)
-        return taken, allowed
+        return taken, sum(self._work[cell].deadline for cell in cells)

@@ -6,17 +6,15 @@ from dataclasses import dataclass
 
 from farm.cell import Owner, Status
 
-#: How much stands still around a cell that is measured: nothing, the devices of its module, those of its host.
-QUIET = ("none", "module", "host")
-
 
 @dataclass(frozen=True)
-class Pool:
-    """Cells that the same devices may run.  `target`: a pattern of farm.targets; "" for every device of the backend."""
+class CellPool:
+    """Cells that the same devices may run.  `target`: a pattern of farm.device_pattern; "" for every device of
+    the backend."""
 
     backend: str
     target: str = ""
-    quiet: str = "none"  # of QUIET
+    quiet: str = "none"  # of farm.cell.QUIET
 
     def __str__(self) -> str:
         return f"target {self.backend}:{self.target}" if self.target else f"backend {self.backend}"
@@ -40,7 +38,7 @@ class Lease:
     device: str
     attempts: tuple[Attempt, ...]
     deadline: float
-    pool: Pool = Pool("")
+    pool: CellPool = CellPool("")
 
 
 # Events: what happened.
@@ -68,7 +66,6 @@ class DeviceUp(Event):
     `target` is str(Target); `module`: equal for neighbours on one host, "" where none are known."""
 
     device: str
-    backend: str
     target: str = ""
     module: str = ""
 

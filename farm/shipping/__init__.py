@@ -1,1 +1,1 @@
-"""What travels to the devices by its content: `bundle`, the farm and the kernels; `providers`, a user's own files."""
+"""What is sent to the devices by content hash: `bundle`, the farm and the kernels; `providers`, a user's own files."""

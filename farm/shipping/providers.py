@@ -1,4 +1,4 @@
-"""Sends a user's provider to the devices: found as Python would find it, packed by content, unpacked on the node."""
+"""Sends a user's provider to the devices: finds it as Python would, packs it by content, unpacks it on the node."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ def parse(spec: str) -> tuple[str, str]:
     name, equals, path = spec.partition("=")
     module, colon, function = path.partition(":")
     if not (name and equals and module and colon and function):
-        raise UsageError(f'--provider "{spec}" is not [OP:]NAME=module:function, for example mine=my_kernels:rms_norm')
+        message = f'--provider "{spec}" is not [OP:]NAME=module:function; write for example mine=my_kernels:rms_norm'
+        raise UsageError(message, id="shipping-provider-form")
     return name, path
 
 
 def pack(paths: Iterable[str]) -> dict[str, Any] | None:
     """The files behind `module:function` paths: {"sha", "files": {relative path: bytes}}; None for no files.
 
-    What is installed (in the standard library or site-packages) is not sent: it is imported where it is installed.
+    An installed module (in the standard library or site-packages) is not sent: the node imports its own.
     """
     found: dict[str, Path] = {}
     for path in paths:
@@ -46,8 +47,9 @@ def pack(paths: Iterable[str]) -> dict[str, Any] | None:
     size = sum(file.stat().st_size for file in found.values())
     if size > MAX_BYTES:
         raise UsageError(
-            f"--provider: its files are {size >> 20} MiB, more than the {MAX_BYTES >> 20} MiB that travel to devices; "
-            "install the package there and name a small module that imports it"
+            f"--provider: the provider's files have {size >> 20} MiB, but at most {MAX_BYTES >> 20} MiB are sent to "
+            "devices; install the package on the nodes and name a small module that imports it",
+            id="shipping-provider-too-big",
         )
     if not found:
         return None
@@ -73,7 +75,8 @@ def _find(top: str, path: str) -> Path:
     if spec is None:
         raise UsageError(
             f'--provider {path}: there is no module "{top}" on PYTHONPATH or in {Path.cwd()}; '
-            "run from its folder or put that on PYTHONPATH"
+            "run farm in the folder of this module, or add that folder to PYTHONPATH",
+            id="shipping-provider-module",
         )
     if spec.submodule_search_locations:
         return Path(next(iter(spec.submodule_search_locations)))
@@ -84,26 +87,29 @@ def _module_file(origin: Path, module: str, path: str) -> Path:
     """The file of a dotted module inside its package."""
     if not origin.is_dir():
         if "." in module:
-            raise UsageError(f'--provider {path}: "{origin.name}" is a single module and has no "{module}"')
+            message = f'"{origin.name}" is a single module, not a package with a module "{module}"'
+            raise UsageError(f"--provider {path}: {message}; correct the path", id="shipping-provider-not-a-package")
         return origin
     base = origin.joinpath(*module.split(".")[1:])
     for file in (base / "__init__.py", base.with_suffix(".py")):
         if file.is_file():
             return file
     if any(base.parent.glob(f"{base.name}.*.so")):
-        return base.with_suffix(".so")  # compiled: only the child can tell what it holds
-    raise UsageError(f'--provider {path}: the package {origin} has no module "{module}"')
+        return base.with_suffix(".so")  # compiled: only the child can see what it defines
+    message = f'the package {origin} has no module "{module}"; correct the path'
+    raise UsageError(f"--provider {path}: {message}", id="shipping-provider-submodule")
 
 
 def _check_function(file: Path, name: str, path: str) -> None:
-    """Refuse a name that the module plainly does not define; what its text cannot tell is left to the child."""
+    """Refuse a name that the module clearly does not define; the child checks what its text cannot show."""
     if file.suffix != ".py":
         return
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError) as error:
-        why = f"{error.msg}, line {error.lineno}" if isinstance(error, SyntaxError) else "no UTF-8 text"
-        raise UsageError(f"--provider {path}: {file} is no Python that can be read ({why}); correct it") from None
+        why = f"{error.msg}, line {error.lineno}" if isinstance(error, SyntaxError) else "not UTF-8 text"
+        message = f"{file} is not valid Python ({why}); correct this file"
+        raise UsageError(f"--provider {path}: {message}", id="shipping-provider-not-python") from None
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -113,7 +119,8 @@ def _check_function(file: Path, name: str, path: str) -> None:
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             names |= {(a.asname or a.name).split(".")[0] for a in node.names}
     if name not in names and "*" not in names and "__getattr__" not in names:
-        raise UsageError(f'--provider {path}: {file} defines no "{name}"')
+        message = f'{file} does not define "{name}"; correct the name'
+        raise UsageError(f"--provider {path}: {message}", id="shipping-provider-function")
 
 
 def unpack(shipped: dict[str, Any], spool: str) -> str:

@@ -1,8 +1,9 @@
-"""Runs of the parts of one plan to one ledger: the whole plan, each cell with one result.  Pure.
+"""Merges runs of the parts of one plan into one ledger: the complete plan, with one result per cell.  Pure.
 
-A real result goes before a fault of the farm (`infra_error`, then `lost`), and one of a device before one of a fake;
-of several real ones the first that was finished stays, and the others are named.  What no site reported is `lost`, with
-the target that nobody reported.  A merged run that is merged again brings along what it said of its runs.
+A real result takes precedence over an infrastructure failure (`infra_error`, then `lost`), and a result of a real
+device over that of a simulated one.  Of several real results, the one that finished first is used, and the others are
+listed.  Cells that no site reported are `lost`, with the target that nobody reported.  A merged run can be merged
+again: the runs that it contains are listed individually.
 """
 
 from __future__ import annotations
@@ -13,25 +14,25 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from farm import results
 from farm.cell import Cell, Owner, Status
-from farm.errors import UsageError
-from farm.results import COLUMNS, SCHEMA, planned_row
+from farm.errors import Message, UsageError
 from farm.sites import planfile
 from farm.sites.planfile import PlanFile, unit
+from farm.store import results
+from farm.store.results import ALIKE, COLUMNS, planned_row
 
 Row = dict[str, Any]
 _RANK = {Status.INFRA_ERROR.value: 1, Status.LOST.value: 2}
 _SIMULATED = "simulated"
 _STATUSES = {s.value for s in Status}
 _NO_RESULT = "planned, no result"
-MAX_TOLD = 3
+MAX_SHOWN = 3
 
 
 @dataclass(frozen=True)
 class Report:
-    """A run of a part of the plan, as it was read.  `told`: its rows by its journal, for the run whose `rows` come from
-    its tables; `log` files stay where they are."""
+    """A run of a part of the plan, as it was read.  `told`: the rows of its journal, if `rows` come from its tables;
+    `log` files stay where they are."""
 
     name: str
     head: Mapping[str, Any]
@@ -39,30 +40,30 @@ class Report:
     rows: Sequence[Row]
     samples: Sequence[Row]
     told: Sequence[Row] = ()
-    told_samples: Sequence[Row] | None = None  # so too; None where its journal has none (a merged run's)
-    writer: str = ""  # who was still writing it while it was read (`process 7 on host`); "" where nobody was
+    told_samples: Sequence[Row] | None = None  # the same for samples; None for a merged run, whose journal has none
+    writer: str = ""  # who was still writing it while it was read (`process 7 on host`); "" if nobody was
 
     @property
     def part(self) -> str:
-        """What it says to have run: a target of the plan; "" of a merged run, which is the whole plan."""
+        """The target of the plan that it ran; "" for a merged run, which covers the complete plan."""
         return str((self.head.get("plan") or {}).get("part", ""))
 
     @property
     def silent(self) -> Mapping[str, int]:
-        """Of a merged run: the targets that nobody had reported by then."""
+        """For a merged run: the targets that no site had reported."""
         return self.head.get("silent") or {}
 
     @property
     def superseded(self) -> Sequence[Mapping[str, str]]:
-        """Of a merged run: the results that it left aside."""
+        """For a merged run: the results that it did not use."""
         return self.head.get("superseded") or ()
 
 
 @dataclass(frozen=True)
 class Merged:
-    """The ledger.  `rows` in the plan's order; `origin[i]` is the report that row i came from, None for none;
-    `superseded`: real results left aside; `silent`: target -> cells that nobody reported; `runs`: what was merged, in
-    short; `warnings`: sentences that are told loudly."""
+    """The ledger.  `rows`: in the plan's order; `origin[i]`: the report that row i came from, or None; `superseded`:
+    real results that were not used; `silent`: target -> cells that no site reported; `runs`: a summary of each merged
+    run; `warnings`: sentences for the user."""
 
     rows: list[Row]
     origin: list[int | None]
@@ -73,69 +74,86 @@ class Merged:
     warnings: list[str]
 
 
-def wrong(report: Report, file: PlanFile) -> str:
-    """Why a run cannot be merged into this plan: a clause with what to do; "" where it can."""
-    head, plan = report.head, report.head.get("plan")
+def wrong(report: Report, file: PlanFile) -> Message | None:
+    """Why a run cannot be merged into this plan: a clause with what to do; None if it can."""
+    head, plan, writer = report.head, report.head.get("plan"), report.writer
     if head.get("kind") == "compile":
-        return "was compiled, not run: there is nothing to merge in it"
+        return Message("was compiled, not executed, so there is nothing to merge; omit this run", id="merge-compiled")
     if head.get("kind") == "judged":
-        return "was judged again, maybe by other gates than the plan's; merge what it came from, then judge the merge"
+        what = (
+            "was judged again, perhaps with other tolerances than the plan's; merge the original run, then judge again"
+        )
+        return Message(what, id="merge-judged")
     if head.get("schema") is None and not report.complete:
-        if report.writer:
-            return f"has only just been begun by {report.writer}; merge when it has ended, or leave it out"
-        return "has no plan in its journal, so nothing had begun; leave it out"
-    if head.get("schema") != SCHEMA:
-        return f"was written with schema {head.get('schema')}, this farm merges {SCHEMA}; use the farm that wrote it"
+        if writer:
+            return Message(
+                f"was just started by {writer}; merge after this run ends, or omit this run", id="merge-starting"
+            )
+        return Message("has no plan in its journal, so no cell had started; omit this run", id="merge-not-started")
+    if head.get("schema") not in ALIKE:
+        known = f"schemas {ALIKE[0]} to {ALIKE[-1]}"
+        what = (
+            f"has schema {head.get('schema')}, but this farm merges {known}; use the farm version that wrote this run"
+        )
+        return Message(what, id="merge-schema-unknown")
     if head.get("kind") == "merged" and not report.complete:
-        if report.writer:
-            return f"is a merge that {report.writer} writes just now; merge again when it is done"
-        return "is a merge that was cut short; merge its runs again"
+        if writer:
+            return Message(
+                f"is a merge that {writer} is still writing; merge again when that merge ends", id="merge-merging"
+            )
+        return Message("is a merge that was interrupted; merge the original runs again", id="merge-interrupted")
     if not isinstance(plan, Mapping) or not isinstance(plan.get("part"), str):
-        return "is no part of a plan: only what farm run --plan and farm merge wrote can be merged"
+        what = "does not belong to a plan; only runs of farm run --plan and farm merge can be merged"
+        return Message(what, id="merge-without-plan")
     if plan.get("sha256") != file.sha256:
         same = plan.get("hash") == file.plan.plan_hash
-        other = "the same cells but other deadlines, tolerances, scripts or providers" if same else "other cells"
-        return f"is of another plan ({other}); merge runs of one plan"
+        other = "the same cells, but different deadlines, tolerances, scripts or providers" if same else "other cells"
+        return Message(f"belongs to another plan ({other}); merge runs of one plan", id="merge-other-plan")
     damaged = _damaged(report, file)
-    if damaged and report.writer:  # its plan, for one, may be half there
-        return f"is still being written by {report.writer}, and not whole yet ({damaged}); merge it when it has ended"
-    return f"is damaged or was edited: {damaged}; copy it from its site again" if damaged else ""
+    if damaged and writer:  # its plan, for example, may be half written
+        what = f"is still being written by {writer} and is incomplete ({damaged}); merge after this run ends"
+        return Message(what, id="merge-still-written")
+    if damaged:
+        return Message(f"is damaged or was edited: {damaged}; copy the run from its site again", id="merge-damaged")
+    return None
 
 
 def _damaged(report: Report, file: PlanFile) -> str:
-    """How a run contradicts itself, or the part of the plan that it says it is."""
+    """How a run contradicts itself or its part of the plan; "" if it does not."""
     try:
         planned = planfile.part(file.plan, report.part).cells if report.part else file.plan.cells
     except UsageError:
-        return f'its plan has no part "{report.part}"'
+        return f'the plan of this run has no part "{report.part}"'
     if len(report.rows) != len(planned):
-        return f"it has {len(report.rows)} cells where its part of the plan has {len(planned)}"
+        return f"the run has {len(report.rows)} cells, but this part of the plan has {len(planned)}"
     for cell, row in zip(planned, report.rows):
         if (row.get("index"), row.get("cell_id"), row.get("cell_key")) != (cell.index, cell.cell_id, cell.cell_key):
-            return f"its cell {cell.index} is {row.get('cell_id')!r}, in the plan it is {cell.cell_id}"
+            return f"the run's cell {cell.index} is {row.get('cell_id')!r}, but in the plan it is {cell.cell_id}"
         if row.get("status") not in _STATUSES:
-            return f"{cell.cell_id} has the status {row.get('status')!r}"
+            return f"{cell.cell_id} has the unknown status {row.get('status')!r}"
     if report.complete:
         if report.head.get("counts") != results.counts(report.rows):
-            return "run.json counts other statuses than its cells have"
+            return "the status counts in run.json and in the run's cells differ"
         if len(report.told) != len(report.rows):
-            return "its journal has other cells than its tables"
+            return "the run's journal and tables contain different cells"
         for row, told in zip(report.rows, report.told):
             differs = [n for n in COLUMNS if not _equal(row.get(n), told.get(n))]
             if differs:
-                return f"{row['cell_id']} has another {differs[0]} in its tables than in its journal"
+                return f"{row['cell_id']}: {differs[0]} differs between the run's tables and journal"
     return _damaged_samples(report.samples, report.told_samples) if report.told_samples is not None else ""
 
 
 def _damaged_samples(samples: Sequence[Row], told: Sequence[Row]) -> str:
     journal = {row["cell_id"]: row for row in told}
     if len(samples) != len(journal):
-        return f"samples.parquet has {len(samples)} cells, its journal samples of {len(journal)}"
+        return (
+            f"samples.parquet has samples of {len(samples)} cells, but the run's journal has samples of {len(journal)}"
+        )
     for row in samples:
         of = journal.get(row["cell_id"], {})
         differs = [n for n in row if not _equal(row[n], of.get(n))]
         if differs:
-            return f"{row['cell_id']} has another {differs[0]} in samples.parquet than in its journal"
+            return f"{row['cell_id']}: {differs[0]} differs between samples.parquet and the run's journal"
     return ""
 
 
@@ -173,9 +191,14 @@ def merge(file: PlanFile, reports: Sequence[Report]) -> Merged:
     superseded.reverse()
     runs = _each_once(told for report in reports for told in _sources(report))
     return Merged(
-        rows, origin, samples, superseded, dict(silent), runs,
+        rows,
+        origin,
+        samples,
+        superseded,
+        dict(silent),
+        runs,
         [*_unlike(runs), *_unfinished(runs), *_contradictions(superseded)],
-    )  # fmt: skip
+    )
 
 
 def _unheard(cell: Cell) -> Row:
@@ -185,12 +208,12 @@ def _unheard(cell: Cell) -> Row:
 
 
 def _order(report: Report, row: Row) -> tuple[int, bool, float]:
-    """What stays of several results of a cell: the one with the least of these."""
+    """The rank of a result among several of its cell: the least is used."""
     return _RANK.get(row["status"], 0), row["evidence"] == _SIMULATED, _ended(report, row)
 
 
 def _ended(report: Report, row: Row) -> float:
-    """Unix time at which a result was there; of one that never began, the end of its run."""
+    """The Unix time at which a result was ready; for a cell that never began, the end of its run."""
     if row.get("started"):
         return float(row["started"]) + float(row.get("seconds") or 0.0)
     try:
@@ -207,8 +230,8 @@ def _reason(report: Report, row: Row) -> str:
 
 
 def _left(reports: Sequence[Report], tries: list[tuple[int, Row]]) -> list[dict[str, str]]:
-    """The real results beside the one that stays; what never ran (skipped, unsupported everywhere) is none, nor is the
-    same result once more (a merged run, and a run that it was made of)."""
+    """The real results that are not used: not cells that never ran (skipped, unsupported everywhere), and not copies
+    of the same result (a merged run, and a run that it contains)."""
     number, kept = tries[0]
     return [
         {
@@ -228,7 +251,7 @@ def _same_result(a: Row, b: Row) -> bool:
 
 
 def _sources(report: Report) -> list[dict[str, Any]]:
-    """What was merged, in short; a run that is a merge itself is what it was made of."""
+    """A summary of each run that was merged; for a merged run, of the runs that it contains."""
     if report.head.get("merged"):
         return [dict(run) for run in report.head["merged"]]
     head = report.head
@@ -250,12 +273,12 @@ def _sources(report: Report) -> list[dict[str, Any]]:
 
 
 def birth(run: Mapping[str, Any]) -> tuple[str, str]:
-    """When a run began and by which command: with its name, which run it is, wherever it was copied to."""
+    """When a run began and by which command: together with its name this identifies the run in every copy."""
     return str(run.get("created", "")), str(run.get("command", ""))
 
 
 def _each_once(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A run that is there twice (in a merged run, and by itself) once, as it was when it was most complete."""
+    """Each run once: one that is given twice (inside a merged run, and alone) in its more complete form."""
     out: dict[tuple[str, ...], dict[str, Any]] = {}
     for run in runs:
         key = (str(run["run_id"]), *birth(run))
@@ -265,7 +288,7 @@ def _each_once(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _unlike(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the sites should have in common and have not."""
+    """Warnings about what differs between sites but should not."""
     facts = {"version": "versions of the farm", "name": "revisions of the kernels", "kernels": "kernels (by content)"}
     out: dict[str, str] = {}
     for key, what in facts.items():
@@ -273,8 +296,8 @@ def _unlike(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         for run in runs:
             seen.setdefault(str(run["revision"].get(key) or "unknown"), []).append(str(run["run_id"]))
         if len(seen) > 1 and not (key == "kernels" and "name" in out):
-            told = "; ".join(f"{value} in {', '.join(ids)}" for value, ids in seen.items())
-            out[key] = f"the sites ran different {what}: {told}"
+            which = "; ".join(f"{value} in {', '.join(ids)}" for value, ids in seen.items())
+            out[key] = f"the sites ran different {what}: {which}"
     return list(out.values())
 
 
@@ -282,28 +305,31 @@ def _unfinished(runs: Iterable[Mapping[str, Any]]) -> list[str]:
     out = []
     for run in (run for run in runs if not run["complete"]):
         name, lost = run["run_id"], run["counts"].get(Status.LOST.value, 0)
-        of = f"{lost} of its {sum(run['counts'].values())} cells"
+        of = f"{lost} of {sum(run['counts'].values())} cells"
         out.append(
-            f"run {name} is still being written by {run['writer']}: {of} had no result yet and are lost here; when it "
-            "has ended, merge it with this merged run"
+            f"run {name} is still being written by {run['writer']}: {of} have no result yet and are lost in this "
+            "merged run; when that run ends, merge both"
             if run.get("writer")
-            else f"run {name} is not complete: {of} are lost; farm resume {name} at its site runs them"
+            else (
+                f"run {name} is incomplete: {of} are lost; to run these cells, use farm resume {name} at the site "
+                "of that run"
+            )
         )
     return out
 
 
 def _contradictions(superseded: Sequence[Mapping[str, str]]) -> list[str]:
     unlike = [s for s in superseded if s["kept_status"] != s["left_status"]]
-    told = "; ".join(
-        f"{s['cell_id']} is {s['kept_status']} in {s['kept']} and {s['left_status']} in {s['left']}"
-        for s in unlike[:MAX_TOLD]
+    shown = "; ".join(
+        f"{s['cell_id']} is {s['kept_status']} in {s['kept']} but {s['left_status']} in {s['left']}"
+        for s in unlike[:MAX_SHOWN]
     )
-    more = f", and {len(unlike) - MAX_TOLD} more" if len(unlike) > MAX_TOLD else ""
-    return [f"sites disagree, and what was finished first stays: {told}{more}"] if unlike else []
+    more = f", and {len(unlike) - MAX_SHOWN} more" if len(unlike) > MAX_SHOWN else ""
+    return [f"sites disagree on a cell; the result that finished first is used: {shown}{more}"] if unlike else []
 
 
 def head(file: PlanFile, reports: Sequence[Report], merged: Merged) -> dict[str, Any]:
-    """What run.json of the merged run says beside its own command, times, counts and verdict."""
+    """What run.json of the merged run contains besides its own command, times, counts and verdict."""
     used: dict[str, dict[str, Any]] = {b: {"devices": []} for b in dict.fromkeys(c.backend for c in file.plan.cells)}
     environments: dict[str, Any] = {}
     calibrations: dict[str, Any] = {}
@@ -338,7 +364,7 @@ def head(file: PlanFile, reports: Sequence[Report], merged: Merged) -> dict[str,
 
 
 def _revision(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The sites' one revision; where they differ, all of their names and no commit."""
+    """The sites' common revision; if they differ, all of their names and no commit."""
     found = {str(r["revision"].get("name", "")): r["revision"] for r in runs}
     if len(found) == 1:
         return dict(next(iter(found.values())))

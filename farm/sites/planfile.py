@@ -1,8 +1,8 @@
-"""The file of a plan: what a site needs to run its part without the matrices, and what shows that it is whole.  Pure.
+"""The file of a plan: what a site needs to run its part without the matrices, with a hash against damage.  Pure.
 
-The plan as `farm.matrix.Plan` writes it (cells, and of every matrix its deadlines, tolerances and scripts), and beside
-it `farm` (the version that planned), `providers` (those of `--provider`: where to import them from, and the hash of
-their files, which do not travel) and `sha256` over all of it.
+It contains the plan as `farm.matrix.Plan` writes it (cells; each matrix's deadlines, tolerances and scripts), `farm`
+(the version that planned), `providers` (those of `--provider`: their import path and the hash of their files, which
+are not included) and `sha256` over everything.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from farm import __version__, targets
-from farm.cell import Cell, canonical_json, cell_key
+from farm import __version__, device_pattern
+from farm.cell import VERSIONS, Cell, canonical_json, cell_key
+from farm.contracts import discovery
 from farm.errors import UsageError
 from farm.matrix import Plan, estimate_seconds
 from farm.matrix.plan import Count, plan_hash
-from farm.timing.methods import VERSIONS
 
-MAX_TOLD = 12  # parts that a refusal names
+MAX_SHOWN = 12  # parts that a refusal names
 
 
 @dataclass(frozen=True)
 class PlanFile:
-    """A whole plan.  `providers`: `[OP:]NAME` -> {"path": module:function, "sha256": of its files, "" if installed}."""
+    """A plan.  `providers`: `[OP:]NAME` -> {"path": module:function, "sha256": of its files, "" if installed}."""
 
     plan: Plan
     providers: Mapping[str, Mapping[str, str]]
@@ -34,7 +34,7 @@ class PlanFile:
     text: str  # as it is on disk
 
     def described(self, part: str) -> dict[str, Any]:
-        """What a run says of the plan that it is a part of."""
+        """What a run records about the plan that it is a part of."""
         return {"hash": self.plan.plan_hash, "sha256": self.sha256, "part": part, "of": list(parts(self.plan))}
 
 
@@ -45,20 +45,25 @@ def write(plan: Plan, providers: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def read(text: str, where: str) -> PlanFile:
-    """The plan of a file's text.  UsageError, beginning with `where`, for what is none, or was cut or edited."""
+    """The plan of a file's text.  UsageError, beginning with `where`, if it is not a plan or was damaged."""
     try:
         data = json.loads(text)
         kept = dict(data)
-        told = kept.pop("sha256")
+        stated = kept.pop("sha256")
         providers = {str(k): {"path": str(v["path"]), "sha256": str(v["sha256"])} for k, v in data["providers"].items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise UsageError(f"{where}: this is no plan of farm plan --out, or it was cut; plan again") from None
-    if told != _digest(kept):
-        raise UsageError(f"{where}: its content does not fit its hash, so it was edited or damaged; plan again")
+        raise UsageError(
+            f"{where}: this file was not written by farm plan --out, or was truncated; plan again", id="plan-invalid"
+        ) from None
+    if stated != _digest(kept):
+        raise UsageError(
+            f"{where}: the content of this plan does not match its hash, so the file was edited or damaged; plan again",
+            id="plan-damaged",
+        )
     try:
-        return PlanFile(Plan.from_json(text), providers, told, text)
+        return PlanFile(Plan.from_json(text), providers, stated, text)
     except UsageError as error:
-        raise UsageError(f"{where}: {error}") from None
+        raise UsageError(f"{where}: {error}", id=error.id) from None
 
 
 def _digest(data: Mapping[str, Any]) -> str:
@@ -66,12 +71,12 @@ def _digest(data: Mapping[str, Any]) -> str:
 
 
 def unit(cell: Cell) -> str:
-    """The target that a planned unit is for: `cuda:GB200` where one is named, else `cuda`."""
+    """The target that a cell is planned for: `cuda:GB200` if the matrix names targets, else `cuda`."""
     return cell.target or cell.backend
 
 
 def parts(plan: Plan) -> dict[str, int]:
-    """What --target may name, with the number of cells: every backend, then its named targets, as the plan has them."""
+    """The parts that --target can name, with their number of cells: each backend, then its named targets."""
     found: dict[str, int] = {}
     for backend in dict.fromkeys(c.backend for c in plan.cells):
         mine = [c for c in plan.cells if c.backend == backend]
@@ -82,20 +87,24 @@ def parts(plan: Plan) -> dict[str, int]:
 
 
 def part(plan: Plan, target: str) -> Plan:
-    """The cells of `target`, numbered anew: `cuda`: all of the backend; `cuda:PATTERN`: those of the named targets
-    that a device of this pattern serves (farm.targets.serves).  UsageError names what the plan has."""
+    """The cells of `target`, renumbered.  `cuda`: all cells of the backend; `cuda:PATTERN`: the cells of named targets
+    that a device of this pattern serves (farm.device_pattern.serves).  UsageError if the plan has no such part."""
     backend, colon, pattern = target.partition(":")
     chosen = [c for c in plan.cells if c.backend == backend and (not colon or _serves(c, target, pattern))]
     if not chosen:
         have = parts(plan)
         near = difflib.get_close_matches(target, have, 1)
         hint = f'did you mean "{near[0]}"? ' if near else ""
-        names = [f"{name} ({n} cell{'s' if n > 1 else ''})" for name, n in list(have.items())[:MAX_TOLD]]
-        raise UsageError(f"--target {target}: the plan has no such part; {hint}it has: {', '.join(names)}")
+        names = [f"{name} ({n} cell{'s' if n > 1 else ''})" for name, n in list(have.items())[:MAX_SHOWN]]
+        raise UsageError(
+            f"--target {target}: the plan has no such part; {hint}parts of the plan: {', '.join(names)}",
+            id="plan-part-unknown",
+        )
     cells = tuple(replace(cell, index=index) for index, cell in enumerate(chosen))
     used = {cell.matrix for cell in cells}
     work = [c for c in cells if not c.skip_reason]
-    count = Count(len(cells), len(cells) - len(work), round(sum(map(estimate_seconds, work)), 3))
+    seconds = sum(estimate_seconds(c, discovery.find(c.op)) for c in work)
+    count = Count(len(cells), len(cells) - len(work), round(seconds, 3))
     matrices = tuple(m for m in plan.matrices if m.name in used)
     return Plan(cells, matrices, plan_hash(cells), {backend: count})
 
@@ -103,28 +112,28 @@ def part(plan: Plan, target: str) -> Plan:
 def _serves(cell: Cell, target: str, pattern: str) -> bool:
     if not cell.target or not pattern:
         return False
-    return cell.target == target or targets.serves(cell.target.partition(":")[2], target)
+    return cell.target == target or device_pattern.serves(cell.target.partition(":")[2], target)
 
 
 def providers_of(file: PlanFile, cells: tuple[Cell, ...]) -> dict[str, Mapping[str, str]]:
-    """The plan's own providers that these cells call."""
+    """The plan's own providers that these cells use."""
     called = {name for c in cells for name in (c.provider, f"{c.op}:{c.provider}")}
-    return {name: told for name, told in file.providers.items() if name in called}
+    return {name: its for name, its in file.providers.items() if name in called}
 
 
 def unfit(cells: tuple[Cell, ...], version: Callable[[str], int | None]) -> str:
-    """Why this farm would measure something else than the plan says; "" where it would not.  `version`: of an op's
-    contract here, None for no such op."""
+    """Why this farm would measure something other than the plan describes; "" if it would not.  `version`: the version
+    of an op's contract here, None if there is no such op."""
     for cell in cells:
         here = version(cell.op)
         if here is None:
-            return f"it has cells of {cell.op}, an op that this farm does not have"
+            return f"the plan contains cells of {cell.op}, an op that this farm does not have"
         if here != cell.contract_version:
-            return f"its cells are of version {cell.contract_version} of {cell.op}'s contract, this farm has {here}"
+            return f"the plan uses version {cell.contract_version} of {cell.op}'s contract, but this farm has {here}"
         mine = VERSIONS.get(cell.timing.method, 1)
         if cell.timing.method != "none" and mine != cell.timing.version:
             method = cell.timing.method
-            return f"its cells are timed by version {cell.timing.version} of {method}, this farm has {mine}"
+            return f"the plan uses version {cell.timing.version} of {method} timing, but this farm has {mine}"
         if cell_key(cell) != cell.cell_key:
-            return f"the key of {cell.cell_id} is another one here"
+            return f"{cell.cell_id} has a different key in this farm"
     return ""

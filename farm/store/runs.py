@@ -1,17 +1,17 @@
-"""A store is a folder of run directories; this module alone knows their paths and formats.
+"""A store is a folder of run directories; only this module knows their paths and formats.
 
     <store>/runs/<run-id>/journal.jsonl    every event, appended; the first lines hold the plan
-                          cells.parquet    one row per planned cell (farm.results.COLUMNS)
+                          cells.parquet    one row per planned cell (farm.store.results.COLUMNS)
                           samples.parquet  raw samples
                           logs/            tails of failed attempts
-                          plan.json        the whole plan, where the run is a part of one (farm.sites)
-                          writer.lock      who writes the run now; gone when nobody does (farm.store.lock)
+                          plan.json        the complete plan, if the run is a part of one (farm.sites)
+                          writer.lock      which process writes the run now; absent when none does (farm.store.lock)
                           run.json         last: its existence means the run is complete
-    <store>/calibrations/<id>.json         a device's roof (farm.timing.roof); none is ever rewritten
+    <store>/calibrations/<id>.json         a device's roof (farm.timing.roof); never rewritten
     <store>/pages/                         HTML, made from runs
 
-Everything in a run directory is written once, but the journal, which is appended to.  A directory without run.json is a
-run that is going on or was interrupted: its rows come from the journal, and what the journal does not know is `lost`.
+Everything in a run directory is written once, except the journal, which is appended to.  A directory without run.json
+is a run in progress or an interrupted run: its rows come from the journal, and cells without a result are `lost`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ from pathlib import Path
 from typing import Any
 
 from farm.cell import Cell
-from farm.errors import InfraError, StoreError
-from farm.results import COLUMNS, SCHEMA, planned_row
+from farm.errors import InfraError, Message, StoreError, id_of
 from farm.store import lock as runlock
-from farm.store.journal import fence, fencing, mend
+from farm.store.journal_repair import fence, fencing, mend
+from farm.store.results import COLUMNS, SCHEMA, planned_row
 from farm.timing import roof
 from farm.timing.roof import Calibration
 
 PLAN = "plan.json"
+#: What a run may be called: the name of a folder everywhere, and of a page.
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LOG_LIMIT = 64 << 10
-#: Lines that `RunWriter.together` holds back at most, and for how long: what a kill may cost beyond a line at a time.
+#: The most lines that `RunWriter.together` holds back, and for how long: what a kill may cost beyond one line.
 HELD_LINES, HELD_SECONDS = 1000, 0.1
 _as_json = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -51,11 +53,11 @@ class Store:
 
     @property
     def pages(self) -> Path:
-        """Where HTML made from runs lives."""
+        """The folder of the HTML pages."""
         return self.path / "pages"
 
     def probe(self) -> None:
-        """StoreError now, if a run could not be written later."""
+        """StoreError if a run could not be written later."""
         try:
             runs = self.path / "runs"
             runs.mkdir(parents=True, exist_ok=True)
@@ -68,16 +70,17 @@ class Store:
     def _unwritable(self, error: OSError) -> StoreError:
         return StoreError(
             f"{self.path}: the store cannot be written ({error.strerror or error}); "
-            "name a writable folder with --out or FARM_STORE"
+            "name a writable folder with --out or FARM_STORE",
+            id="store-unwritable",
         )
 
     def keep_calibration(self, record: Mapping[str, Any]) -> Path:
-        """Write a calibration beside the older ones; a reader sees it whole or not at all."""
+        """Write a calibration beside the older ones; a reader sees the complete file or none."""
         try:
             self.calibrations_folder.mkdir(parents=True, exist_ok=True)
             path = self.calibrations_folder / f"{record['id']}.json"
             number = 2
-            while path.exists():  # two of one second
+            while path.exists():  # two in the same second
                 path = self.calibrations_folder / f"{record['id']}-{number}.json"
                 number += 1
             _write_atomic(path, json.dumps({**record, "id": path.stem}, indent=1))
@@ -87,11 +90,11 @@ class Store:
 
     @property
     def calibrations_folder(self) -> Path:
-        """Where devices' roofs live."""
+        """The folder of the devices' roofs."""
         return self.path / "calibrations"
 
-    def calibrations(self) -> tuple[list[Calibration], list[str]]:
-        """(every calibration that can be read, a sentence for every file that cannot)."""
+    def calibrations(self) -> tuple[list[Calibration], list[Message]]:
+        """(every calibration that can be read, a `Message` for every file that cannot)."""
         found, bad = [], []
         try:
             paths = sorted(self.calibrations_folder.glob("*.json"))
@@ -101,8 +104,9 @@ class Store:
             try:
                 found.append(roof.parse(json.loads(path.read_text(encoding="utf-8"))))
             except (OSError, ValueError) as error:  # BadCalibration and JSON's own among them
-                told = getattr(error, "strerror", None) or str(error)
-                bad.append(f"{path}: this calibration is left out ({told}); delete it, or calibrate again")
+                why = getattr(error, "strerror", None) or str(error)
+                text = f"{path}: this calibration is ignored ({why}); delete this file, or calibrate again"
+                bad.append(Message(text, id="store-calibration-unreadable"))
         return found, bad
 
     def create(self, run_id: str) -> RunWriter:
@@ -113,14 +117,23 @@ class Store:
             (folder / "logs").mkdir()
             return RunWriter(folder)
         except FileExistsError:
-            raise StoreError(f"{folder}: a run of that id is there already; choose another --run-id") from None
+            raise self._exists(run_id) from None
         except OSError as error:
             raise self._unwritable(error) from None
 
+    def refuse_existing(self, run_id: str) -> None:
+        """StoreError if the store already has a run of this id."""
+        if any(run.id == run_id for run in self.runs()):
+            raise self._exists(run_id)
+
+    def _exists(self, run_id: str) -> StoreError:
+        folder = self.path / "runs" / run_id
+        return StoreError(f"{folder}: this run already exists; choose another --run-id", id="store-run-exists")
+
     def reopen(self, run_id: str, waiting: Callable[[str], None] = lambda text: None) -> RunWriter:
-        """An interrupted run's directory, to go on in it: locked, and what a kill cut short cut off.  StoreError where
-        somebody else writes it, it is complete, or its journal is damaged before its last line.  `waiting`: as
-        `farm.store.lock.acquire` calls it."""
+        """An interrupted run's directory, to continue in it: locked, and without a last line that a kill cut short.
+        StoreError if another process writes it, it is complete, or its journal is damaged before its last line.
+        `waiting`: as `farm.store.lock.acquire` calls it."""
         run = self.run(run_id)
         try:
             writer = RunWriter(run.dir, waiting)
@@ -128,7 +141,9 @@ class Store:
             raise self._unwritable(error) from None
         try:
             if run.complete:
-                raise StoreError(f"{run.dir}: the run is complete; a complete run never changes")
+                raise StoreError(
+                    f"{run.dir}: the run is complete, and a complete run never changes", id="store-run-complete"
+                )
             mend(run.dir / "journal.jsonl")
         except OSError as error:
             writer.close()
@@ -139,15 +154,15 @@ class Store:
         return writer
 
     def run(self, run_id: str) -> Run:
-        """The run of an id, or of an id's unique beginning, or `last`."""
+        """The run with this id, or with an id that begins so and is unique, or the `last` one."""
         found = [r for r in self.runs() if r.id == run_id] or [r for r in self.runs() if r.id.startswith(run_id)]
         if run_id == "last":
             found = list(self.runs())[-1:]
         if len(found) == 1:
             return found[0]
         have = ", ".join(r.id for r in list(self.runs())[-5:]) or "none"
-        what = "no run" if not found else "several runs"
-        raise StoreError(f'{self.path}: {what} "{run_id}" in this store (newest: {have})')
+        what, name = ("several runs match", "ambiguous") if found else ("no run matches", "unknown")
+        raise StoreError(f'{self.path}: {what} "{run_id}"; the newest: {have}', id=f"store-run-{name}")
 
     def runs(self) -> list[Run]:
         """All runs, oldest first (a run id begins with its time)."""
@@ -158,15 +173,17 @@ class Store:
 
 
 class RunWriter:
-    """Writes one run: the journal as it goes, then the tables, then run.json."""
+    """Writes one run: first the journal, event by event, then the tables, then run.json."""
 
     def __init__(self, folder: Path, waiting: Callable[[str], None] = lambda text: None):
         self.dir = folder
         self.id = folder.name
         try:
             self._lock = runlock.acquire(folder, waiting=waiting)
-        except runlock.Busy as error:
-            raise StoreError(f"{folder}: {error} writes this run now; wait until it ends, or end it") from None
+        except runlock.RunBusy as error:
+            raise StoreError(
+                f"{folder}: {error} is writing this run; wait until that process ends, or end it", id="store-run-busy"
+            ) from None
         try:
             if self._lock.inherited or fencing(folder / "journal.jsonl"):
                 fence(folder / "journal.jsonl")
@@ -178,7 +195,7 @@ class RunWriter:
             raise
 
     def plan(self, head: dict[str, Any], cells: Iterable[Cell]) -> None:
-        """The first lines: what the run is and every cell it will account for; on disk before anything starts."""
+        """The first lines: the run's head and every planned cell; on disk before anything starts."""
         self.append({"event": "run", "schema": SCHEMA, "run_id": self.id, **head})
         with self.together():
             for cell in cells:
@@ -187,7 +204,7 @@ class RunWriter:
         self.sync()
 
     def keep_plan(self, text: str) -> None:
-        """The whole plan that this run is a part of, as its file had it."""
+        """Keep the complete plan that this run is a part of, as in its file."""
         self._still_ours()
         try:
             _write_atomic(self.dir / PLAN, text)
@@ -195,8 +212,8 @@ class RunWriter:
             raise self._lost(PLAN, error) from None
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """One event; on disk for this machine's other processes at once (see `together`), for a power cut at the next
-        `sync`.  InfraError where it cannot be written, or the run is another process's by now."""
+        """Append one event.  Other processes of this machine see it at once (see `together`); it survives a power cut
+        from the next `sync`.  InfraError if it cannot be written, or another process has taken over the run."""
         text = _as_json(line) + "\n"
         if self._held is None:
             self._still_ours()
@@ -210,8 +227,8 @@ class RunWriter:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Lines that are appended within are written together, with one look at the lock: at the end (also by an
-        exception), at a `sync` or `commit`, and when there are HELD_LINES of them or the first is HELD_SECONDS old."""
+        """Write the lines that are appended in this context together, with one check of the lock: at the end (also
+        after an exception), at a `sync` or `commit`, after HELD_LINES lines, or when the first is HELD_SECONDS old."""
         self._held = []
         try:
             yield
@@ -222,7 +239,7 @@ class RunWriter:
                 self._held = None
 
     def commit(self) -> None:
-        """Write what `together` holds back.  InfraError as `append`."""
+        """Write the lines that `together` holds back.  InfraError as for `append`."""
         if self._held:
             text, self._held = "".join(self._held), []
             self._still_ours()
@@ -236,7 +253,7 @@ class RunWriter:
             raise self._lost("the journal", error) from None
 
     def sync(self) -> None:
-        """Once per lease, not per line."""
+        """Flush to disk: once per lease, not per line."""
         self.commit()
         try:
             os.fsync(self._journal.fileno())
@@ -244,26 +261,28 @@ class RunWriter:
             raise self._lost("the journal", error) from None
 
     def _still_ours(self) -> None:
-        """InfraError where another process took this one for dead, and writes the run: both would spoil it."""
+        """InfraError if another process assumed that this one is dead and writes the run: both would damage it."""
         try:
             self._lock.check()
-        except runlock.Lost as error:
+        except runlock.RunLockLost as error:
             raise InfraError(
-                f"{self.dir}: {error}, since this process showed no sign of life for {runlock.WATCH_SECONDS:g} s; it "
-                "stops here: what it wrote before is in the journal, from which the other went on, and nothing is to "
-                f"be done unless that one was ended too (then farm resume {self.id})"
+                f"{self.dir}: {error}, because this process showed no sign of life for {runlock.WATCH_SECONDS:g} s; "
+                "this process stops here, and the other process continued from the run's journal; nothing is lost "
+                f"(if the other process has ended, too, run farm resume {self.id})",
+                id=id_of(error.args[0]),
             ) from None
         except OSError as error:
             raise self._lost(runlock.NAME, error) from None
 
     def _lost(self, what: str, error: OSError) -> InfraError:
         return InfraError(
-            f"{self.dir}: {what} cannot be written ({error.strerror or error}); the run stops here, "
-            f"what finished before is in its journal: mend that, then farm resume {self.id}"
+            f"{self.dir}: {what} cannot be written ({error.strerror or error}); the run stops here, and finished "
+            f"results are in the run's journal; solve this problem, then run farm resume {self.id}",
+            id="store-write-failed",
         )
 
     def log(self, name: str, text: str) -> str:
-        """Keep the tail of a failed attempt; returns its path inside the run directory."""
+        """Keep the tail of a failed attempt's log; returns its path in the run directory."""
         safe = re.sub(r"[^A-Za-z0-9._=-]+", "_", name)[:150]
         path = self.dir / "logs" / f"{safe}.txt"
         self._still_ours()
@@ -274,27 +293,37 @@ class RunWriter:
         return f"logs/{path.name}"
 
     def take_logs(self, source: Run) -> None:
-        """Copy another run's logs, which this one's rows name, and the plan that it is a part of."""
+        """Copy the logs of another run, which the rows of this one name, and the plan that it is a part of."""
         try:
             if (source.dir / PLAN).is_file():
                 shutil.copyfile(source.dir / PLAN, self.dir / PLAN)
             if (source.dir / "logs").is_dir():
                 shutil.copytree(source.dir / "logs", self.dir / "logs", dirs_exist_ok=True)
         except (OSError, shutil.Error) as error:
-            raise StoreError(f"{source.dir}: its logs cannot be copied ({error})") from None
+            raise StoreError(
+                f"{source.dir}: the logs of this run cannot be copied ({error}); make both folders accessible",
+                id="store-logs-not-copied",
+            ) from None
 
     def take_log(self, source: Run, log: str, label: str) -> str:
         """Copy one log of another run under a name that begins with `label`; returns its path here.  StoreError for
-        whatever is no plain file in that run's logs: the row that names it comes from elsewhere."""
+        anything but a plain file in that run's logs, because the row that names it comes from elsewhere."""
         folder, _, name = log.partition("/")
         path = source.dir / "logs" / name
         if folder != "logs" or "/" in name or name in ("", ".", "..") or path.is_symlink() or not path.is_file():
-            raise StoreError(f"{source.dir}: it has no log {log!r}, which one of its cells names; it is damaged")
+            raise StoreError(
+                f"{source.dir}: the log {log!r}, named by one of the run's cells, does not exist; the run is damaged; "
+                "copy the run again",
+                id="store-log-missing",
+            )
         kept = re.sub(r"[^A-Za-z0-9._=-]+", "_", f"{label}--{name}")[-200:]
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
-            raise StoreError(f"{path}: this log cannot be read ({error.strerror}); the run is damaged") from None
+            raise StoreError(
+                f"{path}: this log cannot be read ({error.strerror}); the run is damaged; copy the run again",
+                id="store-log-unreadable",
+            ) from None
         try:
             (self.dir / "logs" / kept).write_text(text[-_LOG_LIMIT:], encoding="utf-8")
         except OSError as error:
@@ -302,13 +331,13 @@ class RunWriter:
         return f"logs/{kept}"
 
     def finish(self, rows: list[dict[str, Any]], samples: list[dict[str, Any]], head: dict[str, Any]) -> None:
-        """The tables, then run.json: from then on the directory never changes."""
+        """Write the tables, then run.json; after that the directory never changes."""
         self._still_ours()
         try:
             _write_table(self.dir / "cells.tmp", rows, COLUMNS)
             _write_table(self.dir / "samples.tmp", samples, SAMPLE_COLUMNS)
             self.sync()
-            self._still_ours()  # large tables take their time, in which the other may have made the run complete
+            self._still_ours()  # large tables take long, and meanwhile another process may have completed the run
             for name in ("cells", "samples"):
                 (self.dir / f"{name}.tmp").replace(self.dir / f"{name}.parquet")
             _write_atomic(self.dir / "run.json", json.dumps({"schema": SCHEMA, "run_id": self.id, **head}, indent=1))
@@ -316,7 +345,7 @@ class RunWriter:
             raise self._lost("its tables", error) from None
 
     def close(self) -> None:
-        """Idempotent.  A line that could not be written was told when it was; here it would hide that."""
+        """Idempotent.  A line that could not be written was reported then; an error here would hide that."""
         with suppress(OSError):
             self._journal.close()
         self._lock.release()
@@ -325,9 +354,17 @@ class RunWriter:
 #: samples.parquet: one row per timed cell; `samples_us` and `host_us` are JSON lists of microseconds,
 #: `telemetry` is one of rows [seconds since timing began, *farm.guard.telemetry.KEPT[1:]].
 SAMPLE_COLUMNS = {
-    "cell_id": "text", "cell_key": "text", "attempt": "int", "method": "text", "samples_us": "text", "host_us": "text",
-    "sets": "int", "launches": "int", "floor_us": "float", "telemetry": "text",
-}  # fmt: skip
+    "cell_id": "text",
+    "cell_key": "text",
+    "attempt": "int",
+    "method": "text",
+    "samples_us": "text",
+    "host_us": "text",
+    "sets": "int",
+    "launches": "int",
+    "floor_us": "float",
+    "telemetry": "text",
+}
 
 
 def _write_table(path: Path, rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
@@ -337,7 +374,7 @@ def _write_table(path: Path, rows: list[dict[str, Any]], columns: dict[str, str]
     kinds = {"text": pa.string(), "int": pa.int64(), "float": pa.float64()}
     schema = pa.schema([(name, kinds[kind]) for name, kind in columns.items()], metadata={"schema": str(SCHEMA)})
     table = pa.table({name: [row.get(name) for row in rows] for name in columns}, schema=schema)
-    path.unlink(missing_ok=True)  # never into the file that a writer who was only stopped goes on to write
+    path.unlink(missing_ok=True)  # never write into a file that a stopped writer may still have open
     pq.write_table(table, path, compression="zstd")
 
 
@@ -353,7 +390,7 @@ def _write_atomic(path: Path, text: str) -> None:
 
 @dataclass
 class Run:
-    """A run on disk, read when asked."""
+    """A run on disk, read on demand."""
 
     dir: Path
 
@@ -363,17 +400,17 @@ class Run:
 
     @property
     def writer(self) -> str:
-        """Who writes the run now (`process 7 on host`); "" of a complete run, and where nobody does."""
+        """Which process writes the run now (`process 7 on host`); "" if the run is complete, or none does."""
         return "" if self.complete else runlock.holder(self.dir)
 
     @property
     def complete(self) -> bool:
-        """Whether run.json is there."""
+        """Whether run.json exists."""
         return (self.dir / "run.json").is_file()
 
     @cached_property
     def head(self) -> dict[str, Any]:
-        """run.json; for an unfinished run what the journal's first line says, and `complete: false`."""
+        """run.json; for an unfinished run the first line of the journal, and `complete: false`."""
         if self.complete:
             head: dict[str, Any] = json.loads((self.dir / "run.json").read_text(encoding="utf-8"))
             return {**head, "complete": True}
@@ -395,7 +432,7 @@ class Run:
         return [Cell.from_dict(line["cell"]) for line in self.journal() if line.get("event") == "cell"]
 
     def samples(self) -> list[dict[str, Any]]:
-        """The raw samples, a row per timed cell; none of a run without run.json."""
+        """The raw samples, one row per timed cell; none for a run without run.json."""
         if not self.complete:
             return []
         import pyarrow.parquet as pq
@@ -404,7 +441,7 @@ class Run:
         return table
 
     def journal(self) -> Iterator[dict[str, Any]]:
-        """The events; a last line cut short by a kill is left out."""
+        """The events, without a last line that a kill cut short."""
         with (self.dir / "journal.jsonl").open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 try:
@@ -414,7 +451,7 @@ class Run:
 
 
 def fold(journal: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows from events: the plan's cells, each with its result or else `lost`."""
+    """Rows from events: the planned cells, each with its result, or `lost`."""
     planned: dict[int, dict[str, Any]] = {}
     rows: dict[int, dict[str, Any]] = {}
     for line in journal:

@@ -10,14 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from farm.errors import RecordsLost
+
 #: Part of the name of the marker, the kernel that `torch.cuda._sleep` launches.
 MARKER = "spin_kernel"
 #: Kinds of record that are work; anything else a profiler may list (synchronisation, annotations) is not.
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")
-
-
-class RecordsLost(ValueError):
-    """There are not as many markers as were launched: the profiler dropped records, or they are not ours."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Calls:
+class KernelCalls:
     """Per call in order: the kernel time in microseconds, how many activities, of them kernels; then how many
     activities of all ran on another stream than the markers."""
 
@@ -42,7 +40,7 @@ class Calls:
     elsewhere: int
 
 
-def per_call(records: Sequence[Record], calls: int, marker: str = MARKER) -> Calls:
+def per_call(records: Sequence[Record], calls: int, marker: str = MARKER) -> KernelCalls:
     """The calls between `calls + 1` markers.  RecordsLost where there are more or fewer.
 
     A call's kernel time is the time in which at least one of its activities ran: the sum of their durations where they
@@ -52,10 +50,10 @@ def per_call(records: Sequence[Record], calls: int, marker: str = MARKER) -> Cal
     work = sorted((r for r in records if r.kind in WORK), key=lambda r: (r.start_ns, r.end_ns))
     marks = [i for i, r in enumerate(work) if marker in r.name]
     if len(marks) != calls + 1:
-        raise RecordsLost(f"the profiler has {len(marks)} markers of {calls + 1}")
+        raise RecordsLost(f"the profiler recorded {len(marks)} of {calls + 1} markers")
     streams = {work[i].stream for i in marks}
     groups = [work[a + 1 : b] for a, b in pairwise(marks)]
-    return Calls(
+    return KernelCalls(
         tuple(busy_ns(g) / 1e3 for g in groups),
         tuple(len(g) for g in groups),
         tuple(sum(r.kind == "kernel" for r in g) for g in groups),

@@ -18,22 +18,23 @@ from itertools import pairwise
 from typing import Any
 
 from farm.cell import canonical_json
+from farm.errors import FarmSignal
 
 SCHEMA = 1
 #: A device is measured anew after so long: fans, drivers and cooling change.
 STALE = timedelta(days=30)
-#: Copies of one size that differ by more than this while it was made: as much as a cell may beat the roof by
-#: (`statistics.ROOF_MARGIN`), so that a roof which is too low by that accuses nobody.
+#: A calibration is unsteady if copies of one size differ by more than this.  It equals the margin by which a cell may
+#: beat the roof (`statistics.ROOF_MARGIN`), so that a roof that is too low by it marks no cell as impossible.
 UNSTEADY = 0.05
 
 
-class BadCalibration(ValueError):
-    """A calibration's file does not hold one; the message says what is wrong with it."""
+class BadCalibration(FarmSignal, ValueError):
+    """A calibration's file is invalid; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """The best copy of one size: bytes read and written together, its median time, and who it was."""
+    """The best copy of one size: bytes read plus bytes written, its median time, and its configuration."""
 
     nbytes: int
     us: float
@@ -41,14 +42,14 @@ class Point:
 
     @property
     def gbps(self) -> float:
-        """1e9 bytes a second."""
+        """1e9 bytes per second."""
         return self.nbytes / self.us / 1e3
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A device's roof.  `curve` ascends in bytes; `gemm` is the best rate per dtype in 1e12 op/s; `record` is the whole
-    file."""
+    """A device's roof.  `curve`: in ascending order of bytes; `gemm`: the best rate per dtype, in 1e12 op/s; `record`:
+    the complete file."""
 
     id: str
     made: datetime
@@ -82,8 +83,8 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Roof:
-    """`us`: what the device needs at least; `what` binds: "copy" or "gemm"; `extrapolated`: "below" or "above" where
-    the bytes lie outside of what was measured, else empty."""
+    """`us`: the least time that the device needs; `what` limits it: "copy" or "gemm"; `extrapolated`: "below" or
+    "above" if the bytes lie outside the measured sizes, else empty."""
 
     us: float
     what: str
@@ -91,8 +92,8 @@ class Roof:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The calibration that serves a device: `own`, or that of another device of this model; `age` in days."""
+class RoofChoice:
+    """The calibration that a device uses: its `own`, or that of another device of the model; `age` in days."""
 
     calibration: Calibration
     own: bool
@@ -108,11 +109,17 @@ class Choice:
 
 
 def kind_of(target: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What two devices must have in common to share a roof: backend, model, partition, power limit, driver."""
+    """What two devices must have in common to share a roof: backend, model, partition, power limit, driver, and the
+    clocks where an operator has set them."""
+    clocks = target.get("clocks") or ""
     return (
-        target.get("backend"), target.get("model"), target.get("partition") or "", target.get("power_limit_w"),
+        target.get("backend"),
+        target.get("model"),
+        target.get("partition") or "",
+        target.get("power_limit_w"),
         fingerprint.get("driver") or "",
-    )  # fmt: skip
+        *([clocks] if clocks else []),  # else the names of devices stay what they were
+    )
 
 
 def fingerprint_id(target: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> str:
@@ -124,29 +131,36 @@ def fingerprint_id(target: Mapping[str, Any], fingerprint: Mapping[str, Any]) ->
 
 
 def parse(data: Any) -> Calibration:
-    """The calibration in a file's JSON.  BadCalibration in one sentence for anything else."""
+    """The calibration in a file's JSON.  BadCalibration, in one sentence, if it is not one."""
     if not isinstance(data, dict):
-        raise BadCalibration("it is no JSON object")
+        raise BadCalibration("the file is not a JSON object")
     if data.get("schema") != SCHEMA:
-        raise BadCalibration(f"its schema is {data.get('schema')!r}, this farm reads {SCHEMA}")
-    for name, kind in (("id", str), ("made", str), ("policy", dict), ("curve", list), ("gemm", list),
-                       ("target", dict), ("fingerprint", dict)):  # fmt: skip
+        raise BadCalibration(f"the calibration has schema {data.get('schema')!r}, but this farm reads schema {SCHEMA}")
+    for name, kind in (
+        ("id", str),
+        ("made", str),
+        ("policy", dict),
+        ("curve", list),
+        ("gemm", list),
+        ("target", dict),
+        ("fingerprint", dict),
+    ):
         if not isinstance(data.get(name), kind):
-            raise BadCalibration(f"its {name} is missing, or no {kind.__name__}")
+            raise BadCalibration(f"the field {name} is missing or not a {kind.__name__}")
     try:
         made = datetime.fromisoformat(data["made"])
     except ValueError:
-        raise BadCalibration(f"made is {data['made']!r}, no time in ISO 8601") from None
+        raise BadCalibration(f"the field made is {data['made']!r}, which is not an ISO 8601 time") from None
     if made.tzinfo is None:
         made = made.replace(tzinfo=timezone.utc)
     if not isinstance(data["policy"].get("method"), str) or not isinstance(data["policy"].get("version"), int):
-        raise BadCalibration("its policy has no method with a version")
+        raise BadCalibration("the calibration does not state the method and the version of its timing policy")
     curve = tuple(_point(i, p) for i, p in enumerate(data["curve"]))
     if not curve:
-        raise BadCalibration("its curve has no point")
+        raise BadCalibration("the calibration's curve is empty")
     for a, b in pairwise(curve):
         if b.nbytes <= a.nbytes:
-            raise BadCalibration(f"its curve goes from {a.nbytes} bytes to {b.nbytes}; sizes ascend")
+            raise BadCalibration(f"the curve goes from {a.nbytes} bytes to {b.nbytes}, but sizes must increase")
     gemm: dict[str, float] = {}
     for i, g in enumerate(data["gemm"]):
         dtype, tflops = (g.get("dtype"), g.get("tflops")) if isinstance(g, dict) else (None, None)
@@ -162,7 +176,7 @@ def _point(index: int, data: Any) -> Point:
     nbytes: Any = data.get("bytes") if isinstance(data, dict) else None
     us: Any = data.get("us") if isinstance(data, dict) else None
     if not _positive(nbytes) or not _positive(us) or nbytes != int(nbytes):
-        raise BadCalibration(f"curve[{index}] has {nbytes!r} bytes in {us!r} us; both are positive")
+        raise BadCalibration(f"curve[{index}] has {nbytes!r} bytes in {us!r} us, but both must be positive")
     return Point(int(nbytes), float(us), str(data.get("config") or ""))
 
 
@@ -171,9 +185,9 @@ def _positive(value: Any) -> bool:
 
 
 def copy_us(curve: Sequence[Point], nbytes: int) -> tuple[float, str]:
-    """(microseconds of the best copy of `nbytes` moved, "below" or "above" where that was not measured).
+    """(microseconds of the best copy that moves `nbytes`, "below" or "above" if outside the measured sizes, else "").
 
-    Between measured sizes straight on log-log axes; below the smallest its time, above the largest its bandwidth.
+    Linear on log-log axes between measured sizes; the smallest size's time below it, the largest's bandwidth above it.
     """
     first, last = curve[0], curve[-1]
     if nbytes < first.nbytes:
@@ -188,10 +202,10 @@ def copy_us(curve: Sequence[Point], nbytes: int) -> tuple[float, str]:
 
 
 def roof_us(calibration: Calibration, bytes_moved: int, operations: Mapping[str, int], dtype: str) -> Roof | None:
-    """The roof of work that moves `bytes_moved` and does `operations` (by datapath) in `dtype`; None where it does
-    nothing that was measured.
+    """The roof of work that moves `bytes_moved` and does `operations` (by datapath) in `dtype`; None if nothing of it
+    was measured.
 
-    Only operations of the datapath `tensor` have a roof, the vendor's GEMM in the same dtype: float32 means float32.
+    Only operations of the datapath `tensor` have a roof: the vendor's GEMM in the same dtype (float32 is not TF32).
     """
     found = []
     if bytes_moved > 0:
@@ -215,8 +229,8 @@ def of_cell(
     operations: Mapping[str, int],
     dtype: str,
 ) -> dict[str, Any] | None:
-    """What a measured cell carries as `roof`: {"us", "what", "calibration", "extrapolated"}.  None where its timing
-    cannot be held against this calibration: another policy, another version of it, or a cache where it had none."""
+    """The `roof` of a measured cell: {"us", "what", "calibration", "extrapolated"}.  None if its timing cannot be
+    compared with this calibration: another policy, another version of it, or a warm cache."""
     policy = calibration.policy
     if (method, version) != (policy.get("method"), policy.get("version")) or (calibration.cold and not cold):
         return None
@@ -233,10 +247,9 @@ def choose(
     policies: Iterable[tuple[str, int]],
     now: datetime,
     evidence: str = "executed",
-) -> Choice | None:
+) -> RoofChoice | None:
     """The newest calibration of this device by one of the `policies` (method, version); else the newest of another
-    device of this kind; None where there is neither.  `evidence`: the device's; a fake that plays a part lends its
-    scripted roof to fakes alone, and is lent none."""
+    device of this kind; else None.  `evidence`: the device's; simulated devices share roofs only with each other."""
     wanted, uuid = set(policies), str(fingerprint.get("uuid") or "")
     fit = [
         c
@@ -249,4 +262,4 @@ def choose(
     newest = max(own or fit, key=lambda c: c.made, default=None)
     if newest is None:
         return None
-    return Choice(newest, bool(own), max(0.0, (now - newest.made) / timedelta(days=1)))
+    return RoofChoice(newest, bool(own), max(0.0, (now - newest.made) / timedelta(days=1)))

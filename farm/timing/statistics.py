@@ -101,22 +101,24 @@ class Bounds:
 
 
 def impossible_because(samples_us: Sequence[float], bounds: Bounds) -> str:
-    """The first bound that the samples break, in words without a number; empty where they break none or there are
-    none."""
+    """The first bound that the samples violate, in words without a number; "" if they violate none or there are no
+    samples."""
     summary = summarize(samples_us)
     if summary is None:
         return ""
     if bounds.outside:
-        return "it works outside the timed stream"
+        return "the call works outside the timed stream"
     if not all(s > 0 and math.isfinite(s) for s in samples_us):
-        return "no clock gives such a time"
+        return "the time is not a positive number"
     us, moved = summary.p50, bounds.bytes_moved
     if bounds.cold and bounds.roof_us and moved >= ROOF_BYTES and us * ROOF_MARGIN < bounds.roof_us:
-        return "faster than the best copy of as many bytes on this device"
+        return "faster than the best copy of the same bytes on this device"
     if bounds.peak_gbps and moved / (us * 1e3) > bounds.peak_gbps * (1.0 if bounds.cold else CACHE_FACTOR):
-        return "faster than the part's memory by its datasheet" if bounds.cold else "faster than any cache of the part"
+        if bounds.cold:
+            return "faster than the memory bandwidth in the device's datasheet"
+        return "faster than any cache of this device"
     if bounds.peak_tflops and bounds.operations / (us * 1e6) > bounds.peak_tflops:
-        return "faster than the part's matrix units by its datasheet"
+        return "faster than the peak matrix throughput in the device's datasheet"
     return ""
 
 

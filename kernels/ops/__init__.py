@@ -1,1 +1,1 @@
-"""One folder per op: contract.py (NumPy only), and where the op is ours, its kernels, dispatch and public function."""
+"""One folder per op: its kernels, dispatch and public function.  Contracts are in `farm/contracts/ops/`."""

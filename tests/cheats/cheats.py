@@ -160,9 +160,9 @@ def patches_allclose(x, weight, eps):
 
 
 def patches_the_farm(x, weight, eps):
-    from farm.child import tensors
+    from farm.child import tensor_files
 
-    tensors.checksum = lambda tensor: 0
+    tensor_files.checksum = lambda tensor: 0
     x.data.add_(1)
     return right(x.detach() - 1, weight.detach(), eps)
 

@@ -23,11 +23,14 @@ from expected import NAMED  # noqa: E402
 from farm_process import FarmRun  # noqa: E402
 
 CHEATS = (Path(__file__).parent / "cheats.py").read_text(encoding="utf-8")
-MATRIX = json.dumps({
-    "name": "cheats", "op": "rms_norm",
-    "axes": {"shape": [{"rows": 10, "hidden": 300}], "dtype": ["bfloat16"], "operation": ["forward"]},
-    "providers": ["torch", "huggingface"],
-})  # fmt: skip
+MATRIX = json.dumps(
+    {
+        "name": "cheats",
+        "op": "rms_norm",
+        "axes": {"shape": [{"rows": 10, "hidden": 300}], "dtype": ["bfloat16"], "operation": ["forward"]},
+        "providers": ["torch", "huggingface"],
+    }
+)
 TOLD = {"sets_a_variable": "set environment variables (TRITON_DEBUG)"}
 AT_IMPORT = {
     "import_sets_tf32": 'import torch\ntorch.set_float32_matmul_precision("high")\nfrom cheats import right\n',
@@ -84,12 +87,12 @@ def test_what_only_tells_is_a_flag(cheated: FarmRun, provider: str) -> None:
 def test_what_an_import_switches_is_put_back_and_told(cheated: FarmRun) -> None:
     row = row_of(cheated, "import_sets_tf32")
     assert row["status"] == "passed"
-    assert json.loads(row["flags"]) == ["its import changed torch's TF32 from highest to high (put back)"]
+    assert json.loads(row["flags"]) == ["importing the provider changed torch's TF32 from highest to high (undone)"]
 
 
 def test_a_clock_that_an_import_patches_is_a_cheat(cheated: FarmRun) -> None:
     row = row_of(cheated, "import_patches_a_clock")
-    assert (row["status"], row["reason"]) == ("inaccurate", "it patched time.perf_counter at import")
+    assert (row["status"], row["reason"]) == ("inaccurate", "the provider patched time.perf_counter at import")
 
 
 def test_a_thread_of_an_import_is_a_cheat(cheated: FarmRun) -> None:
@@ -101,7 +104,7 @@ def test_a_thread_of_an_import_is_a_cheat(cheated: FarmRun) -> None:
 def test_every_finding_is_on_the_page_as_a_flag(cheated: FarmRun) -> None:
     for cheat in ("cached_by_pointer", "patches_allclose", "sets_tf32", "forks_a_child"):
         row = row_of(cheated, cheat)
-        assert row["reason"].removeprefix("it ") in json.loads(row["flags"])
+        assert row["reason"].removeprefix("the provider ") in json.loads(row["flags"])
 
 
 def test_nothing_of_a_cheat_outlives_the_run(cheated: FarmRun) -> None:

@@ -38,5 +38,12 @@ class Compiled:
 def farm(*words: str, cwd: Path, cache: Path) -> subprocess.CompletedProcess[str]:
     """`farm WORDS` as a process."""
     variables = {**os.environ, "FARM_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, "-m", "farm", *words], cwd=cwd, env=variables, capture_output=True,
-                          text=True, timeout=240, check=False)  # fmt: skip
+    return subprocess.run(
+        [sys.executable, "-m", "farm", *words],
+        cwd=cwd,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )

@@ -58,10 +58,9 @@ def compiled(driver: Any, name: str, case: dict[str, Any]) -> dict[str, Any]:
         "moved": sorted(set(re.findall(r"(?:ld|st)\.global[\w.:]*", text))),
         "copies": sorted({int(n, 16) for n in re.findall(r"cp\.async\.cg\.shared\.global[^;]*, 0x([0-9a-f]+),", text)}),
         "local": "ld.local" in text or "st.local" in text,
-        "waits_before": text.index("griddepcontrol.wait") < min(
-            text.index(word) for word in ("ld.global", "ld.relaxed", "atom.global", "cp.async") if word in text
-        ),
-    }  # fmt: skip
+        "waits_before": text.index("griddepcontrol.wait")
+        < min(text.index(word) for word in ("ld.global", "ld.relaxed", "atom.global", "cp.async") if word in text),
+    }
 
 
 if __name__ == "__main__":

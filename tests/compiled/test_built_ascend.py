@@ -66,20 +66,27 @@ def test_the_copies_of_a_calibration_are_copies_and_nothing_else(tmp_path: Path)
     """A roof of kernels with scalar loops in them would accuse every honest kernel of being faster than possible."""
     assert TOOLS is not None
     code = (
-        "import json, torch\nfrom farm.compile import ascend\nfrom farm.calibration import npu\n"
+        "import json, torch\nfrom farm.compile import ascend\nfrom farm.child.calibration import npu\n"
         "with ascend.offline() as driver:\n"
         "    for copy in npu.COPIES:\n"
         "        npu.copier(copy, 40, False)(torch.empty(262156, dtype=torch.int32, device='meta'))\n"
         "    print(json.dumps([ascend.resources(k) for k in driver.kernels.values()]))\n"
     )
     environment = {
-        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
-        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "TRITON_CACHE_DIR": str(tmp_path / "triton"),
-    }  # fmt: skip
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        "TRITON_CACHE_DIR": str(tmp_path / "triton"),
+    }
     done = subprocess.run(
-        [str(ascend_environment.python_of(TOOLS)), "-c", code], env=environment, capture_output=True, text=True,
-        timeout=300, check=True,
-    )  # fmt: skip
+        [str(ascend_environment.python_of(TOOLS)), "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found) == 4
     for kernel in found:

@@ -35,8 +35,18 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(farm_compile: Any, matrix: Path) -> Any:
-    return farm_compile(str(matrix), "--target", "sm_90,gfx942", "--select", "provider=runtime|fixed", "--no-page",
-                        "--provider", "runtime=two_reads:runtime", "--provider", "fixed=two_reads:fixed")  # fmt: skip
+    return farm_compile(
+        str(matrix),
+        "--target",
+        "sm_90,gfx942",
+        "--select",
+        "provider=runtime|fixed",
+        "--no-page",
+        "--provider",
+        "runtime=two_reads:runtime",
+        "--provider",
+        "fixed=two_reads:fixed",
+    )
 
 
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])

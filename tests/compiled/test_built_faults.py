@@ -7,8 +7,18 @@ from pathlib import Path
 
 import pytest
 
-PROVIDERS = ("honest", "spilling", "overflowing", "rejected", "asserting", "aborting", "tuned", "declining", "plain",
-             "raising")  # fmt: skip
+PROVIDERS = (
+    "honest",
+    "spilling",
+    "overflowing",
+    "rejected",
+    "asserting",
+    "aborting",
+    "tuned",
+    "declining",
+    "plain",
+    "raising",
+)
 TARGETS = ("sm_90", "gfx942")
 
 

@@ -70,8 +70,9 @@ def test_nothing_that_auto_chooses_spills(found: Any) -> None:
             assert not any(k["spill_store_bytes"] for k in json.loads(row["resources"])), row["cell_id"]
 
 
-def test_a_second_compilation_makes_no_kernel_again(found: Any, farm_compile: Callable[..., Any], cache: Path,
-                                                    tmp_path: Path) -> None:  # fmt: skip
+def test_a_second_compilation_makes_no_kernel_again(
+    found: Any, farm_compile: Callable[..., Any], cache: Path, tmp_path: Path
+) -> None:
     def kept() -> set[str]:
         return {p.name for kind in ("triton", "reports") for p in (cache / "compile" / kind).iterdir()}
 

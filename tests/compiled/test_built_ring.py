@@ -16,33 +16,79 @@ ROOT = HERE.parents[1]
 #: Bytes of shared memory that a block may have on sm_90 and sm_100.
 SHARED = 232448
 CASES: dict[str, dict[str, Any]] = {
-    "forward": {"op": "forward", "fused": False, "hidden": 32768, "dtype": "bfloat16",
-                "config": {"block": 4096, "num_warps": 16}},
-    "registers": {"op": "forward", "fused": False, "hidden": 131072, "dtype": "bfloat16",
-                  "config": {"block": 8192, "num_warps": 16, "regs": 5}},
-    "again": {"op": "forward", "fused": False, "hidden": 131072, "dtype": "bfloat16",
-              "config": {"block": 8192, "num_warps": 16}},
-    "fused": {"op": "forward", "fused": True, "hidden": 20000, "dtype": "bfloat16",
-              "config": {"block": 4096, "num_warps": 16}},
-    "float32": {"op": "forward", "fused": True, "hidden": 16384, "dtype": "float32",
-                "config": {"block": 2048, "num_warps": 16}},
-    "backward": {"op": "backward", "fused": False, "hidden": 16384, "dtype": "bfloat16",
-                 "config": {"block": 4096, "num_warps": 16}},
-    "wide backward": {"op": "backward", "fused": False, "hidden": 32768, "dtype": "bfloat16",
-                      "config": {"block": 4096, "num_warps": 16}},
-    "fused backward": {"op": "backward", "fused": True, "hidden": 16384, "dtype": "float32",
-                       "config": {"block": 2048, "num_warps": 16}},
-}  # fmt: skip
+    "forward": {
+        "op": "forward",
+        "fused": False,
+        "hidden": 32768,
+        "dtype": "bfloat16",
+        "config": {"block": 4096, "num_warps": 16},
+    },
+    "registers": {
+        "op": "forward",
+        "fused": False,
+        "hidden": 131072,
+        "dtype": "bfloat16",
+        "config": {"block": 8192, "num_warps": 16, "regs": 5},
+    },
+    "again": {
+        "op": "forward",
+        "fused": False,
+        "hidden": 131072,
+        "dtype": "bfloat16",
+        "config": {"block": 8192, "num_warps": 16},
+    },
+    "fused": {
+        "op": "forward",
+        "fused": True,
+        "hidden": 20000,
+        "dtype": "bfloat16",
+        "config": {"block": 4096, "num_warps": 16},
+    },
+    "float32": {
+        "op": "forward",
+        "fused": True,
+        "hidden": 16384,
+        "dtype": "float32",
+        "config": {"block": 2048, "num_warps": 16},
+    },
+    "backward": {
+        "op": "backward",
+        "fused": False,
+        "hidden": 16384,
+        "dtype": "bfloat16",
+        "config": {"block": 4096, "num_warps": 16},
+    },
+    "wide backward": {
+        "op": "backward",
+        "fused": False,
+        "hidden": 32768,
+        "dtype": "bfloat16",
+        "config": {"block": 4096, "num_warps": 16},
+    },
+    "fused backward": {
+        "op": "backward",
+        "fused": True,
+        "hidden": 16384,
+        "dtype": "float32",
+        "config": {"block": 2048, "num_warps": 16},
+    },
+}
 
 
 def compile_for(target: str, cases: list[dict[str, Any]], cache: Path) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(cache)}
     variables.pop("TRITON_INTERPRET", None)
-    return subprocess.run([sys.executable, str(HERE / "ring_kernels.py"), target, json.dumps(cases)], env=variables,
-                          capture_output=True, text=True, timeout=240, check=False)  # fmt: skip
+    return subprocess.run(
+        [sys.executable, str(HERE / "ring_kernels.py"), target, json.dumps(cases)],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
 
 
-@pytest.fixture(scope="module", params=["sm_90", "sm_100"])
+@pytest.fixture(scope="module", params=["sm_90", pytest.param("sm_100", marks=pytest.mark.long)])
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     done = compile_for(request.param, list(CASES.values()), tmp_path_factory.mktemp("triton"))
     assert done.returncode == 0, done.stderr[-2000:]
@@ -66,8 +112,11 @@ def test_what_moves_is_16_bytes_wide(found: dict[str, Any], name: str) -> None:
     assert kernel["copies"] and set(kernel["copies"]) == {16}
     wide = [s for s in kernel["stores"] if "v4.b32" in s]
     assert wide and all("v4.b32" in s or s == "st.global.b32" for s in kernel["stores"])  # rstd is a scalar
-    assert all("v4" in s or s in ("ld.global.b32", "ld.global.L1::evict_last.L2::cache_hint.v4.b32")
-               for s in kernel["loads"] if s != "ld.global.L1")  # fmt: skip
+    assert all(
+        "v4" in s or s in ("ld.global.b32", "ld.global.L1::evict_last.L2::cache_hint.v4.b32")
+        for s in kernel["loads"]
+        if s != "ld.global.L1"
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -76,12 +125,7 @@ def test_it_waits_for_no_more_than_it_reads(found: dict[str, Any], name: str) ->
     c = kernel["constants"]
     kept = c["CHUNKS"] - c["REGS"] - c["AGAIN"]
     streamed = [c["SLOTS"] - 1] * (c["REGS"] + c["AGAIN"])
-    assert kernel["waits"] == [
-        *streamed,
-        *(c["SLOTS"] - 1 - i for i in range(kept)),
-        *[c["SLOTS"] - 1] * c["AGAIN"],
-        0,
-    ]
+    assert kernel["waits"] == [*streamed, *(c["SLOTS"] - 1 - i for i in range(kept)), *[c["SLOTS"] - 1] * c["AGAIN"], 0]
 
 
 def test_a_wide_row_stays_in_registers_and_in_the_ring(found: dict[str, Any]) -> None:
@@ -91,6 +135,7 @@ def test_a_wide_row_stays_in_registers_and_in_the_ring(found: dict[str, Any]) ->
     assert found["registers"]["registers"] < found["again"]["registers"] + 60
 
 
+@pytest.mark.long
 def test_rows_that_are_not_aligned_do_not_compile(tmp_path: Path) -> None:
     """The planted fault: such copies would be 2 bytes, which cp.async has not.  `dispatch.can_ring` keeps them away."""
     done = compile_for("sm_90", [{**CASES["forward"], "shift": 1}], tmp_path)
@@ -98,6 +143,7 @@ def test_rows_that_are_not_aligned_do_not_compile(tmp_path: Path) -> None:
     assert "cp.async does not support transfers smaller than 4 bytes" in done.stderr
 
 
+@pytest.mark.long
 def test_a_weight_that_cannot_be_copied_16_bytes_at_a_time_is_not_held(tmp_path: Path) -> None:
     """A view into a buffer of all parameters begins anywhere; a float32 weight is wider than x.  What is recorded is
     what ran."""

@@ -27,11 +27,18 @@ CASES: dict[str, dict[str, Any]] = {
     "float32": {**WIDE, "op": "forward", "hidden": 65536, "dtype": "float32", "config": {"parts": 8, "num_warps": 16}},
     "backward": {**WIDE, "op": "backward", "config": {"parts": 16, "num_warps": 16, "num_stages": 3}},
     "backward of 132": {**WIDE, "op": "backward", "config": {"parts": 33, "num_warps": 8, "num_stages": 3}},
-    "backward at once": {**WIDE, "op": "backward",
-                         "config": {"parts": 32, "num_warps": 8, "per_core": 2, "num_stages": 3, "later": False}},
-    "fused backward": {**WIDE, "op": "backward", "fused": True,
-                       "config": {"parts": 32, "num_warps": 8, "num_stages": 3}},
-}  # fmt: skip
+    "backward at once": {
+        **WIDE,
+        "op": "backward",
+        "config": {"parts": 32, "num_warps": 8, "per_core": 2, "num_stages": 3, "later": False},
+    },
+    "fused backward": {
+        **WIDE,
+        "op": "backward",
+        "fused": True,
+        "config": {"parts": 32, "num_warps": 8, "num_stages": 3},
+    },
+}
 
 
 def compile_for(
@@ -39,13 +46,19 @@ def compile_for(
 ) -> list[dict[str, Any]]:
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(cache)}
     variables.pop("TRITON_INTERPRET", None)
-    done = subprocess.run([sys.executable, str(script), target, json.dumps(cases)], env=variables,
-                          capture_output=True, text=True, timeout=240, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(script), target, json.dumps(cases)],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return list(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.fixture(scope="module", params=["sm_90", "sm_100"])
+@pytest.fixture(scope="module", params=["sm_90", pytest.param("sm_100", marks=pytest.mark.long)])
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     made = compile_for(request.param, list(CASES.values()), tmp_path_factory.mktemp("triton"))
     return {"target": request.param, **dict(zip(CASES, made, strict=True))}
@@ -58,21 +71,38 @@ def test_it_fits_and_does_not_spill(found: dict[str, Any], name: str) -> None:
     assert kernel["shared_bytes"] <= SHARED
 
 
-@pytest.mark.parametrize(("name", "target"), [("sm_90", "cuda:90"), ("sm_100", "cuda:100")])
-def test_what_auto_chooses_spills_nothing_and_runs_at_once(name: str, target: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "target", "every"),
+    [
+        pytest.param("sm_90", "cuda:90", 4, id="sm_90-some"),
+        pytest.param("sm_90", "cuda:90", 1, id="sm_90", marks=pytest.mark.long),
+        pytest.param("sm_100", "cuda:100", 1, id="sm_100", marks=pytest.mark.long),
+    ],
+)
+def test_what_auto_chooses_spills_nothing_and_runs_at_once(name: str, target: str, every: int, tmp_path: Path) -> None:
     """Where the table has them, and where a backward that was not searched has parts of a measured width."""
-    wanted = {(*key, rows, hidden) for key, entries in tuned.TABLE.items() for rows, hidden, config in entries
-              if config["kernel"] in choose.SPLITS}  # fmt: skip
-    wanted |= {(op, "backward", dtype, 4096, hidden) for op in ("rms_norm", "fused_add_rms_norm")
-               for dtype in ("float32", "bfloat16") for hidden in (40_000, 65536)}  # fmt: skip
+    wanted = {
+        (*key, rows, hidden)
+        for key, entries in tuned.TABLE.items()
+        for rows, hidden, config in entries
+        if config["kernel"] in choose.SPLITS
+    }
+    wanted |= {
+        (op, "backward", dtype, 4096, hidden)
+        for op in ("rms_norm", "fused_add_rms_norm")
+        for dtype in ("float32", "bfloat16")
+        for hidden in (40_000, 65536)
+    }
     cases = []
     for op, operation, dtype, rows, hidden in sorted(wanted):
         config = choose.configuration(target, rows, hidden, dtype, operation, cores=132, op=op, ring=True, split=True)
         if config["kernel"] in choose.SPLITS:
             config = {k: v for k, v in config.items() if k not in ("mode", "kernel")}
-            cases.append({"op": operation, "fused": op.startswith("fused"), "hidden": hidden, "dtype": dtype,
-                          "config": config})  # fmt: skip
+            cases.append(
+                {"op": operation, "fused": op.startswith("fused"), "hidden": hidden, "dtype": dtype, "config": config}
+            )
     assert len(cases) >= 12 and {c["op"] for c in cases} == {"forward", "backward"}
+    cases = cases[::every]
     for case, kernel in zip(cases, compile_for(name, cases, tmp_path), strict=True):
         few = (name, case["op"], case["fused"], case["hidden"]) == ("sm_100", "backward", False, 40_000)
         assert kernel["spill_store_bytes"] <= (4 if few and case["dtype"] == "bfloat16" else 0), case

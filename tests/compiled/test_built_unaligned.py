@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
 MATRIX = """
 name: unaligned-{op}
 op: {op}

@@ -14,8 +14,8 @@ import pytest
 from compiling import HERE, ROOT
 
 from farm.cell import Owner, Status
-from farm.compile.jobs import Job
-from farm.compile.workers import Chain, Pool
+from farm.compile.jobs import CompileJob
+from farm.compile.workers import Chain, WorkerPool
 from farm.errors import InfraError
 
 
@@ -71,10 +71,16 @@ def run(tmp_path: Path, compile: str = "pass", before: str = "", jobs: int = 1, 
     python.chmod(0o755)
     heard = Heard()
     settings = {"workers": 2, "cell_seconds": lambda index: 20.0, "start_seconds": 20.0, **how}
-    pool = Pool(heard, folder=tmp_path, cache=tmp_path / "cache", describe=lambda i: {"index": i},
-                chains={"t": Chain(str(python))}, **settings)  # fmt: skip
+    pool = WorkerPool(
+        heard,
+        folder=tmp_path,
+        cache=tmp_path / "cache",
+        describe=lambda i: {"index": i},
+        chains={"t": Chain(str(python))},
+        **settings,
+    )
     cells = range(6)
-    pool.run([Job("t", tuple(c for c in cells if c % jobs == j)) for j in range(jobs)])
+    pool.run([CompileJob("t", tuple(c for c in cells if c % jobs == j)) for j in range(jobs)])
     assert sorted([*heard.ended, *heard.concluded]) == list(cells)
     return heard
 
@@ -115,7 +121,7 @@ def test_a_grandchild_that_keeps_the_pipe_open_is_not_waited_for(tmp_path: Path)
 def test_nonsense_on_the_pipe_ends_the_worker(tmp_path: Path) -> None:
     heard = run(tmp_path, "if index == 3: print('hello', flush=True); time.sleep(60)")
     assert heard.concluded[3][0] is Status.CRASHED
-    assert "nonsense on the farm's private pipe" in heard.concluded[3][2]
+    assert "invalid data on the process's private pipe" in heard.concluded[3][2]
     assert len(heard.ended) == 5
 
 
@@ -125,10 +131,47 @@ def test_an_environment_that_cannot_compile_is_unsupported(tmp_path: Path) -> No
 
 
 def test_a_folder_that_cannot_be_written_is_said_in_one_sentence(tmp_path: Path) -> None:
-    pool = Pool(Heard(), workers=1, folder=tmp_path / "gone", cache=tmp_path, describe=lambda i: {"index": i},
-                chains={"t": Chain()}, cell_seconds=lambda i: 1.0)  # fmt: skip
+    pool = WorkerPool(
+        Heard(),
+        workers=1,
+        folder=tmp_path / "gone",
+        cache=tmp_path,
+        describe=lambda i: {"index": i},
+        chains={"t": Chain()},
+        cell_seconds=lambda i: 1.0,
+    )
     with pytest.raises(InfraError, match=r"gone: a compiling process cannot be started .*set TMPDIR"):
-        pool.run([Job("t", (0,))])
+        pool.run([CompileJob("t", (0,))])
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        'event="end", cell=index, status="passed"',
+        'event="end", cell=index, status="haha"',
+        'event="end", cell=[index], status="built"',
+        'event="end", cell=99, status="built"',
+        'event="begin", cell=0, log=0',  # which is done
+        'event="begin", cell="x", log=0',
+        'event="begin", cell=index, log=-1',
+        'event="kernel", hash=7',
+        'event=["end"]',
+        'event="passed"',
+        'event="end", cell=index, status="built", flags=7',
+    ],
+)
+def test_a_lie_in_the_right_form_costs_the_cell_under_way(tmp_path: Path, lie: str) -> None:
+    heard = run(tmp_path, f"if index == 2: say({lie})")
+    assert {c: (s, o) for c, (s, o, _) in heard.concluded.items()} == {2: (Status.CRASHED, Owner.KERNEL)}
+    assert set(heard.ended.values()) == {"built"}
+
+
+def test_a_result_that_cannot_be_read_costs_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Heard.end
+    monkeypatch.setattr(Heard, "end", lambda self, said, log: real(self, said, log) if said["cell"] != 2 else 1 / 0)
+    heard = run(tmp_path)
+    ((cell, (status, owner, reason)),) = heard.concluded.items()
+    assert (cell, status, owner) == (2, Status.INFRA_ERROR, Owner.HARNESS) and "ZeroDivisionError" in reason
 
 
 def test_a_worker_that_never_starts_is_the_farms_fault(tmp_path: Path) -> None:
@@ -142,11 +185,24 @@ def test_ctrl_c_ends_the_workers_and_leaves_a_readable_run(tmp_path: Path) -> No
     (tmp_path / "m.yaml").write_text(
         "name: m\nop: rms_norm\naxes: {shape: [{rows: [4, 5, 6], hidden: 64}], dtype: bfloat16}\n"
     )
-    words = ["compile", str(tmp_path / "m.yaml"), "--target", "sm_90", "--provider", "hanging=planted:hanging", "--out",
-             str(tmp_path / "store"), "--run-id", "cut", "--workers", "1"]  # fmt: skip
+    words = [
+        "compile",
+        str(tmp_path / "m.yaml"),
+        "--target",
+        "sm_90",
+        "--provider",
+        "hanging=planted:hanging",
+        "--out",
+        str(tmp_path / "store"),
+        "--run-id",
+        "cut",
+        "--workers",
+        "1",
+    ]
     variables = {**os.environ, "FARM_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen([sys.executable, "-m", "farm", *words], cwd=HERE, env=variables,
-                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "farm", *words], cwd=HERE, env=variables, stderr=subprocess.PIPE, text=True
+    )
     children: list[int] = []
     end = time.monotonic() + 60
     while not children and time.monotonic() < end:
@@ -156,7 +212,7 @@ def test_ctrl_c_ends_the_workers_and_leaves_a_readable_run(tmp_path: Path) -> No
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 3
-    assert "interrupted: 3 cells were not compiled" in said and "Traceback" not in said
+    assert "interrupted: 3 cells did not compile" in said and "Traceback" not in said
     end = time.monotonic() + 20  # they were killed; until a busy host has noticed
     while left := [pid for pid in children if Path(f"/proc/{pid}").exists()]:
         assert time.monotonic() < end, left

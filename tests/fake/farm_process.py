@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from farm import spool
-from farm.results import counts
-from farm.store import Run, Store
+from farm.store import Run, Store, spool
+from farm.store.results import counts
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Import path of what is started: ours first, then what this environment needs to find its packages.
@@ -98,9 +97,20 @@ class FarmRun:
 
     def start(self, **popen: Any) -> FarmRun:
         command = [
-            sys.executable, *self.python, "run", "m.yaml", "--backend", self.backend, "--address", self.address,
-            "--out", str(self.store.path), "--run-id", self.run_id, *self.arguments,
-        ]  # fmt: skip
+            sys.executable,
+            *self.python,
+            "run",
+            "m.yaml",
+            "--backend",
+            self.backend,
+            "--address",
+            self.address,
+            "--out",
+            str(self.store.path),
+            "--run-id",
+            self.run_id,
+            *self.arguments,
+        ]
         with (self.folder / "out.txt").open("wb") as out:
             self.process = subprocess.Popen(
                 command,

@@ -52,10 +52,16 @@ class NodesCluster:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.environment = {
-            **clean_environ(), "RAY_AUTH_MODE": "disabled", "RAY_TMPDIR": self.own,
-            "PYTHONPATH": IMPORTS, MARK: self.mark, "XDG_STATE_HOME": str(folder / "state"),
-            "FARM_CACHE": str(folder / "cache"), "PYTHONUNBUFFERED": "1", "FARM_LOCKS": str(folder / "locks"),
-        }  # fmt: skip
+            **clean_environ(),
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_TMPDIR": self.own,
+            "PYTHONPATH": IMPORTS,
+            MARK: self.mark,
+            "XDG_STATE_HOME": str(folder / "state"),
+            "FARM_CACHE": str(folder / "cache"),
+            "PYTHONUNBUFFERED": "1",
+            "FARM_LOCKS": str(folder / "locks"),
+        }
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start_head(self) -> None:
@@ -84,9 +90,13 @@ class NodesCluster:
         log = self.folder / f"{name}.txt"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", "farm", "nodes", *words], env={**self.environment, **environ},
-                stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                [sys.executable, "-m", "farm", "nodes", *words],
+                env={**self.environment, **environ},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         self.nodes[name] = process
 
         def up() -> bool:
@@ -104,9 +114,14 @@ class NodesCluster:
     def farm(self, *words: str, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
         """`farm nodes WORDS` on this cluster."""
         return subprocess.run(
-            [sys.executable, "-m", "farm", "nodes", *words, "--address", self.address], env=self.environment,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False,
-        )  # fmt: skip
+            [sys.executable, "-m", "farm", "nodes", *words, "--address", self.address],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
 
     def listed(self) -> dict[str, dict[str, Any]]:
         """Node's name -> its row of `farm nodes --json`."""

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from farm.actor.device import DeviceActor
-from farm.actor.supervise import Environment
-from farm.calls import call_for
-from farm.judges import LocalJudges
+from farm.contracts.call import call_for
+from farm.contracts.discovery import contract
+from farm.judge.pool import LocalJudges
 from farm.matrix import load_files
 from farm.matrix import plan as make_plan
-from farm.ops import contract
-from farm.simulation import script_for
+from farm.matrix.sim_script import script_for
+from farm.node.environment import Environment
 
 DEADLINES = {"spawn": 60.0, "import": 20.0, "compile": 20.0, "check": 20.0, "timing": 20.0, "teardown": 5.0}
 
@@ -32,11 +32,19 @@ class OneDevice:
         self._unread: list[dict[str, Any]] = []
         environment = config.pop("environment", Environment.named("default"))
         self.actor = DeviceActor(
-            {"device": f"{backend}:0", "backend": backend, "device_id": "0", "options": {}, "revision": "r",
-             "environment": environment.plain(), "deadlines": DEADLINES, "spool": str(self.spool), "run_id": "t",
-             **config},
+            {
+                "device": f"{backend}:0",
+                "backend": backend,
+                "device_id": "0",
+                "revision": "r",
+                "environment": environment.plain(),
+                "deadlines": DEADLINES,
+                "spool": str(self.spool),
+                "run_id": "t",
+                **config,
+            },
             self.judges,
-        )  # fmt: skip
+        )
 
     def wait(self, *kinds: str, seconds: float = 60.0) -> dict[str, Any]:
         """The next event of these kinds; all are kept."""
@@ -54,15 +62,28 @@ class OneDevice:
         return self.wait("device_up", "device_down", seconds=seconds)
 
     def run(
-        self, script: Mapping[str, Any] | None = None, *, hidden: int = 64, method: str = "host",
-        deadlines: Mapping[str, float] | None = None, number: int = 1, last: bool = False,
-    ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
+        self,
+        script: Mapping[str, Any] | None = None,
+        *,
+        hidden: int = 64,
+        method: str = "host",
+        deadlines: Mapping[str, float] | None = None,
+        number: int = 1,
+        last: bool = False,
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """(the `measured` event or {}, the event that ended it) of one cell of rms_norm."""
         cell = self.cell(hidden, method)
         call = call_for(cell, contract(cell.op), {"name": cell.provider})
         call["sim"] = script_for({"default": {"time_us": 10, **(script or {})}}, cell)
-        attempt = {"cell": cell.to_dict(), "number": number, "round": 0, "last": last, "call": call, "tolerances": [],
-                   "deadlines": dict(deadlines or {})}  # fmt: skip
+        attempt = {
+            "cell": cell.to_dict(),
+            "number": number,
+            "round": 0,
+            "last": last,
+            "call": call,
+            "tolerances": [],
+            "deadlines": dict(deadlines or {}),
+        }
         seen = len(self.events)
         self.actor.submit({"id": 1, "attempts": [attempt]})
         ended = self.wait("judged", "ended", "device_down")
@@ -71,10 +92,17 @@ class OneDevice:
 
     def cell(self, hidden: int, method: str) -> Any:
         file = self.folder / "m.yaml"
-        file.write_text(json.dumps({
-            "name": "one", "op": "rms_norm", "providers": ["torch"],
-            "axes": {"shape": [{"rows": 2, "hidden": hidden}], "dtype": "float32"}, "timing": {"method": method},
-        }))  # fmt: skip
+        file.write_text(
+            json.dumps(
+                {
+                    "name": "one",
+                    "op": "rms_norm",
+                    "providers": ["torch"],
+                    "axes": {"shape": [{"rows": 2, "hidden": hidden}], "dtype": "float32"},
+                    "timing": {"method": method},
+                }
+            )
+        )
         (cell,) = make_plan(load_files([file]), [self.backend]).cells
         return cell
 

@@ -40,8 +40,13 @@ def _places(version: str) -> list[str]:
 def _answers(python: str, version: str) -> bool:
     """Whether it starts, and is the version that its name says (a version manager's stand-in may be neither)."""
     try:
-        done = subprocess.run([python, "-c", "import sys, venv, ensurepip; print(*sys.version_info[:2], sep='.')"],
-                              capture_output=True, text=True, timeout=30, check=False)  # fmt: skip
+        done = subprocess.run(
+            [python, "-c", "import sys, venv, ensurepip; print(*sys.version_info[:2], sep='.')"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0 and done.stdout.strip() == version

@@ -36,11 +36,26 @@ def ray_head(folder: Path, *words: str, token: str = "") -> Iterator[tuple[str, 
     environment = {**clean_environ(), **secret, **ours}
     with (folder / "ray.txt").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}",
-             "--include-dashboard=false", f"--object-store-memory={80 << 20}", "--disable-usage-stats",
-             "--node-ip-address=127.0.0.1", *words],
-            env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "ray.scripts.scripts",
+                "start",
+                "--head",
+                "--block",
+                f"--port={port}",
+                "--include-dashboard=false",
+                f"--object-store-memory={80 << 20}",
+                "--disable-usage-stats",
+                "--node-ip-address=127.0.0.1",
+                *words,
+            ],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
     def answers() -> bool:
         assert process.poll() is None, "ray start ended"

@@ -11,8 +11,11 @@ import pytest
 
 from benchmarks import parts
 
-AXES: dict[str, Any] = {"shape": [{"rows": 3, "hidden": [64, 65]}], "dtype": ["float32", "bfloat16"],
-                        "operation": ["forward", "backward"]}  # fmt: skip
+AXES: dict[str, Any] = {
+    "shape": [{"rows": 3, "hidden": [64, 65]}],
+    "dtype": ["float32", "bfloat16"],
+    "operation": ["forward", "backward"],
+}
 
 
 @pytest.fixture(autouse=True)
@@ -30,17 +33,21 @@ def matrix(folder: Path, **more: Any) -> str:
 
 def run(folder: Path, seconds: float = 120.0, **more: Any) -> tuple[int, dict[str, Any]]:
     out = folder / "out"
-    code = parts.main([matrix(folder, **more), "--gpus", "0,1", "--at-once", "2", "--out", str(out),
-                       "--seconds", str(seconds)])  # fmt: skip
+    code = parts.main(
+        [matrix(folder, **more), "--gpus", "0,1", "--at-once", "2", "--out", str(out), "--seconds", str(seconds)]
+    )
     return code, json.loads((out / "parts.json").read_text()) if out.exists() else {}
 
 
 def test_each_cell_is_in_one_part_and_large_parts_are_divided() -> None:
     cells = [
         {"provider": p, "op": op, "operation": o, "dtypes": {"x": d, "weight": d}}
-        for p, n in (("farm", 40), ("torch", 4)) for op in ("rms_norm", "matmul") for o in ("forward", "backward")
-        for d in ("float32", "bfloat16") for _ in range(n)
-    ]  # fmt: skip
+        for p, n in (("farm", 40), ("torch", 4))
+        for op in ("rms_norm", "matmul")
+        for o in ("forward", "backward")
+        for d in ("float32", "bfloat16")
+        for _ in range(n)
+    ]
     found = parts.parts(cells, most=50)
     assert sum(p.cells for p in found) == len(cells) and len({p.select for p in found}) == len(found)
     assert [p.cells for p in found] == [40] * 8 + [16] * 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,16 +15,16 @@ from typing import Any
 import pytest
 from farm_process import clean_environ
 
-from farm.actor import calibrating as supervised
-from farm.actor import supervise
-from farm.calibration.procedure import CannotMeasure
+from farm.actor import calibration as supervised
+from farm.actor import child_process
 from farm.calibration.scripted import ScriptedDevice, copy_us
 from farm.child import protocol
-from farm.child.calibrate import calibrate as in_child
+from farm.child.calibration.run import calibrate as in_child
 from farm.cli import calibrate as command
-from farm.cli import main
+from farm.cli import main, run_command
+from farm.cluster.base import DeviceHandle
 from farm.coordinator import calibrate as coordinator
-from farm.coordinator.clusters import Slot
+from farm.errors import CannotMeasure
 from farm.guard import locks
 from farm.store import Store
 
@@ -43,8 +44,21 @@ def calibrate(store: Path, *more: str, backend: str = "sim") -> int:
 
 def run(tmp_path: Path, run_id: str, *more: str) -> Any:
     (tmp_path / "m.yaml").write_text(MATRIX)
-    code = main(["run", str(tmp_path / "m.yaml"), "--backend", "sim", "--address", "inline", "--out",
-                 str(tmp_path / "store"), "--run-id", run_id, *more])  # fmt: skip
+    code = main(
+        [
+            "run",
+            str(tmp_path / "m.yaml"),
+            "--backend",
+            "sim",
+            "--address",
+            "inline",
+            "--out",
+            str(tmp_path / "store"),
+            "--run-id",
+            run_id,
+            *more,
+        ]
+    )
     assert code == 0
     return Store(tmp_path / "store").run(run_id)
 
@@ -84,7 +98,7 @@ def test_the_whole_way_from_a_calibration_to_the_page(tmp_path: Path, capsys: py
 def test_without_a_calibration_a_run_says_what_makes_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = run(tmp_path, "a")
     said = capsys.readouterr().err
-    assert said.count("farm calibrate --backend sim makes one") == 1  # of two devices
+    assert said.count("farm calibrate --backend sim") == 1  # of two devices
     assert all(r["share_of_roof"] is None for r in done.rows) and done.head["calibrations"] == {}
     assert [d["calibration"] for d in done.head["backends"]["sim"]["devices"]] == [None, None]
     assert 'id="roofs"' not in (tmp_path / "store" / "pages" / "run-a.html").read_text(encoding="utf-8")
@@ -100,19 +114,21 @@ def test_of_another_device_damaged_and_old(tmp_path: Path, capsys: pytest.Captur
 
     done = run(tmp_path, "a")  # two devices, of which one was calibrated
     said = capsys.readouterr().err
-    assert said.count("this calibration is left out") == 2 and "its schema is 7, this farm reads 1" in said
-    assert "the roof is that of another sim-1" in said
+    assert said.count("[store-calibration-unreadable]") == 2 and "schema 7" in said
+    assert "measured on another sim-1" in said
     assert {d["device"]: d["calibration"]["own"] for d in done.head["backends"]["sim"]["devices"]} == {
-        "sim:0": True, "sim:1": False
-    }  # fmt: skip
+        "sim:0": True,
+        "sim:1": False,
+    }
     assert all(r["share_of_roof"] for r in done.rows)
     page = (store / "pages" / "run-a.html").read_text(encoding="utf-8")
-    assert "of another device of this model; held against: sim-1 #1" in page
+    (note,) = re.findall(r'data-id="roof-shared">([^<]*)<', page)
+    assert "sim-1 #0" in note and "sim-1 #1" in note
 
     (path,) = folder.glob("sim-*.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "made": "2020-01-01T00:00:00+00:00"}))
     run(tmp_path, "b", "--devices", "1")
-    assert "days ago; farm calibrate --backend sim measures it anew" in capsys.readouterr().err
+    assert "days ago" in capsys.readouterr().err
     assert calibrate(store, "--devices", "1") == 0  # the older one stays, the newer one serves
     again = run(tmp_path, "c", "--devices", "1")
     assert len(Store(store).calibrations()[0]) == 2
@@ -123,10 +139,10 @@ def test_of_another_device_damaged_and_old(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--backend", "cpu"], "--backend cpu: nothing is timed there (an interpreter proves numerics, never speed)"),
+        (["--backend", "cpu"], "[calibrate-backend-untimed]"),
         (["--backend", "sin"], 'did you mean "sim"?'),
         (["--backend", "rocm"], "rocm"),
-        (["--backend", ","], "names no backend"),
+        (["--backend", ","], "[option-backend-empty]"),
         (["--backend", "sim", "--seconds", "0"], "between 1 and 600"),
         (["--backend", "sim", "--seconds", "nan"], "between 1 and 600"),
         (["--backend", "sim", "--devices", "0"], "between 1 and 256"),
@@ -146,7 +162,7 @@ def test_a_host_without_accelerators_has_nothing_to_calibrate(
 ) -> None:
     monkeypatch.setattr(command.backends, "accelerators", list)
     assert main(["calibrate", "--address", "inline", "--out", str(tmp_path)]) == 2
-    assert "there is no accelerator here to calibrate" in capsys.readouterr().err
+    assert "[calibrate-no-accelerator]" in capsys.readouterr().err
 
 
 def test_json_is_the_calibrations_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,10 +196,10 @@ class FakeCluster:
         self.up = up  # more that they say of themselves
         self.answers, self.queue, self.closed = answers, [], False  # type: ignore[var-annotated]
 
-    def slots(self, wanted: list[str]) -> list[Slot]:
-        return [Slot(device, "sim") for device in self.answers]
+    def slots(self, wanted: list[str]) -> list[DeviceHandle]:
+        return [DeviceHandle(device, "sim") for device in self.answers]
 
-    def start(self, slot: Slot, config: dict[str, Any]) -> None:
+    def start(self, slot: DeviceHandle, config: dict[str, Any]) -> None:
         up = {"target": {"backend": "sim", "model": "sim-1"}, "name": slot.device, "node": "here", "fingerprint": {}}
         self.queue.append({"event": "device_up", "device": slot.device, "backend": "sim", **up, **self.up})
 
@@ -205,12 +221,12 @@ def test_what_was_measured_is_kept_though_another_device_failed(
     from farm.calibration import procedure
 
     good = {"event": "calibrated", "found": procedure.calibrate(ScriptedDevice(), 5), "telemetry": None}
-    bad = {"event": "calibrated", "reason": "its process ended with signal 11 (SIGSEGV)", "log": "Fatal: x"}
+    bad = {"event": "calibrated", "reason": "the child ended with signal 11 (SIGSEGV)", "log": "Fatal: x"}
     cluster = FakeCluster({"sim:0": [bad], "sim:1": [good], "sim:2": [{"event": "device_down", "reason": "gone"}]})
-    monkeypatch.setattr(command, "InlineCluster", lambda *a: cluster)
+    monkeypatch.setattr(run_command, "InlineCluster", lambda *a: cluster)
     assert calibrate(tmp_path, "--seconds", "5") == 3
     told = capsys.readouterr().err
-    assert "sim:0 was not calibrated: its process ended with signal 11 (SIGSEGV)" in told and "Fatal: x" in told
+    assert "sim:0 was not calibrated: the child ended with signal 11 (SIGSEGV)" in told and "Fatal: x" in told
     assert "sim:2 was not calibrated: gone" in told and "1 of 3 devices calibrated" in told
     assert cluster.closed and len(Store(tmp_path).calibrations()[0]) == 1
 
@@ -219,20 +235,23 @@ def test_a_fake_that_plays_a_vendors_part_is_no_device_that_was_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from farm.calibration import procedure
-    from farm.coordinator.roofs import Roofs
+    from farm.coordinator.calibration_lookup import CalibrationLookup
 
     good = {"event": "calibrated", "found": procedure.calibrate(ScriptedDevice(), 5), "telemetry": None}
     cluster = FakeCluster({"sim:0": [good]}, evidence="simulated")
-    monkeypatch.setattr(command, "InlineCluster", lambda *a: cluster)
+    monkeypatch.setattr(run_command, "InlineCluster", lambda *a: cluster)
     monkeypatch.setattr(command.backends.get("sim"), "EVIDENCE", "executed")  # as of the backend that is played
     assert calibrate(tmp_path, "--seconds", "5") == 0
     ((found,), _) = Store(tmp_path).calibrations()
     assert found.record["evidence"] == "simulated" and found.simulated
-    cell = SimpleNamespace(backend="sim", skip_reason="", timing=SimpleNamespace(
-        method=found.policy["method"], version=found.policy["version"]))  # fmt: skip
+    cell = SimpleNamespace(
+        backend="sim",
+        skip_reason="",
+        timing=SimpleNamespace(method=found.policy["method"], version=found.policy["version"]),
+    )
     said = {"target": found.target, "fingerprint": found.fingerprint}
     for evidence, lent in (("simulated", True), ("executed", False)):
-        roofs: Any = Roofs([found], [cell])  # type: ignore[list-item]
+        roofs: Any = CalibrationLookup([found], [cell])  # type: ignore[list-item]
         choice, _ = roofs.device_up("sim:0", "sim", {**said, "evidence": evidence}, datetime.now(timezone.utc))
         assert (choice is not None) is lent, evidence
 
@@ -268,10 +287,9 @@ ORDER = {"policy": {"method": "host"}, "seconds": 3, "deadline": 7}
     ("said", "reason"),
     [
         (protocol.Failed(*IDS, "crashed", "device", "no memory", "trace"), "no memory"),
-        (supervise.ChildTimedOut(), "it took more than 7 s"),
-        (supervise.ChildDied(-9), "its process ended with signal 9 (SIGKILL)"),
-        (supervise.ChildLied("wrote nonsense"), "its process wrote nonsense"),
-        (protocol.Exit(), "its process wrote a message that answers nothing"),
+        (child_process.ChildTimedOut(), "the calibration took more than 7 s"),
+        (child_process.ChildDied(-9), "the child ended with signal 9 (SIGKILL)"),
+        (child_process.ChildLied("wrote nonsense"), "the child wrote nonsense"),
     ],
 )
 def test_a_child_that_does_not_calibrate_ends_with_a_reason(said: Any, reason: str) -> None:
@@ -309,8 +327,8 @@ GRAPHS = {"policy": {"method": "rotating_graph"}, "seconds": 3, "deadline": 7, "
 @pytest.mark.parametrize(
     ("first", "why"),
     [
-        (supervise.ChildDied(-6), "its process ended with signal 6 (SIGABRT)"),
-        (supervise.ChildTimedOut(), "it took more than 7 s"),
+        (child_process.ChildDied(-6), "the child ended with signal 6 (SIGABRT)"),
+        (child_process.ChildTimedOut(), "the calibration took more than 7 s"),
         (protocol.Failed(*IDS, "crashed", "device", "RuntimeError: no capture", "trace"), "RuntimeError: no capture"),
     ],
 )
@@ -320,7 +338,7 @@ def test_a_capture_that_ends_the_process_costs_no_calibration(first: Any, why: s
     ended = supervised.measure(
         children, "abc", GRAPHS, lambda kind, **fields: said.append((kind, fields)), lambda: begun.append(1)
     )  # type: ignore[arg-type]
-    note = f"measured by events, since by rotating_graph it could not be ({why})"
+    note = f"measured with events, because rotating_graph failed ({why})"
     assert ended == {"found": {"curve": [], "notes": ["n", note]}, "policy": {"method": "events"}}
     assert other.heard == [protocol.Calibrate(*IDS, {"method": "events"}, 3.0)] and children.replaced == 1
     ((kind, fields),) = said
@@ -332,17 +350,17 @@ def test_a_calibration_is_measured_otherwise_once_and_only_where_that_may_help()
         fakes = FakeChildren(*children)
         return supervised.measure(fakes, "abc", order, lambda kind, **fields: None), fakes  # type: ignore[arg-type]
 
-    dies = lambda: FakeChild(supervise.ChildDied(-6))  # noqa: E731
+    dies = lambda: FakeChild(child_process.ChildDied(-6))  # noqa: E731
     ended, fakes = measure(GRAPHS, dies(), dies(), dies())
-    died = "its process ended with signal 6 (SIGABRT)"
+    died = "the child ended with signal 6 (SIGABRT)"
     assert ended["reason"] == f"by rotating_graph: {died}; by events: {died}" and len(fakes.left) == 1
     ended, fakes = measure({**GRAPHS, "otherwise": None}, dies(), dies())
     assert ended == {"reason": died, "log": "last words"} and len(fakes.left) == 1
-    ended, fakes = measure(GRAPHS, supervise.NoChild("gone"), dies())
+    ended, fakes = measure(GRAPHS, child_process.NoChild("gone"), dies())
     assert ended == {"reason": "no child could be started: gone", "log": ""} and len(fakes.left) == 1
     for other in (
-        supervise.ChildDied(-9),
-        supervise.ChildDied(-15),
+        child_process.ChildDied(-9),
+        child_process.ChildDied(-15),
         protocol.Failed(*IDS, "crashed", "device", "OutOfMemoryError: none left", "trace"),
         protocol.Failed(*IDS, "unsupported", "device", "nothing fits", ""),
     ):  # no capture's doing
@@ -361,9 +379,9 @@ def test_what_is_measured_otherwise_is_kept_as_that(tmp_path: Path, monkeypatch:
     policy = coordinator.otherwise_of("rocm")
     assert policy is not None and policy["method"] == "events" and policy["max_samples"] == 40
     found = procedure.calibrate(ScriptedDevice(), 5)
-    waits = {"event": "device_waits", "reason": "once more", "up_to_s": 9}
+    waits = {"event": "device_waits", "reason": "trying ", "up_to_s": 9}
     cluster = FakeCluster({"sim:0": [waits, {"event": "calibrated", "found": found, "policy": policy}]})
-    monkeypatch.setattr(command, "InlineCluster", lambda *a: cluster)
+    monkeypatch.setattr(run_command, "InlineCluster", lambda *a: cluster)
     assert calibrate(tmp_path, "--seconds", "5") == 0
     ((kept,), _) = Store(tmp_path).calibrations()
     assert kept.policy == policy
@@ -374,7 +392,7 @@ def test_a_cell_that_no_graph_timed_has_the_roof_of_that_method(tmp_path: Path) 
     from farm.calibration import procedure
     from farm.calibration.report import record
     from farm.cell import Timing
-    from farm.coordinator.roofs import Roofs
+    from farm.coordinator.calibration_lookup import CalibrationLookup
     from farm.timing.roof import Calibration, parse
 
     found = procedure.calibrate(ScriptedDevice(), 5)
@@ -390,7 +408,7 @@ def test_a_cell_that_no_graph_timed_has_the_roof_of_that_method(tmp_path: Path) 
     work = {"bytes_read": 1 << 25, "bytes_written": 1 << 25, "operations": {}}
     both = {"rotating_graph": made("rotating_graph", 1), "events": made("events", 2)}
     for there in (("events",), ("rotating_graph",), ("rotating_graph", "events")):
-        roofs = Roofs([both[m] for m in there], [cell], lambda backend: "events")  # type: ignore[list-item]
+        roofs = CalibrationLookup([both[m] for m in there], [cell], lambda backend: "events")  # type: ignore[list-item]
         choice, told = roofs.device_up("rocm:0", "rocm", up, datetime(2026, 11, 22, 2, tzinfo=timezone.utc))
         assert choice is not None and choice.calibration.id == both[there[0]].id and told == ""
         assert set(roofs.used()) == {both[m].id for m in there}
@@ -398,7 +416,7 @@ def test_a_cell_that_no_graph_timed_has_the_roof_of_that_method(tmp_path: Path) 
             timing = {"method": method, "samples_us": [40.0], "cold": True}
             carried = roofs.of_cell("rocm:0", cell, timing, work)  # type: ignore[arg-type]
             assert (carried or {}).get("calibration") == (both[method].id if method in there else None), (there, method)
-    none = Roofs([both["events"]], [cell])  # type: ignore[list-item]
+    none = CalibrationLookup([both["events"]], [cell])  # type: ignore[list-item]
     assert none.device_up("rocm:0", "rocm", up, datetime(2026, 11, 22, 2, tzinfo=timezone.utc))[0] is None
 
 
@@ -416,17 +434,24 @@ def test_in_the_child_every_end_is_a_message() -> None:
     assert crashed.reason == "RuntimeError: lost all" and crashed.fatal and "Traceback" in crashed.trace
     said: list[Any] = []
     found = in_child(SimpleNamespace(measurer=lambda policy: ScriptedDevice()), order, said.append)
-    assert isinstance(found, protocol.Calibrated) and protocol.decode(protocol.encode(found)) == found
+    assert isinstance(found, protocol.Calibrated) and protocol.decode_stamped(protocol.encode(found)) == (found, "")
     assert {type(m) for m in said} == {protocol.Phase}
     untimed = SimpleNamespace(timing_methods=(), backend="cpu")
     assert "has no timing method rotating_graph" in in_child(untimed, order, said.append).reason  # type: ignore[union-attr]
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_over_real_ray(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "farm", "calibrate", "--backend", "sim", "--devices", "2", "--out", str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=180, cwd=tmp_path,
-                          env={**clean_environ(), "PYTHONPATH": str(ROOT)})  # fmt: skip
+    done = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        cwd=tmp_path,
+        env={**clean_environ(), "PYTHONPATH": str(ROOT)},
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     found, bad = Store(tmp_path).calibrations()
     assert len(found) == 2 and bad == [] and len({c.uuid for c in found}) == 2

@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 from farm_process import is_dead, wait_for
 
-from farm.actor import supervise
+from farm.actor import child_process
 from farm.actor.device import believed
 from farm.child import protocol
 from farm.deadline import Deadline
+from farm.node.environment import Environment, child_variables
 
-PHASE = protocol.Phase("r", 0, 1, "check")
+PHASE = protocol.Phase("r", 0, 1, "import")
 RUN = protocol.Run("r", 0, 1, {}, [], {}, "/nowhere")
 #: A child that answers an order with one line: its own nonce, another's, or none.
 ANSWERS = """
 import json, sys
 order = json.loads(sys.stdin.readline())
-line = {"kind": "phase", "revision": "r", "round": 0, "attempt": 1, "phase": "check"}
+line = {"kind": "phase", "revision": "r", "round": 0, "attempt": 1, "phase": "import"}
 line.update(%s)
 print(json.dumps(line), flush=True)
 sys.stdin.readline()
@@ -32,10 +33,10 @@ sys.stdin.readline()
 def started() -> Iterator[Any]:
     children = []
 
-    def start(source: str) -> supervise.Child:
+    def start(source: str) -> child_process.Child:
         words = source.replace("{", "{{").replace("}", "}}")  # a command is a template
-        environment = supervise.Environment(command=("{python}", "-c", words))
-        children.append(supervise.Child("sim", "0", {}, supervise.child_variables({}, environment), environment))
+        environment = Environment(command=("{python}", "-c", words))
+        children.append(child_process.Child("sim", "0", {}, child_variables({}, environment), environment))
         return children[-1]
 
     yield start
@@ -44,8 +45,7 @@ def started() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    ("stamp", "believed"),
-    [('{"nonce": order["nonce"]}', True), ('{"nonce": "0123"}', False), ("{}", False)],
+    ("stamp", "believed"), [('{"nonce": order["nonce"]}', True), ('{"nonce": "0123"}', False), ("{}", False)]
 )
 def test_only_a_line_that_answers_the_order_is_believed(started: Any, stamp: str, believed: bool) -> None:
     child = started(ANSWERS % stamp)
@@ -53,7 +53,7 @@ def test_only_a_line_that_answers_the_order_is_believed(started: Any, stamp: str
     if believed:
         assert child.receive(Deadline(20)) == PHASE
     else:
-        with pytest.raises(supervise.ChildLied, match="a message that answers nothing"):
+        with pytest.raises(child_process.ChildLied, match="an unexpected message"):
             child.receive(Deadline(20))
 
 

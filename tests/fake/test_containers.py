@@ -20,8 +20,8 @@ import yaml
 from farm_process import ROOT, is_dead, wait_for
 from one_device import OneDevice
 
-from farm.actor.supervise import Environment
-from farm.nodes import config
+from farm.node import config
+from farm.node.environment import Environment
 
 STUB = ROOT / "tests" / "stubs" / "containers" / "containers.py"
 TOOLS = ("docker", "apptainer", "enroot")
@@ -162,7 +162,7 @@ def test_a_banner_on_the_protocols_pipe_is_told(device: Start) -> None:
 
 def test_a_tool_that_is_not_there_is_told(device: Start) -> None:
     down = device({"command": ["podman", "run", "{child}"], "wrapped": True}).up()
-    assert "its child could not be started" in down["reason"]
+    assert "the child could not be started" in down["reason"]
     assert "podman" in down["reason"]
 
 
@@ -208,7 +208,7 @@ def test_a_container_that_cannot_be_ended_takes_its_device_out(device: Start, co
     one.up()
     _, ended = one.run({"hang": True}, deadlines={"check": 1})
     assert (ended["status"], ended["owner"]) == ("infra_error", "device")
-    assert ended["reason"] == "its process could not be killed: the device is stuck"
+    assert ended["reason"] == "the child could not be killed: the device is stuck"
     assert one.wait("device_down")["final"]
     (containers / "cannot-kill").unlink()
 
@@ -236,23 +236,24 @@ def test_how_a_process_in_a_container_ended_is_known(device: Start, tool: str) -
     one = device(DOCUMENTED["rocm", tool])
     one.up()
     _, ended = one.run({"signal": 11})
-    assert ended["reason"] == "its process ended with signal 11 (SIGSEGV) in phase check"
+    assert ended["reason"] == "the child ended with signal 11 (SIGSEGV) in phase check"
     _, ended = one.run({"exit": 7}, hidden=65)
-    assert ended["reason"] == "its process ended with exit code 7 in phase check"
+    assert ended["reason"] == "the child ended with exit code 7 in phase check"
 
 
 SUPERVISOR = """
 import json, os, sys, time
 from farm.shipping import bundle
-from farm.actor import supervise
+from farm.actor import child_process
+from farm.node.environment import Environment, child_variables, given_variables
 from farm.child import protocol
 given = json.loads(sys.argv[1])
 spool = sys.argv[2]
 path = tuple(str(bundle.install(b.sha, b.blob, spool)) for b in bundle.pack_all())
-environment = supervise.Environment.of({**given, "name": "x", "path": path})
-child = supervise.Child("sim", "0", {}, supervise.child_variables({}, environment), environment,
-                        given=supervise.given_variables({}, environment), spool=spool)
-assert isinstance(supervise.greeting(child, 60), protocol.Ready)
+environment = Environment.of({**given, "name": "x", "path": path})
+child = child_process.Child("sim", "0", {}, child_variables({}, environment), environment,
+                        given=given_variables({}, environment), spool=spool)
+assert isinstance(child_process.greeting(child, 60), protocol.Ready)
 print(child.device_pid, flush=True)
 time.sleep(60)
 """
@@ -263,8 +264,10 @@ def test_a_killed_supervisor_leaves_no_child_behind(containers: Path, tmp_path: 
     given = {k: v for k, v in DOCUMENTED["cuda", tool].items() if k != "variables"}
     process = subprocess.Popen(
         [sys.executable, "-c", SUPERVISOR, json.dumps(given), str(tmp_path / "spool")],
-        stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    )
     try:
         assert process.stdout is not None
         pid = int(process.stdout.readline())

@@ -12,7 +12,8 @@ import pytest
 from farm_process import ROOT, wait_for
 from ray_head import free_port, ray_head
 
-from farm.doctor import Asked, Facts, Head, Level, Token, examine, look, secret
+from farm.cluster import ray_token
+from farm.doctor import Asked, Facts, HeadFacts, Level, TokenFacts, collect, examine
 
 pytestmark = pytest.mark.ray
 sys.path.append(str(ROOT / "tests" / "pure"))
@@ -39,20 +40,20 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def asked(address: str) -> Head:
-    return look._head(address, os.environ)
+def asked(address: str) -> HeadFacts:
+    return collect._head(address, os.environ)
 
 
-def facts(address: str, found: Head) -> Facts:
+def facts(address: str, found: HeadFacts) -> Facts:
     """A host that is sound but for its head, on this very Python and Ray."""
     import ray
 
     mine = {**SOUND.trials, "ray": replace(SOUND.trials["ray"], text=ray.__version__)}
-    here = replace(SOUND, trials=mine, python=tuple(sys.version_info[:3]), token=Token("token", "a file"))
+    here = replace(SOUND, trials=mine, python=tuple(sys.version_info[:3]), token=TokenFacts("token", "a file"))
     return replace(here, head=found, asked=Asked(head=address))
 
 
-def told(address: str, found: Head) -> dict[str, Level]:
+def told(address: str, found: HeadFacts) -> dict[str, Level]:
     """What is said of the head."""
     return {
         f.code: f.level for f in examine(facts(address, found)) if f.section == "head" and f.code != "head-loopback"
@@ -87,7 +88,7 @@ def test_a_stale_token_is_refused_in_time_and_not_printed(head: str, monkeypatch
 def test_a_missing_token_ends_rays_process_and_is_told_as_such(head: str) -> None:
     found = asked(head)
     assert not found.trial.ok
-    token = secret.look(os.environ, Path(os.environ["HOME"]))
+    token = ray_token.look(os.environ, Path(os.environ["HOME"]))
     codes = {f.code for f in examine(replace(facts(head, found), token=token)) if f.level is Level.FAIL}
     assert codes == {"ray-token-missing"}
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy
 import pytest
 
-from farm.doctor import Asked, Finding, Host, Level, examine, exit_code, for_join, gather
-from farm.ops import ROOT
+from farm.doctor import Asked, Finding, HostReader, Level, examine, exit_code, for_join, gather
+from farm.kernel_package import ROOT
 
 STUBS = ROOT / "tests" / "stubs"
 SMI = """\
@@ -61,7 +61,7 @@ class World:
         self.config: dict[str, Any] = {
             "backend": backend,
             "environments": {"default": {"command": [sys.executable, "-S", "{child}"], "path": [str(self.site)]}},
-        }  # fmt: skip
+        }
         for name in ("numpy", "numpy.libs"):
             place = Path(numpy.__file__).parents[1] / name
             if place.is_dir():
@@ -128,13 +128,28 @@ class World:
         """The findings by their code, without the ok."""
         self.file.write_text(json.dumps(self.config))  # JSON is YAML
         asked = Asked(backend=self.backend, join=True)
-        return {f.code: f for f in examine(gather("s", asked=asked, host=Host(self.root, **host))) if f.code != "ok"}
+        return {
+            f.code: f for f in examine(gather("s", asked=asked, host=HostReader(self.root, **host))) if f.code != "ok"
+        }
 
 
 ABOUT_THIS_HOST = (
-    "hostname", "clock", "limit", "memory", "swap", "cpu", "ray-address", "ray-file", "ray-cluster", "ray-auth", "shm",
-    "compiler", "python-header", "kernels-clash", "provider",
-)  # fmt: skip
+    "hostname",
+    "clock",
+    "limit",
+    "memory",
+    "swap",
+    "cpu",
+    "ray-address",
+    "ray-file",
+    "ray-cluster",
+    "ray-auth",
+    "shm",
+    "compiler",
+    "python-header",
+    "kernels-clash",
+    "provider",
+)
 
 
 def accused(found: dict[str, Finding]) -> dict[str, Level]:
@@ -212,6 +227,7 @@ def test_an_amd_node_that_is_well_is_not_accused(amd: World) -> None:
     assert accused(amd.look()) == {}
 
 
+@pytest.mark.long
 def test_amdsmi_not_importable(amd: World) -> None:
     amd.stub("amdsmi", "amd-smi", child=False, ours=False)
     found = amd.look()
@@ -224,6 +240,7 @@ def test_amdsmi_importable_by_the_children_alone(amd: World) -> None:
     assert accused(amd.look()) == {"rocm-amdsmi-only-child": Level.WARN}
 
 
+@pytest.mark.long
 def test_rocr_visible_devices(amd: World) -> None:
     amd.stub("amdsmi", "amd-smi")
     amd.patch.setenv("ROCR_VISIBLE_DEVICES", "0,1")
@@ -234,6 +251,7 @@ def test_rocr_visible_devices(amd: World) -> None:
     assert accused(amd.look())["rocm-masks-both"] is Level.WARN
 
 
+@pytest.mark.long
 def test_a_torch_for_nvidia_on_an_amd_node(amd: World) -> None:
     amd.stub("amdsmi", "amd-smi")
     amd.torch(version="2.9.0+cu130", cuda="13.0")
@@ -258,6 +276,7 @@ def test_partitions_that_the_configuration_does_not_expect(amd: World) -> None:
     assert "cpx-nps4" in found["node-expect"].what
 
 
+@pytest.mark.long
 def test_a_container_that_was_started_without_its_devices(amd: World) -> None:
     shutil.rmtree(amd.root / "dev/dri")
     (amd.root / "dev/kfd").unlink()
@@ -289,6 +308,7 @@ def test_acl_missing(npu: World) -> None:
     assert "set_env.sh" in found["ascend-acl-missing"].cure
 
 
+@pytest.mark.long
 def test_torch_npu_breaking_import_torch(npu: World) -> None:
     npu.stub("npu", "npu-smi")
     npu.stub("acl")
@@ -314,6 +334,7 @@ def test_a_real_torch_that_a_broken_plugin_breaks(npu: World) -> None:
     assert "libhccl.so" in found["ascend-torch-npu-breaks-torch"].what
 
 
+@pytest.mark.long
 def test_upstream_triton_beside_an_npu(npu: World) -> None:
     npu.stub("npu", "npu-smi")
     npu.stub("acl")
@@ -323,6 +344,7 @@ def test_upstream_triton_beside_an_npu(npu: World) -> None:
     assert accused(npu.look()) == {"ascend-triton-upstream": Level.FAIL}
 
 
+@pytest.mark.long
 def test_a_cann_of_another_version(npu: World) -> None:
     npu.stub("npu", "npu-smi")
     npu.stub("acl")
@@ -337,6 +359,7 @@ def test_a_gb200_that_is_well_is_not_accused(gpu: World) -> None:
     assert accused(gpu.look()) == {}
 
 
+@pytest.mark.long
 def test_no_ptxas_and_one_that_is_too_old(gpu: World) -> None:
     ptxas(gpu, "12.4", "sm_80 sm_90")
     found = gpu.look()
@@ -346,6 +369,7 @@ def test_no_ptxas_and_one_that_is_too_old(gpu: World) -> None:
     assert accused(gpu.look()) == {"ptxas-missing": Level.FAIL}
 
 
+@pytest.mark.long
 def test_a_foreign_process_is_named_with_its_pid(gpu: World, busy: int) -> None:
     program(gpu, "nvidia-smi", SMI.format(python=sys.executable, pid=busy))
     found = gpu.look()
@@ -353,6 +377,7 @@ def test_a_foreign_process_is_named_with_its_pid(gpu: World, busy: int) -> None:
     assert f"(pid {busy})" in found["device-process"].what and "sleep" in found["device-process"].what
 
 
+@pytest.mark.long
 def test_a_torch_for_amd_on_an_nvidia_node(gpu: World) -> None:
     gpu.torch(hip="7.1.1")
     assert accused(gpu.look()) == {"torch-other-vendor": Level.FAIL}
@@ -369,6 +394,7 @@ def test_a_tool_that_hangs_holds_nobody_up(gpu: World, monkeypatch: pytest.Monke
     assert accused(found) == {"device-unasked": Level.FAIL}
 
 
+@pytest.mark.long
 def test_a_driver_that_does_not_fit_its_library(gpu: World) -> None:
     said = "Failed to initialize NVML: Driver/library version mismatch"
     program(gpu, "nvidia-smi", f"#!/bin/sh\necho '{said}'\nexit 18\n")
@@ -380,6 +406,7 @@ def test_a_driver_that_does_not_fit_its_library(gpu: World) -> None:
 # Any host
 
 
+@pytest.mark.long
 def test_small_shared_memory(gpu: World, monkeypatch: pytest.MonkeyPatch) -> None:
     usage, small = shutil.disk_usage, gpu.root / "dev/shm"
     sizes = type(usage("/"))(64 << 20, 0, 64 << 20)
@@ -389,32 +416,35 @@ def test_small_shared_memory(gpu: World, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "--shm-size" in found["shm-small"].cure
 
 
+@pytest.mark.long
 def test_a_clock_that_was_never_set(gpu: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from farm.doctor import look
+    from farm.doctor import collect
 
-    monkeypatch.setattr(look.time, "time", lambda: 1000.0)
+    monkeypatch.setattr(collect.time, "time", lambda: 1000.0)
     assert "timedatectl" in gpu.look()["clock-behind"].cure
 
 
 def test_a_configuration_that_is_wrong_is_told_with_its_line(gpu: World) -> None:
     gpu.config["expext"] = {}
     found = gpu.look()["node-configuration"]
-    assert found.level is Level.FAIL and 'did you mean "expect"' in found.what
+    assert found.level is Level.FAIL and '"expect"' in found.what
 
 
+@pytest.mark.long
 def test_a_join_is_told_what_stands_in_its_way(gpu: World) -> None:
     gpu.config["backend"] = "rocm"
     gpu.file.write_text(json.dumps(gpu.config))
-    found = for_join("cuda", "127.0.0.1:1", host=Host(gpu.root))
+    found = for_join("cuda", "127.0.0.1:1", host=HostReader(gpu.root))
     assert {"node-backend", "head-refused"} <= {f.code for f in found if f.level is Level.FAIL}
     assert exit_code(found) == 3
     assert not {"store", "cache"} & {f.section for f in found}
 
 
+@pytest.mark.long
 def test_a_join_is_judged_by_what_it_will_set(amd: World) -> None:
     amd.stub("amdsmi", "amd-smi")
     amd.patch.setenv("ROCR_VISIBLE_DEVICES", "0,1")
     amd.file.write_text(json.dumps(amd.config))
     changed = {"ROCR_VISIBLE_DEVICES": None, "HIP_VISIBLE_DEVICES": "0,1", "RAY_AUTH_MODE": "disabled"}
-    found = for_join("rocm", "127.0.0.1:1", variables=changed, host=Host(amd.root))
+    found = for_join("rocm", "127.0.0.1:1", variables=changed, host=HostReader(amd.root))
     assert {f.code for f in found if f.level is Level.FAIL} == {"head-refused"}

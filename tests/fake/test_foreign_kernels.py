@@ -25,11 +25,14 @@ def get_kernel(repo_id, revision=None):
 def rms_norm(*args, **kwargs):
     raise RuntimeError("the wrong kernels ran")
 '''
-MATRIX = json.dumps({
-    "name": "foreign", "op": "rms_norm",
-    "axes": {"shape": [{"rows": 5, "hidden": 64}], "dtype": "float32", "operation": ["forward", "backward"]},
-    "providers": ["farm"],
-})  # fmt: skip
+MATRIX = json.dumps(
+    {
+        "name": "foreign",
+        "op": "rms_norm",
+        "axes": {"shape": [{"rows": 5, "hidden": 64}], "dtype": "float32", "operation": ["forward", "backward"]},
+        "providers": ["farm"],
+    }
+)
 
 
 @pytest.fixture
@@ -43,32 +46,43 @@ def foreign(tmp_path: Path) -> Path:
 def python(code: str, foreign: Path, cwd: Path) -> str:
     """Run with the foreign package first on the path: in the working directory, and before ours on PYTHONPATH."""
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-c", code],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
         env={**os.environ, "PYTHONPATH": f"{foreign}{os.pathsep}{ROOT}", "PYTHONSAFEPATH": ""},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize(
-    "first",
-    ["import farm", "import kernels\nimport farm", "import kernels\nkernels.get_kernel\nimport farm.cli",
-     "import sys\nfrom importlib import import_module\nimport_module('farm.child.protocol')"],
-)  # fmt: skip
-def test_after_farm_is_imported_the_name_is_ours(foreign: Path, first: str) -> None:
-    code = f"{first}\nimport kernels, kernels.contract\nprint(kernels.__file__)"
-    assert Path(python(code, foreign, foreign)).parent == ROOT / "kernels"
+@pytest.mark.parametrize("first", ["", "import kernels\n", "import kernels\nkernels.get_kernel\nimport farm.cli\n"])
+def test_our_kernels_are_loaded_whatever_has_the_name(foreign: Path, first: str) -> None:
+    code = f"{first}from farm import kernel_package\nours = kernel_package.load()\nimport kernels\n"
+    assert (
+        Path(python(f"{code}assert kernels is ours\nprint(ours.__file__)", foreign, foreign)).parent == ROOT / "kernels"
+    )
+
+
+def test_importing_the_farm_leaves_the_name_alone(foreign: Path) -> None:
+    """Contracts are the farm's own: planning and judging load no kernels, neither ours nor the other distribution's."""
+    code = (
+        "import sys, farm.cli, farm.contracts.discovery as d\nd.contract('rms_norm')\nprint('kernels' in sys.modules)"
+    )
+    assert python(code, foreign, foreign) == "False"
 
 
 def test_it_is_noticed_and_named(foreign: Path, tmp_path: Path) -> None:
-    look = "from farm.ops import foreign_kernels\nprint(foreign_kernels())"
+    look = "from farm.kernel_package import foreign\nprint(foreign())"
     assert python(look, foreign, foreign) == str(foreign / "kernels")
     empty = tmp_path / "empty"
     empty.mkdir()
     assert python(look, empty, empty) == "None"
 
 
-@pytest.mark.parametrize("address", ["inline", pytest.param("local", marks=pytest.mark.ray)])
+@pytest.mark.parametrize("address", ["inline", pytest.param("local", marks=[pytest.mark.ray, pytest.mark.long])])
 def test_ours_runs_in_driver_judge_and_child(
     farm: Callable[..., FarmRun], foreign: Path, tmp_path: Path, address: str
 ) -> None:

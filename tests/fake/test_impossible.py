@@ -14,8 +14,8 @@ from xml.etree import ElementTree as Tree
 import pytest
 from farm_process import FarmRun
 
-from dashboards.words import sig
 from farm.cli import main
+from farm.report.format import sig
 from farm.store import Store
 
 #: hidden size -> what the fake's clock says.  64 rows in float32 are 512 bytes a column, read and written.
@@ -29,8 +29,16 @@ LIES: dict[int, dict[str, Any]] = {
 HOST_US = 77.31
 HONEST = {"time_us": 29.3, "noise": 0.0, "host_us": 61.7, "cold": True}
 #: Columns that are a time of the timed calls, or made from one.
-SPEEDS = ("time_us_p20", "time_us_p50", "time_us_p80", "time_rel_mad", "host_us_p50", "bandwidth_gbps", "tflops",
-          "share_of_roof")  # fmt: skip
+SPEEDS = (
+    "time_us_p20",
+    "time_us_p50",
+    "time_us_p80",
+    "time_rel_mad",
+    "host_us_p50",
+    "bandwidth_gbps",
+    "tflops",
+    "share_of_roof",
+)
 #: What a speed looks like in words.
 WORDS = re.compile(r"\d\s*(?:µs|us\b|GB/s|TFLOP/s|(?:%|percent) of roof)")
 
@@ -39,11 +47,12 @@ def matrix(liars: bool) -> str:
     """Every liar at a hidden size of its own, as a subject; or the same cells by an honest clock."""
     lies = [{"when": {"hidden": h}, "noise": 0.0, "host_us": HOST_US, **lie} for h, lie in LIES.items()]
     data = {
-        "name": "clocks", "op": "rms_norm",
+        "name": "clocks",
+        "op": "rms_norm",
         "axes": {"shape": [{"rows": 64, "hidden": [*LIES]}], "dtype": "float32"},
         "providers": ["farm"],
         "sim": {"default": HONEST, "rules": lies if liars else []},
-    }  # fmt: skip
+    }
     return json.dumps(data)
 
 

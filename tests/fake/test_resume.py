@@ -16,6 +16,7 @@ from farm_command import FarmCommand
 from farm_process import FarmRun
 
 from farm.cli.main import main
+from farm.judge.digest import judging_digest
 from farm.store import Run
 
 Farm = Callable[..., FarmRun]
@@ -24,13 +25,19 @@ CELLS = 30
 
 
 def matrix(cells: int = CELLS, **script: object) -> str:
-    return json.dumps({
-        "name": "resumed", "op": "rms_norm",
-        "axes": {"shape": [{"rows": 2, "hidden": [64 + i for i in range(cells)]}], "dtype": "float32"},
-        "providers": ["farm"], "exclude": [{"hidden": 65, "reason": "not this one"}],
-        "sim": {"default": {"time_us": 10, "wall_s": 0.1, **script},
-                "rules": [{"when": {"hidden": 70}, "error": 0.1}]},
-    })  # fmt: skip
+    return json.dumps(
+        {
+            "name": "resumed",
+            "op": "rms_norm",
+            "axes": {"shape": [{"rows": 2, "hidden": [64 + i for i in range(cells)]}], "dtype": "float32"},
+            "providers": ["farm"],
+            "exclude": [{"hidden": 65, "reason": "not this one"}],
+            "sim": {
+                "default": {"time_us": 10, "wall_s": 0.1, **script},
+                "rules": [{"when": {"hidden": 70}, "error": 0.1}],
+            },
+        }
+    )
 
 
 @pytest.fixture
@@ -58,8 +65,20 @@ def kill(run: FarmRun) -> None:
 
 def ledger(run: Run) -> list[tuple[Any, ...]]:
     """What two runs of one matrix have in common: everything but places, times and attempts."""
-    names = ("index", "cell_id", "cell_key", "status", "reason", "fault_owner", "evidence", "role", "output_hash",
-             "timing_method", "samples", "worst_metric")  # fmt: skip
+    names = (
+        "index",
+        "cell_id",
+        "cell_key",
+        "status",
+        "reason",
+        "fault_owner",
+        "evidence",
+        "role",
+        "output_hash",
+        "timing_method",
+        "samples",
+        "worst_metric",
+    )
     return [tuple(row[n] for n in names) for row in run.rows]
 
 
@@ -92,10 +111,10 @@ def test_an_ended_run_goes_on_to_the_ledger_of_one_that_was_not(
     before = run.journal("result")
     assert 0 < len(before) < CELLS
     if how == signal.SIGTERM:
-        assert f"farm resume {run.run_id} --out {run.store.path} goes on" in run.said()
+        assert f"farm resume {run.run_id} --out {run.store.path}" in run.said()
     again = resume(run)
     assert again.wait() == 1, again.said()
-    assert f"{len(before)} of {CELLS} cells have their result" in again.said()
+    assert f"{len(before)} of {CELLS} cells already finished" in again.said()
     assert_whole(run, before)
     assert other.wait() == 1
     assert ledger(run.run) == ledger(other.run)
@@ -104,8 +123,11 @@ def test_an_ended_run_goes_on_to_the_ledger_of_one_that_was_not(
     assert went_on["argv"][:2] == ["resume", run.run_id] and went_on["revision"]["name"]
     assert head["argv"][0] == "run" and head["seconds"] > 1.0
     assert [e["event"] for e in run.journal() if e["event"] in ("run", "planned", "resumed", "finished")] == [
-        "run", "planned", "resumed", "finished"
-    ]  # fmt: skip
+        "run",
+        "planned",
+        "resumed",
+        "finished",
+    ]
     again.assert_nothing_left()
 
 
@@ -142,7 +164,7 @@ def test_a_run_killed_while_it_wrote_its_tables_needs_no_device(farm: Farm, resu
     assert len(run.journal("device_up")) == 2  # of the first time
     assert {k: found.head[k] for k in ("counts", "verdict", "exit_code", "plan_hash", "matrices", "created")} == {
         k: head[k] for k in ("counts", "verdict", "exit_code", "plan_hash", "matrices", "created")
-    }  # fmt: skip
+    }
     known = {b: sorted(d["device"] for d in told["devices"]) for b, told in found.head["backends"].items()}
     assert known == {"sim": ["sim:0", "sim:1"]}
 
@@ -154,13 +176,13 @@ def test_a_run_that_is_written_is_not_resumed(farm: Farm, resume: Resume) -> Non
     os.kill(run.process.pid, signal.SIGSTOP)  # or a busy host has ended it before the other has even begun
     other = resume(run)
     assert other.wait() == 2
-    assert f"process {run.process.pid} on" in other.said() and "writes this run now" in other.said()
+    assert f"process {run.process.pid} on" in other.said() and "[store-run-busy]" in other.said()
     kill(run)
     first, second = resume(run), resume(run)
     codes = sorted([first.wait(), second.wait()])
     assert codes == [1, 2], first.said() + second.said()
-    refused = second if "writes this run now" in second.said() else first
-    assert "writes this run now" in refused.said() or "the run is complete" in refused.said()
+    refused = second if "[store-run-busy]" in second.said() else first
+    assert "[store-run-busy]" in refused.said() or "[store-run-complete]" in refused.said()
     assert_whole(run, [])
 
 
@@ -242,13 +264,13 @@ def edit(run: FarmRun, change: Callable[[dict[str, Any]], Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda h: h.update(schema=3), "schema 3, this farm goes on with 4"),
-        (lambda h: h.update(kind="compile"), "was compiled, not run"),
-        (lambda h: h.update(plan_hash="0" * 64), "its cells do not fit its plan's hash"),
-        (lambda h: h.pop("matrices"), "does not say what its matrices were"),
-        (lambda h: h["revision"].update(kernels="other", name="abc"), "its kernels are of revision abc, here they are"),
-        (lambda h: h["providers"]["own"].update(sha256="x"), "the files of its provider own are others now"),
-        (lambda h: h.update(matrices=7), "does not say what its matrices were"),
+        (lambda h: h.update(schema=3), "schema 3 [resume-schema]"),
+        (lambda h: h.update(kind="compile"), "[resume-kind]"),
+        (lambda h: h.update(plan_hash="0" * 64), "[resume-plan-hash]"),
+        (lambda h: h.pop("matrices"), "[resume-matrices-missing]"),
+        (lambda h: h["revision"].update(kernels="other", name="abc"), "revision abc [resume-code-changed]"),
+        (lambda h: h["providers"]["own"].update(sha256="x"), "provider own [resume-code-changed]"),
+        (lambda h: h.update(matrices=7), "[resume-matrices-missing]"),
     ],
 )
 def test_what_cannot_go_on_is_refused_and_stays_as_it_is(
@@ -256,7 +278,8 @@ def test_what_cannot_go_on_is_refused_and_stays_as_it_is(
 ) -> None:
     edit(copied, change)
     before = (copied.run.dir / "journal.jsonl").read_bytes()
-    assert told in refused()
+    said, (data, _, name) = refused(), told.rpartition("[")
+    assert data.strip() in said and f"[{name}" in said
     assert (copied.run.dir / "journal.jsonl").read_bytes() == before
     assert not (copied.run.dir / "writer.lock").exists()
 
@@ -264,20 +287,26 @@ def test_what_cannot_go_on_is_refused_and_stays_as_it_is(
 def test_a_plan_that_was_not_written_whole_is_refused(copied: FarmRun, refused: Callable[..., str]) -> None:
     path = copied.run.dir / "journal.jsonl"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:9]))
-    assert "its plan was not written whole" in refused()
+    assert "[resume-plan-incomplete]" in refused()
 
 
 def test_a_missing_provider_is_one_sentence(copied: FarmRun, refused: Callable[..., str]) -> None:
     (copied.folder / "mine.py").rename(copied.folder / "yours.py")
-    assert 'there is no module "mine"' in refused()
-    assert "the run has no such provider" in refused("--provider", "other=yours:norm")
+    assert '"mine"' in refused()
+    assert "[resume-provider-unknown]" in refused("--provider", "other=yours:norm")
 
 
 def test_two_revisions_are_mixed_only_when_that_is_wanted(copied: FarmRun, resume: Resume) -> None:
     edit(copied, lambda h: h["revision"].update(kernels="other", name="abc"))
+    journal, other = copied.run.dir / "journal.jsonl", "0123456789abcdef"
+    journal.write_text(journal.read_text().replace(judging_digest(), other))
+    judged = {e["row"]["cell_id"] for e in copied.journal("result") if e["row"]["judged_by"] == other}
     again = resume(copied, "--other-revision")
     assert again.wait() == 1, again.said()
-    assert "its kernels are of revision abc, here they are of" in again.said()
+    assert "revision abc" in again.said() and "[resume-code-mixed]" in again.said()
+    assert "[resume-judge-mixed]" in again.said() and other in again.said() and judging_digest() in again.said()
+    assert {r["cell_id"] for r in copied.rows() if r["judged_by"] == other} == judged
+    assert {r["judged_by"] for r in copied.rows() if r["status"] == "passed"} == {other, judging_digest()}
     assert copied.run.complete and copied.run.head["revision"]["name"] == "abc"
     assert copied.run.head["resumed"][0]["revision"]["name"] != "abc"
     owners = {r["provider"] for r in copied.rows()}
@@ -298,14 +327,19 @@ def test_a_part_of_a_plan_is_resumed_as_that_part(tmp_path: Path, resume: Resume
     finally:
         run.end()
     assert run.run.head["plan"]["part"] == "sim"
-    merge = FarmCommand(tmp_path, tmp_path / "store", "all", "merge", "r", "--run-id", "all", "--out", "store",
-                        "--no-page").start()  # fmt: skip
+    merge = FarmCommand(
+        tmp_path, tmp_path / "store", "all", "merge", "r", "--run-id", "all", "--out", "store", "--no-page"
+    ).start()
     assert merge.wait() == 3, merge.said()
     assert Counter((r["backend"], r["status"]) for r in merge.rows()) == {
-        ("sim", "passed"): 28, ("sim", "inaccurate"): 1, ("sim", "skipped"): 1, ("cpu", "lost"): 30,
-    }  # fmt: skip
+        ("sim", "passed"): 28,
+        ("sim", "inaccurate"): 1,
+        ("sim", "skipped"): 1,
+        ("cpu", "lost"): 30,
+    }
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_a_killed_run_on_ray_is_resumed_on_ray(farm: Farm, resume: Resume) -> None:
     run = farm(matrix(), address="local")

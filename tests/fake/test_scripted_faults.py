@@ -23,8 +23,8 @@ CASES: dict[str, tuple[dict[str, Any], str, str, int, str]] = {
     "hangs": ({"hang": True}, "timed_out", "kernel", 1, "phase check took more than 3 s"),
     "hangs_in_compile": ({"hang": "compile"}, "timed_out", "kernel", 1, "phase compile took more than 3 s"),
     "leaks": ({"leak_mib": 64}, "passed", "", 1, ""),
-    "lies": ({"lie": True}, "crashed", "kernel", 1, "private pipe what is not a protocol line: b'all cells passed"),
-    "speaks_for_another": ({"lie": FOREIGN}, "crashed", "kernel", 1, "a message that answers nothing"),
+    "lies": ({"lie": True}, "crashed", "kernel", 1, "private pipe: not a protocol line: b'all cells passed"),
+    "speaks_for_another": ({"lie": FOREIGN}, "crashed", "kernel", 1, "an unexpected message"),
     "unsupported": ({"status": "unsupported", "reason": "too odd"}, "unsupported", "kernel", 1, "too odd"),
     "out_of_memory": ({"status": "out_of_memory"}, "out_of_memory", "kernel", 1, "scripted"),
     "compile_error": ({"status": "compile_error"}, "compile_error", "kernel", 1, "scripted"),
@@ -35,7 +35,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, int, str]] = {
     "one_percent": ({"error": 0.01}, "inaccurate", "kernel", 1, "y"),
     "unwritten": ({"unwritten": 1}, "inaccurate", "kernel", 1, "y"),
     "no_time": ({"time_us": 0}, "passed", "", 1, ""),
-}  # fmt: skip
+}
 HIDDEN = {name: 128 + i for i, name in enumerate(CASES)}
 FINE = [600 + i for i in range(8)]
 
@@ -44,17 +44,18 @@ def matrix() -> str:
     """Each case at a hidden size of its own, with well-behaved neighbours around."""
     rules = [{"when": {"hidden": HIDDEN[name]}, **case[0]} for name, case in CASES.items()]
     data = {
-        "name": "faults", "op": "rms_norm",
+        "name": "faults",
+        "op": "rms_norm",
         "axes": {"shape": [{"rows": 3, "hidden": [*HIDDEN.values(), *FINE]}], "dtype": "float32"},
         "providers": ["farm"],
         "exclude": [{"hidden": FINE[-1], "reason": "to have one skipped"}],
         "deadlines": {"check": 3, "compile": 3},
         "sim": {"default": {"time_us": 10, "noise": 0.01}, "rules": rules},
-    }  # fmt: skip
+    }
     return json.dumps(data)  # JSON is YAML
 
 
-@pytest.fixture(scope="module", params=["inline", pytest.param("local", marks=pytest.mark.ray)])
+@pytest.fixture(scope="module", params=["inline", pytest.param("local", marks=[pytest.mark.ray, pytest.mark.long])])
 def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     run = FarmRun(tmp_path_factory.mktemp(request.param), matrix(), address=request.param)
     try:
@@ -122,8 +123,13 @@ def test_what_failed_has_its_log_and_what_no_judge_saw_no_time(done: FarmRun) ->
 
 def test_each_matrix_has_its_own_deadlines(tmp_path: Path) -> None:
     common = {"op": "rms_norm", "providers": ["farm"]}
-    first = {"name": "a", **common, "axes": {"shape": [{"rows": 2, "hidden": 64}]}, "deadlines": {"check": 0.5},
-             "sim": {"default": {"hang": True}}}  # fmt: skip
+    first = {
+        "name": "a",
+        **common,
+        "axes": {"shape": [{"rows": 2, "hidden": 64}]},
+        "deadlines": {"check": 0.5},
+        "sim": {"default": {"hang": True}},
+    }
     second = {"name": "b", **common, "axes": {"shape": [{"rows": 2, "hidden": 65}]}}
     run = FarmRun(tmp_path, f"{json.dumps(first)}\n---\n{json.dumps(second)}")
     try:
@@ -131,8 +137,9 @@ def test_each_matrix_has_its_own_deadlines(tmp_path: Path) -> None:
     finally:
         run.end()
     assert [(r["status"], r["reason"]) for r in run.rows()] == [
-        ("timed_out", "phase check took more than 0.5 s"), ("passed", "")
-    ]  # fmt: skip
+        ("timed_out", "phase check took more than 0.5 s"),
+        ("passed", ""),
+    ]
 
 
 def test_nothing_is_left_behind(done: FarmRun) -> None:

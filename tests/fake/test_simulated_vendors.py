@@ -18,25 +18,35 @@ DEVICES: dict[str, dict[str, Any]] = {
 #: How each times what cannot be captured.
 OTHERWISE = {"cuda": "events", "rocm": "events", "ascend": "mspti"}
 FAULTS = ("illegal_access", "hang", "ub_overflow", "aicore", "abort", "capture")
-KILLED = "its process ended with signal 6 (SIGABRT)"
+KILLED = "the child ended with signal 6 (SIGABRT)"
 STUCK = "phase check took more than 2 s"
 #: backend -> fault -> (status, words of the reason)
 CASES: dict[str, dict[str, tuple[str, str]]] = {
     "cuda": {
-        "illegal_access": ("crashed", "an illegal memory access"), "hang": ("timed_out", STUCK),
-        "ub_overflow": ("compile_error", "shared memory"), "aicore": ("crashed", "unspecified launch failure"),
-        "abort": ("crashed", "device-side assert"), "capture": ("passed", ""),
+        "illegal_access": ("crashed", "an illegal memory access"),
+        "hang": ("timed_out", STUCK),
+        "ub_overflow": ("compile_error", "shared memory"),
+        "aicore": ("crashed", "unspecified launch failure"),
+        "abort": ("crashed", "device-side assert"),
+        "capture": ("passed", ""),
     },
     "rocm": {
-        "illegal_access": ("crashed", KILLED), "hang": ("crashed", KILLED), "ub_overflow": ("compile_error", "131072"),
-        "aicore": ("crashed", KILLED), "abort": ("crashed", KILLED), "capture": ("passed", ""),
+        "illegal_access": ("crashed", KILLED),
+        "hang": ("crashed", KILLED),
+        "ub_overflow": ("compile_error", "131072"),
+        "aicore": ("crashed", KILLED),
+        "abort": ("crashed", KILLED),
+        "capture": ("passed", ""),
     },
     "ascend": {
-        "illegal_access": ("crashed", "507035"), "hang": ("timed_out", STUCK),
-        "ub_overflow": ("compile_error", "2621696 bits"), "aicore": ("crashed", "507015"),
-        "abort": ("compile_error", "SIGABRT"), "capture": ("passed", ""),
+        "illegal_access": ("crashed", "507035"),
+        "hang": ("timed_out", STUCK),
+        "ub_overflow": ("compile_error", "2621696 bits"),
+        "aicore": ("crashed", "507015"),
+        "abort": ("compile_error", "SIGABRT"),
+        "capture": ("passed", ""),
     },
-}  # fmt: skip
+}
 HIDDEN = {fault: 128 + i for i, fault in enumerate(FAULTS)}
 FINE = (200, 201)
 
@@ -46,13 +56,15 @@ def matrix() -> str:
     rules = [{"when": {"hidden": HIDDEN[fault]}, "fault": fault} for fault in FAULTS]
     return json.dumps(
         {
-            "name": "vendor", "op": "rms_norm",
+            "name": "vendor",
+            "op": "rms_norm",
             "axes": {"shape": [{"rows": 3, "hidden": [*HIDDEN.values(), *FINE]}], "dtype": "float32"},
-            "providers": ["farm"], "timing": {"method": "rotating_graph", "min_samples": 3},
+            "providers": ["farm"],
+            "timing": {"method": "rotating_graph", "min_samples": 3},
             "deadlines": {"check": 2, "compile": 10},
             "sim": {"default": {"time_us": 10, "noise": 0.01}, "rules": rules},
         }
-    )  # fmt: skip
+    )
 
 
 def node(folder: Path, backend: str, **more: Any) -> dict[str, str]:
@@ -99,9 +111,10 @@ def test_no_row_can_be_taken_for_a_devices(done: FarmRun) -> None:
     told = done.run.head["backends"][done.backend]["devices"]
     assert {d["evidence"] for d in told} == {"simulated"} and len(told) == 2
     page = (done.store.pages / f"run-{done.run_id}.html").read_text()
-    assert "<b>Simulated:</b>" in page and 'class="evidence ev-simulated"' in page
+    assert 'data-id="run-simulated"' in page and 'class="evidence ev-simulated"' in page
     proven = (done.store.pages / "evidence.html").read_text()
-    assert f"No run of this store has {done.backend} cells that were executed." in proven
+    section = proven.partition(f'<section id="{done.backend}">')[2].partition("</section>")[0]
+    assert 'data-id="never-executed"' in section
 
 
 def test_the_neighbours_finish_and_all_is_accounted_for(done: FarmRun) -> None:
@@ -117,7 +130,7 @@ def test_a_label_that_is_not_so_is_refused_and_the_cells_are_lost(tmp_path: Path
         run.start()
         run.wait(60)
         said = (tmp_path / "out.txt").read_text()
-        assert "the node's label says model MI300X, the device is AMD Instinct MI355X" in said
+        assert "the node's label states model MI300X, but the device is AMD Instinct MI355X" in said
         assert {r["status"] for r in run.run.rows} == {"lost"}
         assert "MI300X" in run.run.rows[0]["reason"]
     finally:

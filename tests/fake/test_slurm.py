@@ -41,26 +41,57 @@ def events(spool: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
+@pytest.mark.long
 def test_a_run_goes_on_through_allocations(farm: Farm, cluster: NodesCluster, tmp_path: Path) -> None:
     bin_, spool = tmp_path / "bin", tmp_path / "slurm"
     bin_.mkdir()
     slurm_stubs.install(bin_, spool)
     node = tmp_path / "node.yaml"
     node.write_text(json.dumps(MI300X))
-    environment = {**cluster.environment, "PATH": f"{bin_}:{os.environ['PATH']}", "FARM_NODE": str(node),
-                   "ROCR_VISIBLE_DEVICES": "0,1", "FARM_TEST_QUEUE_S": "2"}  # fmt: skip
+    environment = {
+        **cluster.environment,
+        "PATH": f"{bin_}:{os.environ['PATH']}",
+        "FARM_NODE": str(node),
+        "ROCR_VISIBLE_DEVICES": "0,1",
+        "FARM_TEST_QUEUE_S": "2",
+    }
     script = tmp_path / "node.sh"
     made = subprocess.run(
-        [sys.executable, "-m", "farm", "nodes", "join", "--slurm", "--head", cluster.address, "--time",
-         f"0:00:{LIMIT:02d}", "--notice", str(NOTICE), "--partition", "amd", "--gres", "gpu:2", "--skip-doctor",
-         "--script", str(script), "--ray=--num-cpus=2", *SMALL],
-        env=environment, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "farm",
+            "nodes",
+            "join",
+            "--slurm",
+            "--head",
+            cluster.address,
+            "--time",
+            f"0:00:{LIMIT:02d}",
+            "--notice",
+            str(NOTICE),
+            "--partition",
+            "amd",
+            "--gres",
+            "gpu:2",
+            "--skip-doctor",
+            "--script",
+            str(script),
+            "--ray=--num-cpus=2",
+            *SMALL,
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert made.returncode == 0, made.stderr
     assert "sbatch" in made.stdout
     with (spool / "sbatch.txt").open("wb") as out:
-        queue = subprocess.Popen([bin_ / "sbatch", script], env=environment, stdout=out, stderr=out,
-                                 start_new_session=True)  # fmt: skip
+        queue = subprocess.Popen(
+            [bin_ / "sbatch", script], env=environment, stdout=out, stderr=out, start_new_session=True
+        )
     try:
         # cells of a second: more than one allocation's worth
         run = farm(matrix(90, wall_s=0.9), "--wait-for-devices", "60", address=cluster.address, backend="rocm")

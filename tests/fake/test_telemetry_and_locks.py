@@ -16,37 +16,56 @@ from farm_process import FarmRun, wait_for
 from farm.guard import telemetry
 
 Farm = Callable[..., FarmRun]
-ADDRESSES = ["inline", pytest.param("local", marks=pytest.mark.ray)]
+ADDRESSES = ["inline", pytest.param("local", marks=[pytest.mark.ray, pytest.mark.long])]
 HOT = {"sm_clock_mhz": 1200, "temperature_c": 90, "power_w": 650, "throttle": ["hw_thermal"]}
 #: name -> (script, quality, tries, the flag's beginning or None)
 CASES: dict[str, tuple[dict[str, Any], str, int, str | None]] = {
     "well": ({}, "ok", 1, None),
-    "throttles": ({"telemetry": HOT}, "throttled", 3,
-                  "throttled (hardware thermal slowdown) while timed (timed 3 times)"),
+    "throttles": (
+        {"telemetry": HOT},
+        "throttled",
+        3,
+        "throttled (hardware thermal slowdown) while timed (timed 3 times)",
+    ),
     "well_2": ({}, "ok", 1, None),
-    "heals": ({"telemetry": {**HOT, "until_try": 2}}, "ok", 2,
-              "timed 2 times: before it was throttled (hardware thermal slowdown)"),
-    "has_company": ({"telemetry": {"foreign": ["gedit"]}}, "noisy", 3,
-                    "disturbed (another process on the device: gedit (pid 10000000)) while timed (timed 3 times)"),
+    "heals": (
+        {"telemetry": {**HOT, "until_try": 2}},
+        "ok",
+        2,
+        "timed 2 times; the previous try was throttled (hardware thermal slowdown)",
+    ),
+    "has_company": (
+        {"telemetry": {"foreign": ["gedit"]}},
+        "noisy",
+        3,
+        "disturbed (another process on the device: gedit (pid 10000000)) while timed (timed 3 times)",
+    ),
     "well_3": ({}, "ok", 1, None),
-    "memory_error": ({"telemetry": {"ecc_uncorrected": 1, "until_try": 2}}, "ok", 2,
-                     "timed 2 times: before it was disturbed (1 uncorrected memory error)"),
-    "xid": ({"telemetry": {"xid": [79]}}, "noisy", 3, "disturbed (the driver told of Xid 79) while timed"),
+    "memory_error": (
+        {"telemetry": {"ecc_uncorrected": 1, "until_try": 2}},
+        "ok",
+        2,
+        "timed 2 times; the previous try was disturbed (1 uncorrected memory error)",
+    ),
+    "xid": ({"telemetry": {"xid": [79]}}, "noisy", 3, "disturbed (the driver reported Xid 79) while timed"),
     "at_its_limit": ({"telemetry": {"throttle": ["sw_power_cap"], "power_w": 700}}, "ok", 1, None),
     "well_4": ({}, "ok", 1, None),
     "not_timed": ({"telemetry": HOT, "time_us": None}, "none", 0, None),
-}  # fmt: skip
+}
 HIDDEN = {name: 128 + i for i, name in enumerate(CASES)}
 
 
 def matrix(scripts: dict[int, dict[str, Any]], **default: Any) -> str:
     rules = [{"when": {"hidden": hidden}, **script} for hidden, script in scripts.items()]
-    return json.dumps({
-        "name": "telemetry", "op": "rms_norm",
-        "axes": {"shape": [{"rows": 2, "hidden": list(scripts)}], "dtype": "float32"},
-        "providers": ["farm"],
-        "sim": {"default": {"time_us": 10, "noise": 0.01, **default}, "rules": rules},
-    })  # fmt: skip
+    return json.dumps(
+        {
+            "name": "telemetry",
+            "op": "rms_norm",
+            "axes": {"shape": [{"rows": 2, "hidden": list(scripts)}], "dtype": "float32"},
+            "providers": ["farm"],
+            "sim": {"default": {"time_us": 10, "noise": 0.01, **default}, "rules": rules},
+        }
+    )
 
 
 @pytest.fixture(scope="module")
@@ -117,10 +136,12 @@ def test_the_power_limit_counts_where_likes_had_more_clock(farm: Farm) -> None:
     text = json.loads(matrix({64: {}, 65: {}}))
     text["providers"] = ["farm", "torch"]
     text["sim"]["rules"] = [
-        {"when": {"hidden": hidden, "provider": provider},
-         "telemetry": {"throttle": ["sw_power_cap"], "sm_clock_mhz": mhz}}
+        {
+            "when": {"hidden": hidden, "provider": provider},
+            "telemetry": {"throttle": ["sw_power_cap"], "sm_clock_mhz": mhz},
+        }
         for hidden, provider, mhz in [(64, "farm", 1500), (64, "torch", 1300), (65, "farm", 1300), (65, "torch", 1290)]
-    ]  # fmt: skip
+    ]
     run = farm(json.dumps(text), "--devices", "1")
     assert run.wait() == 0, run.said()
     rows = {(json.loads(r["dims"])["hidden"], r["provider"]): r for r in run.rows()}
@@ -128,8 +149,11 @@ def test_the_power_limit_counts_where_likes_had_more_clock(farm: Farm) -> None:
         rows[k]["index"] for k in [(64, "farm"), (64, "torch"), (65, "farm"), (65, "torch")]
     ]
     assert {k: r["timing_quality"] for k, r in rows.items()} == {
-        (64, "farm"): "ok", (64, "torch"): "throttled", (65, "farm"): "ok", (65, "torch"): "ok"
-    }  # fmt: skip
+        (64, "farm"): "ok",
+        (64, "torch"): "throttled",
+        (65, "farm"): "ok",
+        (65, "torch"): "ok",
+    }
     assert json.loads(rows[64, "torch"]["flags"]) == ["throttled (power limit) while timed (timed 3 times)"]
 
 
@@ -160,8 +184,8 @@ def test_memory_that_stays_after_a_kill_takes_the_device_down(farm: Farm) -> Non
     assert run.wait() == 1, run.said()
     assert [r["status"] for r in run.rows()] == ["passed", "passed", "crashed", "passed", "passed", "passed"]
     (down,) = run.journal("device_down")
-    assert "3000 MiB of its memory did not come back within 1.5 s of its child's end" in down["reason"]
-    assert "512 MiB were in use before the first one" in down["reason"]
+    assert "3000 MiB of device memory was still in use 1.5 s" in down["reason"]
+    assert "before the first child: 512 MiB" in down["reason"]
     assert [e["device"] for e in run.journal("retired")] == [down["device"]]
 
 
@@ -174,8 +198,13 @@ def shared(tmp_path: Path, wait: float) -> dict[str, str]:
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_the_second_farm_waits_for_the_first(farm: Farm, tmp_path: Path, address: str) -> None:
-    first = farm(matrix({64 + i: {} for i in range(200)}, wall_s=0.5), "--devices", "1", address=address,
-                 environment=shared(tmp_path, 60))  # fmt: skip
+    first = farm(
+        matrix({64 + i: {} for i in range(200)}, wall_s=0.5),
+        "--devices",
+        "1",
+        address=address,
+        environment=shared(tmp_path, 60),
+    )
     first.wait_for("measured")
     second = farm(matrix({64: {}}), "--devices", "1", environment=shared(tmp_path, 60))
     (waits,) = second.wait_for("device_waits")
@@ -195,7 +224,7 @@ def test_a_farm_that_waited_in_vain_says_who_has_the_device(farm: Farm, tmp_path
     assert first.process is not None
     (down,) = second.journal("device_down")
     assert down["reason"].startswith(f"the device is in use by another farm (pid {first.process.pid}, user ")
-    assert f"run {first.run_id!r}); waited 0.5 s for " in down["reason"]
+    assert f"run {first.run_id!r}) after a wait of 0.5 s for " in down["reason"]
     assert [r["status"] for r in second.rows()] == ["lost"]
     assert "in use by another farm" in second.said()
     assert "Traceback" not in second.said()

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from one_device import OneDevice
 
-from farm.actor import supervise, trials
-from farm.actor.captures import MAX_UNREACHED
+from farm.actor import child_process
+from farm.actor.capture import trial
+from farm.actor.capture.fallback import MAX_UNREACHED
 from farm.backends import cuda, rocm
-from farm.calls import call_for
 from farm.child import protocol
+from farm.contracts.call import call_for
+from farm.contracts.discovery import contract
 from farm.matrix import load_files
 from farm.matrix import plan as make_plan
-from farm.ops import contract
 
 NODES = {
     "rocm": {"backend": "rocm", "simulate": {"model": "AMD Instinct MI300X", "devices": 1}},
@@ -34,34 +35,59 @@ class Traced(OneDevice):
     def __init__(self, folder: Path, backend: str, patch: pytest.MonkeyPatch):
         (folder / "node.yaml").write_text(json.dumps(NODES[backend]), encoding="utf-8")
         patch.setenv("FARM_NODE", str(folder / "node.yaml"))
-        self.orders: list[tuple[supervise.Child, str, dict[str, Any]]] = []
-        send = supervise.Child.send
+        self.orders: list[tuple[child_process.Child, str, dict[str, Any]]] = []
+        send = child_process.Child.send
 
-        def traced(child: supervise.Child, message: protocol.Message) -> None:
+        def traced(child: child_process.Child, message: protocol.Message) -> None:
             self.orders.append((child, message.kind, getattr(message, "cell", {})))
             send(child, message)
 
-        patch.setattr(supervise.Child, "send", traced)
+        patch.setattr(child_process.Child, "send", traced)
         super().__init__(folder, backend)
         self.leases = 0
 
     def submit(
-        self, script: Callable[[dict[str, Any]], Script] | Script, *, providers: tuple[str, ...] = ("torch",),
-        hidden: tuple[int, ...] = (64,), operations: tuple[str, ...] = ("forward",), **deadlines: float,
-    ) -> list[dict[str, Any]]:  # fmt: skip
+        self,
+        script: Callable[[dict[str, Any]], Script] | Script,
+        *,
+        providers: tuple[str, ...] = ("torch",),
+        hidden: tuple[int, ...] = (64,),
+        operations: tuple[str, ...] = ("forward",),
+        **deadlines: float,
+    ) -> list[dict[str, Any]]:
         """Queue one lease of the product; its cells."""
         file = self.folder / "lease.yaml"
-        file.write_text(json.dumps({
-            "name": "lease", "op": "rms_norm", "providers": list(providers), "timing": {"method": "rotating_graph"},
-            "axes": {"shape": [{"rows": 2, "hidden": list(hidden)}], "dtype": "float32", "operation": list(operations)},
-        }))  # fmt: skip
+        file.write_text(
+            json.dumps(
+                {
+                    "name": "lease",
+                    "op": "rms_norm",
+                    "providers": list(providers),
+                    "timing": {"method": "rotating_graph"},
+                    "axes": {
+                        "shape": [{"rows": 2, "hidden": list(hidden)}],
+                        "dtype": "float32",
+                        "operation": list(operations),
+                    },
+                }
+            )
+        )
         planned = make_plan(load_files([file]), [self.backend]).cells
         cells, attempts = [c.to_dict() for c in planned], []
         for made, cell in zip(planned, cells):
             call = call_for(made, contract("rms_norm"), {"name": cell["provider"]})
             call["sim"] = {"time_us": 10, **(script(cell) if callable(script) else script)}
-            attempts.append({"cell": cell, "number": 1, "round": 0, "last": False, "call": call, "tolerances": [],
-                             "deadlines": deadlines})  # fmt: skip
+            attempts.append(
+                {
+                    "cell": cell,
+                    "number": 1,
+                    "round": 0,
+                    "last": False,
+                    "call": call,
+                    "tolerances": [],
+                    "deadlines": deadlines,
+                }
+            )
         self.leases += 1
         self.actor.submit({"id": self.leases, "attempts": attempts})
         return cells
@@ -81,25 +107,32 @@ class Traced(OneDevice):
             (end,) = [e for e in (*of("judged"), *of("ended")) if e["cell"] == cell["index"]]
             measured = [e for e in of("measured") if e["cell"] == cell["index"]]
             said = measured[0] if measured else {"timing": {"method": ""}, "facts": {"flags": []}}
-            out.append({**end, "method": said["timing"]["method"], "flags": said["facts"]["flags"],
-                        "facts": said["facts"], "cell": cell})  # fmt: skip
+            out.append(
+                {
+                    **end,
+                    "method": said["timing"]["method"],
+                    "flags": said["facts"]["flags"],
+                    "facts": said["facts"],
+                    "cell": cell,
+                }
+            )
         return out
 
-    def of(self, kind: str) -> list[tuple[supervise.Child, str]]:
+    def of(self, kind: str) -> list[tuple[child_process.Child, str]]:
         """(child, provider/operation) of each order of a kind."""
         return [(child, f"{cell['provider']}/{cell['operation']}") for child, k, cell in self.orders if k == kind]
 
     def none_died_measuring(self) -> None:
         """No child that was given a cell has ended by a signal or by itself, and the device was blamed for nothing."""
         for child, _ in self.of(RUN):
-            assert child.process.returncode in (None, 0), child.process.returncode
+            assert child.code in (None, 0), child.code
         assert not [e for e in self.events if e["event"] == "device_down"]
 
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials that hang are given up early; the cells' own phases keep deadlines that a busy host keeps as well."""
-    monkeypatch.setattr(trials, "TRIAL_SECONDS", 2.0)
+    monkeypatch.setattr(trial, "TRIAL_SECONDS", 2.0)
 
 
 @pytest.fixture
@@ -121,12 +154,12 @@ def test_what_a_capture_kills_is_its_trial_and_no_cell(amd: Traced) -> None:
         mine = row["cell"]["provider"] == "torch"
         assert row["status"] == "passed", row
         assert row["method"] == ("events" if mine else "rotating_graph")
-        why = "capture ended the process of its trial (signal 11 (SIGSEGV))"
+        why = "capture ended the trial process (signal 11 (SIGSEGV))"
         assert row["flags"] == ([f"timed by events: {why}"] if mine else [])
     tried = amd.of(TRIAL)
     assert sorted(what for _, what in tried) == ["farm/forward", "torch/forward"]  # each call once, not each cell
     (died,) = [child for child, what in tried if what == "torch/forward"]
-    assert died.process.returncode == -11
+    assert died.code == -11
     assert died not in [child for child, _ in amd.of(RUN)]
     amd.none_died_measuring()
     again = amd.lease(torchs(fault="capture"), providers=("torch", "farm"), hidden=(256,))
@@ -138,20 +171,21 @@ def test_what_a_capture_kills_is_its_trial_and_no_cell(amd: Traced) -> None:
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        ("capture_hang", "capture did not end within 2 s in its trial"),
-        ("capture_refused", "capture failed in its trial (AcceleratorError: HIP error: operation not permitted when "
-                            "stream is capturing)"),
-        ("capture_differs", "capture's replays gave other outputs than the call, in its trial"),
+        ("capture_hang", "capture did not end within 2 s in the trial"),
+        (
+            "capture_refused",
+            "capture failed in the trial (AcceleratorError: HIP error: operation not permitted when "
+            "stream is capturing)",
+        ),
+        ("capture_differs", "capture's replays gave different outputs than the call (in the trial)"),
     ],
-)  # fmt: skip
+)
 def test_a_trial_that_hangs_is_refused_or_gives_other_outputs_leaves_its_call_to_events(
     amd: Traced, soon: None, fault: str, why: str
 ) -> None:
     rows = amd.lease(torchs(fault=fault), providers=("torch", "farm"), hidden=(64, 128))
     told = {(r["cell"]["provider"], r["status"], r["method"], *r["flags"]) for r in rows}
-    assert told == {
-        ("torch", "passed", "events", f"timed by events: {why}"), ("farm", "passed", "rotating_graph")
-    }  # fmt: skip
+    assert told == {("torch", "passed", "events", f"timed by events: {why}"), ("farm", "passed", "rotating_graph")}
     assert len(amd.of(TRIAL)) == 2
     amd.none_died_measuring()
 
@@ -160,7 +194,7 @@ def test_a_child_that_comes_through_its_trials_serves_and_one_that_has_served_tr
     first = amd.actor.child_pid()
     rows = amd.lease({"compile_s": 3.5}, hidden=(64, 128))
     assert [(r["status"], r["method"], r["flags"]) for r in rows] == [("passed", "rotating_graph", [])] * 2
-    assert [r["facts"].get("compile_s") for r in rows] == [3.5, None]  # the first of them was compiled in its trial
+    assert [r["facts"].get("compile_s") for r in rows] == [3.5, None]  # the first of them was compiled in the trial
     assert amd.actor.child_pid() == first  # as in a run without trials
     amd.lease({}, hidden=(256,))
     assert (amd.actor.child_pid(), len(amd.of(TRIAL))) == (first, 1)
@@ -175,7 +209,7 @@ def test_what_dies_after_other_trials_in_one_child_is_tried_again_in_a_fresh_one
     rows = amd.lease(torchs(fault="capture", after_trials=True), providers=("farm", "torch"))
     assert [(r["status"], r["method"], r["flags"]) for r in rows] == [("passed", "rotating_graph", [])] * 2
     (farms, _), (first, _), (second, _) = amd.of(TRIAL)
-    assert farms is first and first.process.returncode == -11  # it had come through farm's, and may have been spoilt
+    assert farms is first and first.code == -11  # it had come through farm's, and may have been spoilt
     assert second is not first and second.pid == amd.actor.child_pid()
     rows = amd.lease({"fault": "capture"}, providers=("farm", "torch"), operations=("backward",))
     assert [r["method"] for r in rows] == ["events"] * 2
@@ -215,7 +249,7 @@ def test_the_second_line_holds_where_only_the_cells_own_capture_kills(amd: Trace
     """A trial stands for every shape; where one of them dies all the same, that is forgiven once."""
     (row,) = amd.lease({"fault": "capture", "passes_trial": True})
     assert (row["status"], row["method"]) == ("passed", "events")
-    assert row["flags"] == ["timed by events: capture ended the process (signal 11 (SIGSEGV))"]
+    assert row["flags"] == ["timed by events: capture ended the child (signal 11 (SIGSEGV))"]
 
 
 @pytest.mark.parametrize("providers", [("farm", "torch"), ("torch", "farm")])
@@ -223,9 +257,11 @@ def test_a_trial_after_which_there_is_no_child_is_its_own_cells_end(
     amd: Traced, soon: None, monkeypatch: pytest.MonkeyPatch, providers: tuple[str, ...]
 ) -> None:
     """Not that of whichever cell comes first: the one that wedges devices would never be blamed, and wedge them all."""
-    kill, close = supervise.Child.kill, supervise.Child.close
-    monkeypatch.setattr(supervise.Child, "kill", lambda child, grace=3.0: False)  # as in a driver that does not return
-    monkeypatch.setattr(supervise.Child, "close", lambda child: None)
+    kill, close = child_process.Child.kill, child_process.Child.close
+    monkeypatch.setattr(
+        child_process.Child, "kill", lambda child, grace=3.0: False
+    )  # as in a driver that does not return
+    monkeypatch.setattr(child_process.Child, "close", lambda child: None)
     try:
         amd.submit(torchs(fault="capture_hang"), providers=providers)
         down = amd.wait("device_down")
@@ -233,10 +269,10 @@ def test_a_trial_after_which_there_is_no_child_is_its_own_cells_end(
         (started,) = [e["cell"] for e in amd.events if e["event"] == "started"]
         assert down["final"] and providers[started] == "torch" and ended["cell"] == started
         assert (ended["status"], ended["owner"]) == ("infra_error", "device")
-        assert "capture did not end within 2 s in its trial; after that no child" in ended["reason"]
+        assert "capture did not end within 2 s in the trial; then no new child" in ended["reason"]
     finally:
-        monkeypatch.setattr(supervise.Child, "kill", kill)
-        monkeypatch.setattr(supervise.Child, "close", close)
+        monkeypatch.setattr(child_process.Child, "kill", kill)
+        monkeypatch.setattr(child_process.Child, "close", close)
         for child, _ in amd.of(TRIAL):
             child.close()
 
@@ -254,7 +290,7 @@ def test_an_actor_that_takes_a_device_over_knows_what_the_one_before_has_tried(
         rows = next_one.lease(script, providers=("torch", "farm"))
         assert next_one.of(TRIAL) == []
         assert {r["cell"]["provider"]: r["method"] for r in rows} == {"torch": "events", "farm": "rotating_graph"}
-        assert "of its trial (signal 11 (SIGSEGV))" in rows[0]["flags"][0]
+        assert "trial process (signal 11 (SIGSEGV))" in rows[0]["flags"][0]
     finally:
         next_one.stop()
 

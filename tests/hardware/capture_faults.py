@@ -44,12 +44,14 @@ deadlines: {timing: 15}
 """
 #: provider -> words of its reason; "": it is timed by a graph
 WORDS = {
-    "farm": "", "torch": "", "right": "",
-    "dies": "capture ended the process of its trial (signal 11 (SIGSEGV)",
-    "stops": "capture did not end within 15 s in its trial",
-    "waits": "capture failed in its trial (",
-    "nothing": "capture's replays gave other outputs than the call, in its trial",
-}  # fmt: skip
+    "farm": "",
+    "torch": "",
+    "right": "",
+    "dies": "capture ended the trial process (signal 11 (SIGSEGV)",
+    "stops": "capture did not end within 15 s in the trial",
+    "waits": "capture failed in the trial (",
+    "nothing": "capture's replays gave different outputs than the call (in the trial)",
+}
 
 
 def run(backend: str, folder: Path, patch: pytest.MonkeyPatch) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -59,8 +61,22 @@ def run(backend: str, folder: Path, patch: pytest.MonkeyPatch) -> tuple[list[dic
     patch.syspath_prepend(str(folder))
     patch.chdir(folder)
     mine = [w for n in WORDS if n not in ("farm", "torch") for w in ("--provider", f"{n}=capture_faults_here:{n}")]
-    main(["run", str(folder / "m.yaml"), "--out", str(folder / "store"), "--backend", backend, "--no-page",
-          "--address", "inline", "--devices", "1", *mine])  # fmt: skip
+    main(
+        [
+            "run",
+            str(folder / "m.yaml"),
+            "--out",
+            str(folder / "store"),
+            "--backend",
+            backend,
+            "--no-page",
+            "--address",
+            "inline",
+            "--devices",
+            "1",
+            *mine,
+        ]
+    )
     done = Store(folder / "store").run("last")
     return done.rows, list(done.journal())
 

@@ -88,9 +88,21 @@ def farm(tmp_path: Path, *words: str, matrix: str = MATRIX) -> tuple[int, list[d
     """Exit code and rows of one run in this process's directory, on the first device."""
     (tmp_path / "m.yaml").write_text(matrix)
     code = main(
-        ["run", str(tmp_path / "m.yaml"), "--out", str(tmp_path / "store"), "--backend", "ascend",
-         "--address", "inline", "--devices", "1", "--no-page", *words]
-    )  # fmt: skip
+        [
+            "run",
+            str(tmp_path / "m.yaml"),
+            "--out",
+            str(tmp_path / "store"),
+            "--backend",
+            "ascend",
+            "--address",
+            "inline",
+            "--devices",
+            "1",
+            "--no-page",
+            *words,
+        ]
+    )
     return code, Store(tmp_path / "store").run("last").rows
 
 
@@ -149,9 +161,17 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]
 
 @pytest.mark.parametrize(
     ("provider", "status"),
-    [("farm", "passed"), ("right", "passed"), ("synchronizes", "passed"), ("scaled", "inaccurate"),
-     ("illegal", "crashed"), ("hangs", "timed_out"), ("overflows", "compile_error"), ("crowded", "crashed")],
-)  # fmt: skip
+    [
+        ("farm", "passed"),
+        ("right", "passed"),
+        ("synchronizes", "passed"),
+        ("scaled", "inaccurate"),
+        ("illegal", "crashed"),
+        ("hangs", "timed_out"),
+        ("overflows", "compile_error"),
+        ("crowded", "crashed"),
+    ],
+)
 def test_each_fault_is_named_and_no_other_cell_suffers(faulty: Any, provider: str, status: str) -> None:
     row = faulty[provider]
     assert (row["status"], row["fault_owner"]) == (status, "kernel" if status != "passed" else row["fault_owner"]), row

@@ -156,9 +156,17 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str,
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
         code, rows = farm(
-            folder, "--address", "inline", "--select", "operation=forward,rows=4096,hidden=1000",
-            "--set", "deadlines.check=8", "--set", "deadlines.compile=8", *providers,
-        )  # fmt: skip
+            folder,
+            "--address",
+            "inline",
+            "--select",
+            "operation=forward,rows=4096,hidden=1000",
+            "--set",
+            "deadlines.check=8",
+            "--set",
+            "deadlines.compile=8",
+            *providers,
+        )
     assert code == 1
     assert len(rows) == 3 * (len(names) + 2)
     out: dict[str, list[dict[str, Any]]] = {}
@@ -172,11 +180,19 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str,
 @pytest.mark.parametrize(
     ("provider", "status"),
     [
-        ("farm", "passed"), ("torch", "passed"), ("right", "passed"), ("synchronizes", "passed"),
-        ("no_eps", "inaccurate"), ("scaled", "inaccurate"), ("last_column", "inaccurate"), ("unwritten", "inaccurate"),
-        ("illegal", "crashed"), ("hangs", "timed_out"), ("exhausts", "out_of_memory"),
+        ("farm", "passed"),
+        ("torch", "passed"),
+        ("right", "passed"),
+        ("synchronizes", "passed"),
+        ("no_eps", "inaccurate"),
+        ("scaled", "inaccurate"),
+        ("last_column", "inaccurate"),
+        ("unwritten", "inaccurate"),
+        ("illegal", "crashed"),
+        ("hangs", "timed_out"),
+        ("exhausts", "out_of_memory"),
     ],
-)  # fmt: skip
+)
 def test_each_fault_is_named_and_no_other_cell_suffers(faulty: Any, provider: str, status: str) -> None:
     assert {r["status"] for r in faulty[provider]} == {status}, [(r["cell_id"], r["reason"]) for r in faulty[provider]]
 
@@ -207,7 +223,7 @@ def test_backward_faults_are_named_too(tmp_path: Path, monkeypatch: pytest.Monke
     for (provider, dtype), (status, reason) in found.items():
         assert status == ("passed" if provider in ("own", "farm", "torch") else "inaccurate"), (provider, dtype, reason)
         if provider == "dy_clobbered":
-            assert reason == "it changed its inputs"
+            assert reason == "the provider changed its inputs"
     assert len(found) == 18
 
 

@@ -46,15 +46,33 @@ def cheated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
         patch.chdir(folder)
-        main(["run", "m.yaml", "--out", "store", "--backend", "cuda", "--address", "inline", "--devices", "1",
-              "--no-page", "--set", "deadlines.check=30", "--set", "deadlines.compile=30", *providers])  # fmt: skip
+        main(
+            [
+                "run",
+                "m.yaml",
+                "--out",
+                "store",
+                "--backend",
+                "cuda",
+                "--address",
+                "inline",
+                "--devices",
+                "1",
+                "--no-page",
+                "--set",
+                "deadlines.check=30",
+                "--set",
+                "deadlines.compile=30",
+                *providers,
+            ]
+        )
     rows = Store(folder / "store").run("last").rows
     assert len(rows) == len(names) + 2
     return {r["provider"]: r for r in rows}
 
 
 #: What the launches of a timed graph give away before the judge has looked.
-SEEN_EARLIER = dict.fromkeys(("cached_by_pointer_and_copied", "writes_nothing"), ("they are remembered",))
+SEEN_EARLIER = dict.fromkeys(("cached_by_pointer_and_copied", "writes_nothing"), ("were remembered",))
 
 
 @pytest.mark.parametrize("cheat", CHEATS)

@@ -14,7 +14,7 @@ import pytest
 from farm.backends import _nvml, cuda
 from farm.cli import main
 from farm.guard import locks, telemetry
-from farm.guard.watch import Watch
+from farm.guard.sampler import Sampler
 from farm.store import Store
 
 pytestmark = pytest.mark.cuda
@@ -71,7 +71,7 @@ def test_the_driver_names_the_device_and_says_what_it_does() -> None:
 
 def test_nvidia_smi_says_much_the_same() -> None:
     by_tool = _nvml.SmiReader("0", cuda.smi).sample()
-    watch = Watch(cuda.telemetry("0", {}, ""))
+    watch = Sampler(cuda.telemetry("0", {}, ""))
     watch.begin()
     by_library = watch.end()[-1]
     watch.close()
@@ -83,8 +83,19 @@ def test_nvidia_smi_says_much_the_same() -> None:
 
 def test_a_run_has_telemetry_of_every_timed_cell(tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text(MATRIX)
-    command = ["run", str(tmp_path / "m.yaml"), "--backend", "cuda", "--address", "inline", "--devices", "1",
-               "--out", str(tmp_path / "store"), "--no-page"]  # fmt: skip
+    command = [
+        "run",
+        str(tmp_path / "m.yaml"),
+        "--backend",
+        "cuda",
+        "--address",
+        "inline",
+        "--devices",
+        "1",
+        "--out",
+        str(tmp_path / "store"),
+        "--no-page",
+    ]
     assert main(command) == 0
     run = Store(tmp_path / "store").run("last")
     assert len(run.rows) == 4
@@ -108,8 +119,19 @@ def test_a_second_farm_is_told_who_has_the_device(tmp_path: Path, monkeypatch: p
     (tmp_path / "m.yaml").write_text(MATRIX)
     ids = [d.id for d in cuda.detect()]
     lock = locks.acquire(cuda.physical_id(ids[0], {}), {"run": "mine"}, 0)
-    command = ["run", str(tmp_path / "m.yaml"), "--backend", "cuda", "--address", "inline", "--devices", "1",
-               "--out", str(tmp_path / "store"), "--no-page"]  # fmt: skip
+    command = [
+        "run",
+        str(tmp_path / "m.yaml"),
+        "--backend",
+        "cuda",
+        "--address",
+        "inline",
+        "--devices",
+        "1",
+        "--out",
+        str(tmp_path / "store"),
+        "--no-page",
+    ]
     assert main(command) == 3
     lock.release()
     run = Store(tmp_path / "store").run("last")
@@ -128,11 +150,24 @@ def test_memory_is_back_after_a_child_that_died_with_gigabytes(tmp_path: Path, m
     (tmp_path / "m.yaml").write_text(MATRIX)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    command = ["run", "m.yaml", "--backend", "cuda", "--address", "inline", "--devices", "1", "--provider",
-               "rms_norm:dies=greedy:dies", "--out", "store", "--no-page"]  # fmt: skip
+    command = [
+        "run",
+        "m.yaml",
+        "--backend",
+        "cuda",
+        "--address",
+        "inline",
+        "--devices",
+        "1",
+        "--provider",
+        "rms_norm:dies=greedy:dies",
+        "--out",
+        "store",
+        "--no-page",
+    ]
     assert main(command) == 1
     run = Store(tmp_path / "store").run("last")
     assert json.dumps([e for e in run.journal() if e["event"] == "device_down"]) == "[]"
-    assert not [r["flags"] for r in run.rows if "memory are in use than before" in r["flags"]]
+    assert not [r["flags"] for r in run.rows if "memory is in use than before" in r["flags"]]
     statuses = {(r["provider"], r["status"]) for r in run.rows}
     assert statuses == {("farm", "passed"), ("torch", "passed"), ("dies", "crashed")}

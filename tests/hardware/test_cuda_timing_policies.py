@@ -66,8 +66,20 @@ def aside(x, weight, eps):
 
 def rows_of(tmp_path: Path, matrix: str, *words: str) -> list[dict[str, Any]]:
     (tmp_path / "m.yaml").write_text(matrix)
-    main(["run", str(tmp_path / "m.yaml"), "--out", str(tmp_path / "store"), "--backend", "cuda", "--no-page",
-          "--address", "inline", *words])  # fmt: skip
+    main(
+        [
+            "run",
+            str(tmp_path / "m.yaml"),
+            "--out",
+            str(tmp_path / "store"),
+            "--backend",
+            "cuda",
+            "--no-page",
+            "--address",
+            "inline",
+            *words,
+        ]
+    )
     return Store(tmp_path / "store").run("last").rows
 
 

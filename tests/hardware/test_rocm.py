@@ -18,7 +18,7 @@ import pytest
 
 from farm.backends import _amdsmi, _kfd, rocm
 from farm.cli import main
-from farm.guard.watch import Watch
+from farm.guard.sampler import Sampler
 from farm.store import Store
 
 pytestmark = pytest.mark.rocm
@@ -63,8 +63,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def farm(tmp_path: Path, *words: str, matrix: str = MATRIX) -> tuple[int, list[dict[str, Any]]]:
     """Exit code and rows of one run."""
     (tmp_path / "m.yaml").write_text(matrix)
-    code = main(["run", str(tmp_path / "m.yaml"), "--out", str(tmp_path / "store"), "--backend", "rocm", "--no-page",
-                 "--address", "inline", *words])  # fmt: skip
+    code = main(
+        [
+            "run",
+            str(tmp_path / "m.yaml"),
+            "--out",
+            str(tmp_path / "store"),
+            "--backend",
+            "rocm",
+            "--no-page",
+            "--address",
+            "inline",
+            *words,
+        ]
+    )
     return code, Store(tmp_path / "store").run("last").rows
 
 
@@ -114,7 +126,7 @@ def test_every_device_is_opened_as_itself(tmp_path: Path) -> None:
 def test_telemetry(tmp_path: Path) -> None:
     reader = rocm.telemetry("0", {}, "")
     assert reader is not None, rocm.trouble()
-    watch = Watch(reader)
+    watch = Sampler(reader)
     watch.begin()
     time.sleep(1.0)
     samples = watch.end()

@@ -42,11 +42,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodesCluster]:
 
 
 def matrix(sizes: int) -> str:
-    return json.dumps({
-        "name": "two", "op": "rms_norm", "require": ["cuda"], "providers": ["farm", "torch"],
-        "axes": {"shape": [{"rows": 512, "hidden": [1024 + 8 * i for i in range(sizes)]}],
-                 "dtype": ["bfloat16", "float32"], "operation": ["forward", "backward"]},
-    })  # fmt: skip
+    return json.dumps(
+        {
+            "name": "two",
+            "op": "rms_norm",
+            "require": ["cuda"],
+            "providers": ["farm", "torch"],
+            "axes": {
+                "shape": [{"rows": 512, "hidden": [1024 + 8 * i for i in range(sizes)]}],
+                "dtype": ["bfloat16", "float32"],
+                "operation": ["forward", "backward"],
+            },
+        }
+    )
 
 
 def run_of(cluster: NodesCluster, folder: Path, sizes: int) -> FarmRun:

@@ -27,6 +27,9 @@ class Branch(NamedTuple):
         return f"{self.function}: {self.text}" + (f" ({self.number})" if self.number > 1 else "")
 
 
+PACKAGE = "kernels.ops.rms_norm.gpu"
+
+
 class Way(NamedTuple):
     """A branch taken one way: a condition that held or not, a loop with more than one turn or not."""
 
@@ -37,7 +40,8 @@ class Way(NamedTuple):
 class Recorder:
     """Copies of modules, their branches, and which ways were taken since they were made.
 
-    A module comes after those of `sources` that it imports from; no two of them have a function of one name.
+    A module comes after those of `sources` that it imports from; no two of them have a function of one name.  Their
+    relative imports are those of the package PACKAGE.
     """
 
     def __init__(self, folder: Path, *sources: Path) -> None:
@@ -87,6 +91,10 @@ class _Counting(ast.NodeTransformer):
         self.function = ""
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        if node.level:
+            parents = PACKAGE.split(".")
+            above = parents[: len(parents) - node.level + 1]
+            node.module, node.level = ".".join([*above, *([node.module] if node.module else [])]), 0
         module = tuple((node.module or "").split("."))
         for path, copy in self.copies.items():
             if path[-len(module) :] == module:

@@ -39,9 +39,8 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "offset": (0.0, 1.0),
     "layout": LAYOUTS,
 }
-#: These meet in full; of all factors each two (`cover` sees to that) and each three.
-PRODUCT = ("mode", "subject", "operation", "casting", "dtype")
-GROUPS = (PRODUCT, *itertools.combinations(FACTORS, 3))
+#: Each three of the factors meet, and each two (`cover` sees to that); `nightly` has more.
+GROUPS = tuple(itertools.combinations(FACTORS, 3))
 
 
 def op_of(case: Case) -> str:
@@ -88,9 +87,17 @@ def nightly(share: str) -> list[Case]:
 
 def call(case: Case) -> Call:
     cell = norm_cell(
-        op_of(case), case["mode"], case["operation"], case["dtype"], case["weight"], case["rows"], case["hidden"],
-        casting=case["casting"], offset=case["offset"], in_place=case["subject"] == "in_place",
-    )  # fmt: skip
+        op_of(case),
+        case["mode"],
+        case["operation"],
+        case["dtype"],
+        case["weight"],
+        case["rows"],
+        case["hidden"],
+        casting=case["casting"],
+        offset=case["offset"],
+        in_place=case["subject"] == "in_place",
+    )
     return Call(cell, case["layout"])
 
 
@@ -123,9 +130,16 @@ class Entry(NamedTuple):
     @property
     def launch(self) -> Launch:
         cell = norm_cell(
-            self.op, self.choice.mode, self.operation, self.dtype, self.weight, self.rows, self.hidden,
-            casting=self.casting, offset=self.offset,
-        )  # fmt: skip
+            self.op,
+            self.choice.mode,
+            self.operation,
+            self.dtype,
+            self.weight,
+            self.rows,
+            self.hidden,
+            casting=self.casting,
+            offset=self.offset,
+        )
         return Launch(cell, self.choice, launch, wants=self.wants, layout=layout_of(self.choice))
 
 
@@ -184,8 +198,15 @@ SPACES: dict[str, tuple[str, dict[str, tuple[Any, ...]], tuple[int, ...]]] = {
     "forward_persistent": ("forward", {**_TILES, **_HINTS, **_STAGES}, (1, 7, 127, 128, 1000)),
     "forward_chunks": (
         "forward",
-        {**_HINTS, **_STAGES, "rows": (1, 4), "block": (64, 128), "keep": (0, 64, 256), "unroll": (False, True),
-         "per_core": (0, 1)},
+        {
+            **_HINTS,
+            **_STAGES,
+            "rows": (1, 4),
+            "block": (64, 128),
+            "keep": (0, 64, 256),
+            "unroll": (False, True),
+            "per_core": (0, 1),
+        },
         (1, 63, 64, 256, 300, 1024, 4097),
     ),
     "backward_rows": (
@@ -213,7 +234,7 @@ SPACES: dict[str, tuple[str, dict[str, tuple[Any, ...]], tuple[int, ...]]] = {
         {**_TILES, **_HINTS, **_STAGES, "hold": (False, True), "fold": (False, True)},
         (1, 3, 7, 8, 9, 100, 127, 129, 1001),
     ),
-}  # fmt: skip
+}
 
 
 @functools.cache
@@ -223,20 +244,34 @@ def option_entries() -> tuple[Entry, ...]:
     found = []
     for kernel, (operation, options, widths) in SPACES.items():
         asked = {
-            "op": OPS, "dtype": ("float32", "float16", "bfloat16"), "affine": ("same", "float32", "none"),
-            "height": (1, 3, 8, 17), "hidden": widths, "casting": CASTINGS, "offset": (0.0, 1.0),
-            "wants": (True, False), "num_warps": (1, 4),
-        }  # fmt: skip
+            "op": OPS,
+            "dtype": ("float32", "float16", "bfloat16"),
+            "affine": ("same", "float32", "none"),
+            "height": (1, 3, 8, 17),
+            "hidden": widths,
+            "casting": CASTINGS,
+            "offset": (0.0, 1.0),
+            "wants": (True, False),
+            "num_warps": (1, 4),
+        }
         for case in cover({**asked, **options}, seed=3)[0]:
             walks = operation == "backward" or kernel == "forward_persistent"
             config = {"mode": "static_persistent", "kernel": kernel, "per_core": int(walks)}
             config |= {name: case[name] for name in ("num_warps", *options)}
             found.append(
                 Entry(
-                    case["op"], operation, case["dtype"], case["affine"], case["height"], case["hidden"],
-                    case["casting"], case["offset"], case["wants"], json.dumps(config, sort_keys=True),
+                    case["op"],
+                    operation,
+                    case["dtype"],
+                    case["affine"],
+                    case["height"],
+                    case["hidden"],
+                    case["casting"],
+                    case["offset"],
+                    case["wants"],
+                    json.dumps(config, sort_keys=True),
                 )
-            )  # fmt: skip
+            )
     return tuple(found)
 
 

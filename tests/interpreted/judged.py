@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from farm.accuracy import evaluate
-from farm.calls import call_for
 from farm.cell import Cell
-from farm.child import calling, poison
-from farm.ops import contract
+from farm.child import poison, provider_call
+from farm.contracts.call import call_for
+from farm.contracts.discovery import contract
 from farm.providers import farm as ours
 from kernels.ops.rms_norm.choice import Choice
 
@@ -103,7 +103,7 @@ class Call(Subject):
         """The cell's outputs and gradients by name.  AssertionError where something was changed that had to stay, or
         written outside an allocation."""
         cell, tensors = self.cell, self.contract.tensors(self.cell)
-        function = calling.bind(ours.load(cell.op), call_for(cell, self.contract, {"name": "farm"}))
+        function = provider_call.bind(ours.load(cell.op), call_for(cell, self.contract, {"name": "farm"}))
         learns = cell.operation != "no-grad-forward"
         by_name = {t.name: self.given[t.name] for t in tensors if t.role == "input"}
         for given in by_name.values():
@@ -114,7 +114,7 @@ class Call(Subject):
         kept = {t.name: self.given[t.name].detach().clone() for t in tensors if t.name in self.given}
         poisoned = poison.Poisoned(torch.device("cpu"))
         with poisoned:
-            got = calling.Problem(inputs, upstream, wrt, cell.operation).run(function)
+            got = provider_call.Problem(inputs, upstream, wrt, cell.operation).run(function)
         assert poisoned.broken() == []
         free = {t.name for t in tensors if t.may_overwrite}
         changed = [n for n, was in kept.items() if n not in free and not same_bits(self.given[n], was)]
@@ -149,9 +149,7 @@ class Launch(Subject):
         y, total = unwritten(x), None if residual is None else unwritten(x)
         rstd = torch.full((len(x),), float("nan")) if self.wants else None
         weight = self.given.get("weight")
-        self.module.forward(
-            self.choice, x, residual, weight, self.eps, self.offset, self.rounds, y, total, rstd
-        )  # fmt: skip
+        self.module.forward(self.choice, x, residual, weight, self.eps, self.offset, self.rounds, y, total, rstd)
         return {"y": y, "sum": total, "rstd": rstd}
 
     def total(self) -> torch.Tensor:
@@ -166,9 +164,7 @@ class Launch(Subject):
         dw = unwritten(weight) if weight is not None and self.wants else None
         dy = given["dy"].clone(memory_format=torch.contiguous_format) if in_place else given["dy"]
         dx = dy if in_place else unwritten(total)
-        self.module.backward(
-            self.choice, dy, given.get("dsum"), total, weight, rstd, self.offset, self.rounds, dx, dw
-        )  # fmt: skip
+        self.module.backward(self.choice, dy, given.get("dsum"), total, weight, rstd, self.offset, self.rounds, dx, dw)
         return {"dx": dx, "dresidual": dx, "dw": dw}
 
     def check(self, *, again: bool = True) -> None:

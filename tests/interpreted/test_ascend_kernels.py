@@ -64,9 +64,16 @@ class Case(NamedTuple):
     def cell(self) -> Cell:
         casting, offset = self.variant
         return norm_cell(
-            self.op, self.mode, self.operation, self.dtype, self.weight, self.rows, self.hidden,
-            casting=casting, offset=offset,
-        )  # fmt: skip
+            self.op,
+            self.mode,
+            self.operation,
+            self.dtype,
+            self.weight,
+            self.rows,
+            self.hidden,
+            casting=casting,
+            offset=offset,
+        )
 
 
 #: What decides the kernel and its tile meets in threes, everything else in twos.
@@ -168,8 +175,11 @@ def test_the_judgement_rejects_wrong_values() -> None:
     """The gate has teeth: a norm off by half a percent, a lost column, a gradient without its second term."""
     case = Case(1000, "auto", "fused_add_rms_norm", "forward", "float32", "same", ("llama", 0.0), 17, True)
     subject = problem(case)
-    for name, wrong in (("y", lambda t: t * 1.005), ("y", lambda t: t * (torch.arange(1000) != 999)),
-                        ("sum", lambda t: t * 1.0001)):  # fmt: skip
+    for name, wrong in (
+        ("y", lambda t: t * 1.005),
+        ("y", lambda t: t * (torch.arange(1000) != 999)),
+        ("sum", lambda t: t * 1.0001),
+    ):
         made = subject.forward()
         subject.judge(made)
         with pytest.raises(AssertionError, match=name):

@@ -14,10 +14,11 @@ from benchmarks.cases import Case
 from benchmarks.check import Reference, sample_rows
 from benchmarks.roof import COPIES, bucket, envelope
 from benchmarks.work import Work
-from farm.ops import known_ops
+from farm.child.timing import Bench, TimingResult
+from farm.contracts.discovery import known_ops
+from farm.errors import CaptureFailed
 from farm.providers import farm
 from farm.providers import torch as peer
-from farm.timing.policies import Bench, CaptureFailed, TimingResult
 
 OPS = [op for op in cases.OPS if op in known_ops()]
 

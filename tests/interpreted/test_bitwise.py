@@ -32,6 +32,7 @@ def test_two_runs_give_the_same_bits(op, mode, dtype):
                 assert len(hashes) == 2 and len(set(hashes)) == 1, (direction, hashes)
 
 
+@pytest.mark.long
 def test_a_fresh_process_gives_the_same_bits_too():
     """The whole command on a few cells: two processes of its own."""
     command = [sys.executable, "-m", "benchmarks.bitwise", "--shapes", "3x40", "--modes", "auto", "--dtypes", "bf16"]

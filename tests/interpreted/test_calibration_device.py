@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from farm.calibration import device as module
 from farm.calibration.copies import COPIES
-from farm.calibration.copy_kernels import copy_once, copy_strided
-from farm.calibration.device import TorchMeasurer, copier
-from farm.calibration.procedure import GEMMS, CannotMeasure, calibrate
-from farm.timing.policies import Bench, CaptureFailed, TimingResult
+from farm.calibration.procedure import GEMMS, calibrate
+from farm.child.calibration import device as module
+from farm.child.calibration.copy_kernels import copy_once, copy_strided
+from farm.child.calibration.device import TorchMeasurer, copier
+from farm.child.timing import Bench, TimingResult
+from farm.errors import CannotMeasure, CaptureFailed
 
 POLICY = {"method": "rotating_graph", "version": 2, "cache": "cold", "min_samples": 10}
 
@@ -60,9 +61,13 @@ def measurer(timer: Any, monkeypatch: pytest.MonkeyPatch, api: Api | None = None
     found = api or Api()
     monkeypatch.setattr(TorchMeasurer, "_api", found)
     return TorchMeasurer(
-        torch.device("cpu"), policy=POLICY, cache_bytes=1 << 20, cores=4, overlaps=False,
+        torch.device("cpu"),
+        policy=POLICY,
+        cache_bytes=1 << 20,
+        cores=4,
+        overlaps=False,
         timers={"rotating_graph": timer, "events": timer},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("config", COPIES, ids=lambda c: c.name)
@@ -92,7 +97,7 @@ def test_a_copy_is_timed_over_what_it_moves(timer: Timer, monkeypatch: pytest.Mo
 def test_a_copy_that_does_not_copy_is_no_roof(timer: Timer, monkeypatch: pytest.MonkeyPatch) -> None:
     here = measurer(timer, monkeypatch)
     monkeypatch.setattr(module, "copier", lambda *a: torch.zeros_like)
-    with pytest.raises(CannotMeasure, match="copies wrongly"):
+    with pytest.raises(CannotMeasure, match="the copy is wrong"):
         here.copy_us(COPIES[0], 1 << 16)
     assert timer.benches == []
 
@@ -165,13 +170,17 @@ def test_the_whole_procedure_runs_on_it(timer: Timer, monkeypatch: pytest.Monkey
 
 
 def test_a_cuda_session_is_measured_by_its_own_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    from farm.child import calibrate as child
+    from farm.child.calibration import run as child
 
     properties = SimpleNamespace(multi_processor_count=132, major=9)
     api = SimpleNamespace(get_device_properties=lambda device: properties)
     monkeypatch.setattr(torch, "get_device_module", lambda kind: api)
-    session = SimpleNamespace(backend="cuda", device=torch.device("cuda", 0), cache_bytes=60 << 20,
-                              timing_methods=("rotating_graph", "events"))  # fmt: skip
+    session = SimpleNamespace(
+        backend="cuda",
+        device=torch.device("cuda", 0),
+        cache_bytes=60 << 20,
+        timing_methods=("rotating_graph", "events"),
+    )
     found = child._torch(session, POLICY)
     assert (found.cores, found.overlaps, found.cache_bytes) == (132, True, 60 << 20)
     properties.major = 8

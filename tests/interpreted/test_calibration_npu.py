@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from farm.calibration import copies, npu
-from farm.child import calibrate as child
+from farm.calibration import copies
+from farm.child.calibration import npu
+from farm.child.calibration import run as child
 from farm.child.protocol import Calibrate, Calibrated
 from farm.compile.targets import TARGETS
 
@@ -40,9 +41,13 @@ def test_a_session_copies_by_its_own_backends_kernels(
     props = SimpleNamespace(multi_processor_count=None, vector_core_num=40, major=9)
     monkeypatch.setattr(torch, "get_device_module", lambda kind: SimpleNamespace(get_device_properties=lambda d: props))
     session = SimpleNamespace(
-        backend=backend, device=torch.device("cpu"), cache_bytes=1 << 20, timing_methods=("rotating_graph",),
-        max_graph_launches=1000, recorder=None,
-    )  # fmt: skip
+        backend=backend,
+        device=torch.device("cpu"),
+        cache_bytes=1 << 20,
+        timing_methods=("rotating_graph",),
+        max_graph_launches=1000,
+        recorder=None,
+    )
     reply = child.calibrate(session, Calibrate("r", 0, 1, {"method": "rotating_graph"}, 5.0), lambda said: None)
     assert isinstance(reply, Calibrated) and asked["copies"] == wanted
     assert asked["device"].cores == 40 and asked["device"].extras == {"max_launches": 1000, "recorder": None}

@@ -31,7 +31,9 @@ def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 def attempt(lean: bool = True, fits: bool = True) -> Any:
-    made: Any = session._Attempt(SimpleNamespace(device=CUDA, backend="cuda"), RUN, lambda said: None, lean)
+    made: Any = session._Attempt(
+        SimpleNamespace(device=CUDA, backend="cuda", fault=cuda.fault), RUN, lambda said: None, lean
+    )
     made.crowd = PLAIN if fits else None
     return made
 
@@ -44,7 +46,7 @@ def test_a_cell_whose_timing_does_not_fit_is_judged_and_not_timed(free: dict[str
     one = attempt()
     one.time = out
     assert one.timing(None, ()) == {"method": "none", "samples_us": []}
-    assert one.facts["flags"][0].startswith("not timed: what timing needs beside one call does not fit")
+    assert one.facts["flags"][0].startswith("not timed: one call fits in the device's memory")
     assert one.cut  # the process is spent
 
 
@@ -75,7 +77,7 @@ def test_what_the_vendor_says_wins(
 ) -> None:
     found = Fault(status, owner, "vector core exception (507035)", lost)
     monkeypatch.setattr(cuda, "fault", lambda text, code=None: found if "507035" in text else None, raising=False)
-    monkeypatch.setattr(session.failures, "device_is_lost", lambda *_: False)
+    monkeypatch.setattr(session.fault_owner, "device_is_lost", lambda *_: False)
     raised = ValueError("outer")
     raised.__cause__ = RuntimeError("error code is 507035")
     said = attempt().classified(raised)
@@ -99,7 +101,7 @@ def test_else_it_is_out_of_memory(free: dict[str, int], case: str) -> None:
 def test_checks_that_do_not_fit_accuse_nobody(free: dict[str, int]) -> None:
     said = attempt().classified(FULL)
     assert (said.status, said.owner) == ("unsupported", "harness")
-    assert said.reason.startswith("one call fits in the device's memory, what its checks hold beside it does not")
+    assert said.reason.startswith("one call fits in the device's memory, but")
 
 
 def test_inputs_that_do_not_fit_beside_kept_ones_are_tried_again(free: dict[str, int]) -> None:

@@ -161,14 +161,30 @@ def of_a_subclass(x, weight, eps):
 '''
 RIGHT = ("right", "right_by_formula", "right_but_strided")
 #: Wrong in every dtype, forward and backward.
-WRONG = ("forgets_eps", "forgets_eps_and_hides_it", "scales_by_1005", "drops_the_last_column", "leaves_one_unwritten",
-         "leaves_one_unwritten_after_zeros", "forgets_the_weight", "skips_the_last_row")  # fmt: skip
+WRONG = (
+    "forgets_eps",
+    "forgets_eps_and_hides_it",
+    "scales_by_1005",
+    "drops_the_last_column",
+    "leaves_one_unwritten",
+    "leaves_one_unwritten_after_zeros",
+    "forgets_the_weight",
+    "skips_the_last_row",
+)
 #: Refused before any number is looked at: name -> words of the reason.
 REFUSED = {
-    "of_another_dtype": "float64", "of_another_shape": "shape", "transposed": "shape", "none": "NoneType",
-    "of_numpy": "ndarray", "two": "returned 2 tensors", "nothing": "returned 0 tensors", "on_no_device": "meta",
-    "writes_its_input": "changed its inputs", "writes_outside": "wrote outside an allocation", "of_a_subclass": "Quiet",
-}  # fmt: skip
+    "of_another_dtype": "float64",
+    "of_another_shape": "shape",
+    "transposed": "shape",
+    "none": "NoneType",
+    "of_numpy": "ndarray",
+    "two": "returned 2 tensors",
+    "nothing": "returned 0 tensors",
+    "on_no_device": "meta",
+    "writes_its_input": "changed its inputs",
+    "writes_outside": "wrote outside an allocation",
+    "of_a_subclass": "Quiet",
+}
 
 BAD_ENDS = """
 import ctypes
@@ -272,11 +288,14 @@ AT_IMPORT = {
 
 def matrix(operations: list[str], dtypes: tuple[str, ...]) -> str:
     """At least 5 rows: row i holds data of kind i mod 5, and eps shows in the tiny ones."""
-    return json.dumps({
-        "name": "providers", "op": "rms_norm",
-        "axes": {"shape": [{"rows": 8, "hidden": 300}], "dtype": list(dtypes), "operation": operations},
-        "providers": ["torch", "huggingface"],
-    })  # fmt: skip
+    return json.dumps(
+        {
+            "name": "providers",
+            "op": "rms_norm",
+            "axes": {"shape": [{"rows": 8, "hidden": 300}], "dtype": list(dtypes), "operation": operations},
+            "providers": ["torch", "huggingface"],
+        }
+    )
 
 
 def run_of(folder: Path, text: str, names: dict[str, str], *arguments: str, **files: str) -> FarmRun:
@@ -304,9 +323,14 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmRun]:
 def ends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmRun]:
     names = {n: f"ends:{n}" for n in ENDS} | {n: f"{n}:f" for n in AT_IMPORT}
     run = run_of(
-        tmp_path_factory.mktemp("ends"), matrix(["forward"], ("bfloat16",)), names,
-        "--set", "deadlines.check=6", ends=BAD_ENDS, **{n: text for n, (text, _, _) in AT_IMPORT.items()},
-    )  # fmt: skip
+        tmp_path_factory.mktemp("ends"),
+        matrix(["forward"], ("bfloat16",)),
+        names,
+        "--set",
+        "deadlines.check=6",
+        ends=BAD_ENDS,
+        **{n: text for n, (text, _, _) in AT_IMPORT.items()},
+    )
     try:
         assert run.start().wait(200) == 1, run.said()
         yield run

@@ -127,13 +127,23 @@ def adds_in_place(x, residual, weight, eps):
 '''
 RIGHT = ("right", "right_with_one_gradient", "in_a_list")
 #: Wrong in every dtype, forward and backward.
-WRONG = ("forgets_the_residual", "returns_x_as_the_sum", "subtracts", "swaps_its_outputs", "drops_a_column_of_the_sum",
-         "leaves_the_sum_unwritten", "adds_after_the_norm")  # fmt: skip
+WRONG = (
+    "forgets_the_residual",
+    "returns_x_as_the_sum",
+    "subtracts",
+    "swaps_its_outputs",
+    "drops_a_column_of_the_sum",
+    "leaves_the_sum_unwritten",
+    "adds_after_the_norm",
+)
 #: Wrong in the backward alone, and which gradients may be accused.
 WRONG_BACKWARD = {
-    "loses_dsum": ("dx", "dresidual"), "detaches_the_sum": ("dx", "dresidual"), "loses_dy": ("dx", "dresidual"),
-    "gives_residual_dsum_alone": ("dresidual",), "halves_between_both": ("dresidual",),
-}  # fmt: skip
+    "loses_dsum": ("dx", "dresidual"),
+    "detaches_the_sum": ("dx", "dresidual"),
+    "loses_dy": ("dx", "dresidual"),
+    "gives_residual_dsum_alone": ("dresidual",),
+    "halves_between_both": ("dresidual",),
+}
 #: Refused before any number is looked at: words of the reason.
 REFUSED = {"sum_alone": "returned 1", "three": "returned 3 tensors", "adds_in_place": "changed its inputs"}
 
@@ -141,11 +151,16 @@ REFUSED = {"sum_alone": "returned 1", "three": "returned 3 tensors", "adds_in_pl
 @pytest.fixture(scope="module")
 def fused(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmRun]:
     matrix = {
-        "name": "fused", "op": "fused_add_rms_norm",
-        "axes": {"shape": [{"rows": 8, "hidden": 300}], "dtype": list(DTYPES), "operation": ["forward", "backward"],
-                 "weight": [True, False]},
+        "name": "fused",
+        "op": "fused_add_rms_norm",
+        "axes": {
+            "shape": [{"rows": 8, "hidden": 300}],
+            "dtype": list(DTYPES),
+            "operation": ["forward", "backward"],
+            "weight": [True, False],
+        },
         "providers": ["torch", "huggingface"],
-    }  # fmt: skip
+    }
     names = {n: f"fused_answers:{n}" for n in (*RIGHT, *WRONG, *WRONG_BACKWARD, *REFUSED)}
     run = run_of(tmp_path_factory.mktemp("fused"), json.dumps(matrix), names, fused_answers=ANSWERS)
     try:

@@ -52,6 +52,7 @@ def everything(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         yield from [e.launch for e in option_entries() if "backward_columns" in e.config][-3:]
 
 
+@pytest.mark.long
 def test_every_branch_of_every_kernel_is_taken_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a counting copy of the kernels; run until nothing is missing that can be taken here."""
     recorder = Recorder(tmp_path, *(Path(module.__file__) for module in (tiles, forward, backward)))

@@ -3,7 +3,7 @@ shapes, each within its contract's gates, with the out-of-bounds check on.
 
 A selection runs always.  The full product of ops, modes, operations, castings, dtypes and shapes, with the other
 factors drawn, runs where FARM_NIGHTLY=1 is set (`make nightly`), or a share of it: FARM_NIGHTLY=3/20 is the third of
-twenty.
+twenty, and `make soak` draws one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_the_selection_holds_every_meeting_that_is_not_refused() -> None:
     missing = set(all_meetings(FACTORS, wanted)) - met
     assert missing == set(never)
     assert missing and all({("mode", "row_packed"), ("hidden", 16385)} <= set(m) for m in missing)
-    assert 550 <= len(chosen) <= 800
+    assert 250 <= len(chosen) <= 400
     pairs = list(itertools.combinations([n for n in FACTORS if n != "rows"], 2))
     held = {m for case in without_rows() for m in meetings_of(case, pairs)}
     assert all({("mode", "row_packed"), ("hidden", 16385)} == set(m) for m in set(all_meetings(FACTORS, pairs)) - held)
@@ -73,7 +73,7 @@ def test_the_nightly_product_is_whole_and_its_shares_make_it_up() -> None:
 
 
 def refused() -> list[Case]:
-    """Of what dispatch refuses in the product, all of PRODUCT but castings, which play no part."""
+    """Of what dispatch refuses in the product, every mode, subject, operation and dtype."""
     fixed = {"casting": ("llama",), "weight": ("same",), "offset": (0.0,), "layout": ("dense",), "rows": (0, 3)}
     factors = {**FACTORS, **fixed}
     every = (dict(zip(factors, values)) for values in itertools.product(*factors.values()))

@@ -13,7 +13,6 @@ from gpu_cases import (
     FACTORS,
     OPS,
     SPACES,
-    Entry,
     call,
     launched,
     many_partials,
@@ -24,14 +23,19 @@ from gpu_cases import (
 )
 from judged import Launch, norm_cell
 
-from farm.child.launched import Launches
+from farm.child.launch_recorder import LaunchRecorder
 from kernels import launches, rms_norm
 from kernels.ops.rms_norm import dispatch
 from kernels.ops.rms_norm.choice import MODES, OPERATIONS
 from kernels.ops.rms_norm.gpu import backward, choose, launch, tuned
 
 
-@pytest.mark.parametrize("number", range(len(tuned_entries())), ids=lambda n: f"{n}-{tuned_entries()[n].id}")
+def one_in_three(count: int) -> list[Any]:
+    """Numbers below `count`, of which `make test` has each third."""
+    return [pytest.param(n, marks=[pytest.mark.long] if n % 3 else []) for n in range(count)]
+
+
+@pytest.mark.parametrize("number", one_in_three(len(tuned_entries())), ids=lambda n: f"{n}-{tuned_entries()[n].id}")
 def test_a_tuned_configuration_is_right(number: int) -> None:
     tuned_entries()[number].launch.check(again=number % 7 == 0)
 
@@ -72,9 +76,10 @@ def test_rings_of_the_table_are_not_interpreted(monkeypatch: pytest.MonkeyPatch)
     assert len(names) == 2 and not any("ring" in name for name in names)
 
 
-@pytest.mark.parametrize("entry", option_entries(), ids=lambda entry: entry.id)
-def test_any_two_options_together_are_right(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", one_in_three(len(option_entries())), ids=lambda n: option_entries()[n].id)
+def test_any_two_options_together_are_right(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In both orders of a tile's dimensions."""
+    entry = option_entries()[number]
     entry.launch.check(again=False)
     swap_axes(monkeypatch)
     entry.launch.check(again=False)
@@ -135,7 +140,7 @@ def test_the_farm_is_told_the_mode_that_served_the_call(mode: str) -> None:
     """It takes the last launch's: the small kernels after the main one must not name a mode of their own."""
     case = {name: values[-1] for name, values in FACTORS.items()}
     subject = call({**case, "mode": mode, "operation": "backward", "hidden": 1000, "weight": "same"})
-    noted = Launches()
+    noted = LaunchRecorder()
     with noted:
         subject.run()
     chosen = dispatch.choose(

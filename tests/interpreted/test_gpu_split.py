@@ -29,10 +29,20 @@ PATIENT = 10_000
 
 
 def launched(
-    op: str, operation: str, rows: int, hidden: int, dtype: str = "bfloat16", kind: str = "same", *,
-    casting: str = "llama", offset: float = 0.0, wants: bool = True, layout: str = "apart", cores: int = 8,
+    op: str,
+    operation: str,
+    rows: int,
+    hidden: int,
+    dtype: str = "bfloat16",
+    kind: str = "same",
+    *,
+    casting: str = "llama",
+    offset: float = 0.0,
+    wants: bool = True,
+    layout: str = "apart",
+    cores: int = 8,
     **config: Any,
-) -> Launch:  # fmt: skip
+) -> Launch:
     """A launch with a weight of that `kind`, and so many `cores`, each of which has a program of a backward."""
     kernel = f"{operation}_split"
     config = {"mode": "static_persistent", "kernel": kernel, "num_warps": 4, "per_core": 1, "parts": 4, **config}
@@ -47,11 +57,18 @@ def cases() -> list[dict[str, Any]]:
     kinds = itertools.product(OPERATIONS, (1, 7, 96, 128, 300, 1000), (2, 4, 5))
     for n, (operation, hidden, parts) in enumerate(kinds):
         case = {
-            "op": OPS[n % 2], "operation": operation, "rows": (1, 3, 5)[n % 3], "hidden": hidden, "parts": parts,
-            "dtype": ("bfloat16", "float32", "float16")[n // 2 % 3], "kind": ("same", "float32", "none", "same")[n % 4],
-            "casting": CASTINGS[n // 3 % 3], "offset": float(n // 4 % 2), "wants": n % 5 < 4,
+            "op": OPS[n % 2],
+            "operation": operation,
+            "rows": (1, 3, 5)[n % 3],
+            "hidden": hidden,
+            "parts": parts,
+            "dtype": ("bfloat16", "float32", "float16")[n // 2 % 3],
+            "kind": ("same", "float32", "none", "same")[n % 4],
+            "casting": CASTINGS[n // 3 % 3],
+            "offset": float(n // 4 % 2),
+            "wants": n % 5 < 4,
             "layout": ("dense", "apart")[n // 2 % 2],
-        }  # fmt: skip
+        }
         if operation == "forward":
             case["weight"] = ("first", "last")[n // 3 % 2]
         else:

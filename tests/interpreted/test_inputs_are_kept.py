@@ -84,7 +84,7 @@ def test_only_what_the_contract_gives_up_may_be_overwritten(tmp_path: Path, monk
         )
         for r in rows
     }
-    changed = ("inaccurate", "it changed its inputs")
+    changed = ("inaccurate", "the provider changed its inputs")
     assert found == {
         ("takes_dy", "forward", False): ("passed", ""),
         ("takes_dy", "forward", True): ("passed", ""),

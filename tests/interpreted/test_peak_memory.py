@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from farm.child import calling, session
+from farm.child import provider_call, session
 
 MIB = 1 << 20
 KEPT = 7 * MIB  # copies of inputs that the farm keeps: nobody's but its own
@@ -42,9 +42,9 @@ def test_beyond_the_inputs_and_with_them(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(session.torch, "get_device_module", lambda kind: fake)
     x, dy = torch.empty(MIB // 4), torch.empty(MIB // 2)  # 1 and 2 MiB
 
-    def make() -> calling.Problem:
+    def make() -> provider_call.Problem:
         fake.take(3 * MIB)
-        return calling.Problem([x, None], [dy], [], "forward")
+        return provider_call.Problem([x, None], [dy], [], "forward")
 
     def function(*inputs: Any) -> torch.Tensor:
         fake.take(5 * MIB)  # a temporary and the output

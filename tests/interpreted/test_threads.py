@@ -13,12 +13,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from farm.child.integrity import Watch  # noqa: E402
+from farm.child.integrity import IntegrityWatch  # noqa: E402
 
 
 def test_a_thread_of_ones_own_is_told_and_the_standard_librarys_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("farm.child.integrity.GRACE_SECONDS", 0.05)
-    watch = Watch(torch.device("cpu"))
+    watch = IntegrityWatch(torch.device("cpu"))
     listener = logging.handlers.QueueListener(queue.Queue())
     listener.start()
     over = threading.Event()
@@ -41,7 +41,7 @@ def test_a_thread_of_ones_own_is_told_and_the_standard_librarys_are_not(monkeypa
 def test_a_thread_that_python_did_not_start_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Native code's threads show as dummies, which cannot be joined."""
     monkeypatch.setattr("farm.child.integrity.GRACE_SECONDS", 0.05)
-    watch, over, known = Watch(torch.device("cpu")), threading.Event(), threading.Event()
+    watch, over, known = IntegrityWatch(torch.device("cpu")), threading.Event(), threading.Event()
     seen: list[Any] = []
 
     def native() -> None:

@@ -14,13 +14,13 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cheats"))
 
 import kernels  # noqa: E402
-from farm.calls import call_for  # noqa: E402
 from farm.cell import Cell, Timing  # noqa: E402
-from farm.child import calling  # noqa: E402
+from farm.child import provider_call  # noqa: E402
 from farm.child.protocol import Failed, Measured, Run  # noqa: E402
 from farm.child.session import TorchSession  # noqa: E402
-from farm.judge import Judge  # noqa: E402
-from farm.ops import contract  # noqa: E402
+from farm.contracts.call import call_for  # noqa: E402
+from farm.contracts.discovery import contract  # noqa: E402
+from farm.judge.judge import Judge  # noqa: E402
 
 CPU = torch.device("cpu")
 SHORT = Timing(method="host", min_samples=6, max_samples=12, max_seconds=0.2)
@@ -42,8 +42,17 @@ def attempt(
     """A child's reply, and what the judge says of it."""
     op = contract("rms_norm")
     params = {p.name: p.default for p in op.parameters}
-    cell = Cell("cpu", "rms_norm", provider["name"], "auto", operation, {"x": "float32", "weight": "float32"},
-                {"rows": rows, "hidden": 96}, params, timing=timing)  # fmt: skip
+    cell = Cell(
+        "cpu",
+        "rms_norm",
+        provider["name"],
+        "auto",
+        operation,
+        {"x": "float32", "weight": "float32"},
+        {"rows": rows, "hidden": 96},
+        params,
+        timing=timing,
+    )
     prepared = judge.prepare(cell.to_dict())
     out = tmp_path / "out"
     out.mkdir(exist_ok=True)
@@ -57,9 +66,13 @@ def attempt(
     if isinstance(reply, Failed):
         return reply, {"status": reply.status, "reason": reply.reason}
     request = {
-        "cell": cell.to_dict(), "outputs": reply.outputs, "timed_outputs": reply.timing.get("timed_outputs"),
-        "others": reply.facts.get("others", []), "flags": reply.facts["flags"], "tolerances": [],
-    }  # fmt: skip
+        "cell": cell.to_dict(),
+        "outputs": reply.outputs,
+        "timed_outputs": reply.timing.get("timed_outputs"),
+        "others": reply.facts.get("others", []),
+        "flags": reply.facts["flags"],
+        "tolerances": [],
+    }
     return reply, judge.judge(request)
 
 
@@ -88,8 +101,9 @@ def test_a_cache_that_only_a_timer_meets(judge: Judge, tmp_path: Path) -> None:
     assert untimed["status"] == "passed"
     _, judged = attempt(judge, tmp_path, cheat("caches_in_the_timing_loop"))
     assert (judged["status"], judged["reason"].split(":")[0]) == (
-        "inaccurate", "timed launches gave the same outputs for other inputs",
-    )  # fmt: skip
+        "inaccurate",
+        "timed launches gave the same outputs for other inputs, so they do not compute these outputs",
+    )
 
 
 def test_a_call_that_fails_leaves_its_switches_to_nobody(judge: Judge, tmp_path: Path) -> None:
@@ -113,16 +127,21 @@ def eager_with_a_note(x: Any, weight: Any, eps: float = 1e-6, **_: Any) -> Any:
 @pytest.mark.parametrize(
     ("function", "rows", "operation", "words"),
     [
-        (eager, 12, "forward", "launched none of its kernels forward: it fell back"),
-        (eager, 12, "backward", "launched none of its kernels backward: it fell back"),
-        (eager_with_a_note, 12, "forward", "noted launches that did not happen (forward_block)"),
+        (eager, 12, "forward", "launched none of its kernels forward"),
+        (eager, 12, "backward", "launched none of its kernels backward"),
+        (eager_with_a_note, 12, "forward", "claimed kernel launches that never happened (forward_block)"),
         (eager, 0, "forward", ""),  # nothing to launch for
     ],
 )
 def test_an_eager_fallback_cannot_pass_as_our_kernels(
-    judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any],
-    rows: int, operation: str, words: str,
-) -> None:  # fmt: skip
+    judge: Judge,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    function: Callable[..., Any],
+    rows: int,
+    operation: str,
+    words: str,
+) -> None:
     monkeypatch.setattr(kernels, "rms_norm", function, raising=False)
     _, judged = attempt(judge, tmp_path, {"name": "farm"}, operation, rows=rows, timing=Timing())
     assert judged["status"] == ("inaccurate" if words else "passed"), judged
@@ -143,7 +162,7 @@ def test_the_grad_mode_that_a_call_leaves_is_told_by_the_call(tmp_path: Path) ->
         torch.set_grad_enabled(False)
         return x + 1
 
-    problem = calling.Problem([torch.ones(2)], [], [], "forward")
+    problem = provider_call.Problem([torch.ones(2)], [], [], "forward")
     problem.run(switch)
     assert problem.findings == {"changed torch's grad mode from True to False"}
     assert torch.is_grad_enabled()

@@ -14,13 +14,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pure"))
 
 from fake_device import FakeApi  # noqa: E402
 
-from farm.calls import call_for  # noqa: E402
 from farm.cell import Cell, Timing  # noqa: E402
 from farm.child.protocol import Failed, Phase, Trial, Tried  # noqa: E402
 from farm.child.session import TorchSession  # noqa: E402
-from farm.judge import Judge  # noqa: E402
-from farm.ops import contract  # noqa: E402
-from farm.timing.policies import graph, trial  # noqa: E402
+from farm.child.timing import graph, trial  # noqa: E402
+from farm.contracts.call import call_for  # noqa: E402
+from farm.contracts.discovery import contract  # noqa: E402
+from farm.judge.judge import Judge  # noqa: E402
 
 CPU = torch.device("cpu")
 API: Any = None
@@ -41,13 +41,21 @@ def tried(tmp_path: Path, api: FakeApi) -> Callable[..., tuple[Any, list[str], l
 
     def one(name: str, operation: str = "forward") -> tuple[Any, list[str], list[Path]]:
         op = contract("rms_norm")
-        cell = Cell("cpu", "rms_norm", name, "auto", operation, {"x": "float32", "weight": "float32"},
-                    {"rows": 4, "hidden": 96}, {p.name: p.default for p in op.parameters},
-                    timing=Timing("rotating_graph"))  # fmt: skip
+        cell = Cell(
+            "cpu",
+            "rms_norm",
+            name,
+            "auto",
+            operation,
+            {"x": "float32", "weight": "float32"},
+            {"rows": 4, "hidden": 96},
+            {p.name: p.default for p in op.parameters},
+            timing=Timing("rotating_graph"),
+        )
         prepared = Judge(str(tmp_path / "spool"), 1, str(tmp_path / "cache")).prepare(cell.to_dict())
         session = TorchSession(
             backend="cpu", device=CPU, target={}, device_name="cpu", timing_methods=("rotating_graph",)
-        )  # fmt: skip
+        )
         session.max_graph_launches = 8
         out, phases = tmp_path / "out", []
         out.mkdir()

@@ -18,10 +18,10 @@ from norm_steps import Norm
 
 from farm import matrix
 from farm.accuracy import evaluate
-from farm.calls import call_for
 from farm.cell import Cell
-from farm.child import calling, poison, tensors
-from farm.ops import contract
+from farm.child import poison, provider_call, tensor_files
+from farm.contracts.call import call_for
+from farm.contracts.discovery import contract
 
 MATRIX = Path(__file__).resolve().parent / "mutants.yaml"
 #: Modules that register torch mutants.
@@ -123,14 +123,14 @@ class Trial:
         by_name = {t.name: given[t.name] for t in self.tensors if t.role == "input"}
         for value in by_name.values():
             value.requires_grad_(True)
-        problem = calling.Problem(
+        problem = provider_call.Problem(
             list(by_name.values()),
             [given[t.name] for t in self.tensors if t.role == "upstream"],
             [by_name[t.of] for t in self.tensors if t.role == "gradient" and t.of],
             self.cell.operation,
         )
-        bound = calling.bind(function, call_for(self.cell, self.contract, {"name": "mutant"}))
-        before = {name: tensors.checksum(value) for name, value in given.items()}
+        bound = provider_call.bind(function, call_for(self.cell, self.contract, {"name": "mutant"}))
+        before = {name: tensor_files.checksum(value) for name, value in given.items()}
         poisoned = poison.Poisoned(self.device)
         try:
             with poisoned:
@@ -141,7 +141,7 @@ class Trial:
                 raise  # the device's context is lost, and with it every later cell
             return Called({}, status="crashed", reason=f"{type(error).__name__}: {error}")
         flags = poisoned.broken()
-        changed = [name for name, sum_ in before.items() if tensors.checksum(given[name]) != sum_]
+        changed = [name for name, sum_ in before.items() if tensor_files.checksum(given[name]) != sum_]
         flags += ["changed its inputs"] if changed else []
         return Called(outputs, flag=flags[0] if flags else "")
 

@@ -18,9 +18,9 @@ from mutant_suite import Called, Trial
 
 from farm.accuracy import evaluate
 from farm.accuracy.dtypes import decode, encode
-from farm.accuracy.families import hashes
+from farm.accuracy.inputs import hashes
 from farm.cell import Cell
-from farm.ops import contract
+from farm.contracts.discovery import contract
 
 Array = Any  # numpy.ndarray
 Limit = tuple[float, float]  # atol, rtol

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -44,110 +45,202 @@ class Rewrite(NamedTuple):
 
 REWRITES = (
     Rewrite(
-        "triton-column-mask-short", "The mask of the columns is off by one: the last is neither summed nor written",
+        "triton-column-mask-short",
+        "The mask of the columns is off by one: the last is neither summed nor written",
         "tiles.py",
-        "exist = cols < hidden\n", "exist = cols < hidden - 1\n", (CACHED, PERSISTENT, RELOAD), (FORWARD, BACKWARD),
+        "exist = cols < hidden\n",
+        "exist = cols < hidden - 1\n",
+        (CACHED, PERSISTENT, RELOAD),
+        (FORWARD, BACKWARD),
     ),
     Rewrite(
-        "triton-column-mask-wide", "The mask of the columns is one too wide: the next row's first element is summed",
-        "tiles.py", "exist = cols < hidden\n", "exist = cols <= hidden\n", (CACHED,),
+        "triton-column-mask-wide",
+        "The mask of the columns is one too wide: the next row's first element is summed",
+        "tiles.py",
+        "exist = cols < hidden\n",
+        "exist = cols <= hidden\n",
+        (CACHED,),
     ),
     Rewrite(
-        "triton-row-mask-short", "The mask of the rows is off by one: the last row is not written", "tiles.py",
-        "exist = first + tile < rows\n", "exist = first + tile < rows - 1\n", (PACKED,), (FORWARD, BACKWARD),
+        "triton-row-mask-short",
+        "The mask of the rows is off by one: the last row is not written",
+        "tiles.py",
+        "exist = first + tile < rows\n",
+        "exist = first + tile < rows - 1\n",
+        (PACKED,),
+        (FORWARD, BACKWARD),
     ),
     Rewrite(
-        "triton-last-groups-lost", "The number of row groups is rounded down", "tiles.py",
-        "return (rows - 1) // ROWS + 1", "return rows // ROWS", (TILED,), (FORWARD, BACKWARD),
+        "triton-last-groups-lost",
+        "The number of row groups is rounded down",
+        "tiles.py",
+        "return (rows - 1) // ROWS + 1",
+        "return rows // ROWS",
+        (TILED,),
+        (FORWARD, BACKWARD),
     ),
     Rewrite(
-        "triton-eps-dropped", "No eps", "forward.py",
-        "rstd = tl.rsqrt(squares / hidden + eps)", "rstd = tl.rsqrt(squares / hidden)", (CACHED, PERSISTENT, PACKED),
+        "triton-eps-dropped",
+        "No eps",
+        "forward.py",
+        "rstd = tl.rsqrt(squares / hidden + eps)",
+        "rstd = tl.rsqrt(squares / hidden)",
+        (CACHED, PERSISTENT, PACKED),
     ),
     Rewrite(
-        "triton-eps-outside-the-root", "eps is added to the root, not under it", "forward.py",
+        "triton-eps-outside-the-root",
+        "eps is added to the root, not under it",
+        "forward.py",
         "rstd = tl.rsqrt(_sum_of_rows(squares) / hidden + eps)",
-        "rstd = 1.0 / (tl.sqrt(_sum_of_rows(squares) / hidden) + eps)", (RELOAD, TILED),
+        "rstd = 1.0 / (tl.sqrt(_sum_of_rows(squares) / hidden) + eps)",
+        (RELOAD, TILED),
     ),
     Rewrite(
-        "triton-mean-over-the-block", "The mean divides by the tile's width instead of hidden", "forward.py",
-        "rstd = tl.rsqrt(squares / hidden + eps)", "rstd = tl.rsqrt(squares / BLOCK + eps)", (CACHED, PERSISTENT),
+        "triton-mean-over-the-block",
+        "The mean divides by the tile's width instead of hidden",
+        "forward.py",
+        "rstd = tl.rsqrt(squares / hidden + eps)",
+        "rstd = tl.rsqrt(squares / BLOCK + eps)",
+        (CACHED, PERSISTENT),
     ),
     Rewrite(
-        "triton-tail-not-summed", "The second, smaller tile of a row is not summed", "forward.py",
-        "squares += _sum_of_rows(tail * tail)", "squares += _sum_of_rows(tail * 0.0)", (CACHED,),
+        "triton-tail-not-summed",
+        "The second, smaller tile of a row is not summed",
+        "forward.py",
+        "squares += _sum_of_rows(tail * tail)",
+        "squares += _sum_of_rows(tail * 0.0)",
+        (CACHED,),
     ),
     Rewrite(
-        "triton-padding-loads-one", "Masked lanes load 1 instead of 0", "forward.py",
+        "triton-padding-loads-one",
+        "Masked lanes load 1 instead of 0",
+        "forward.py",
         "x = tl.load(X + first * x_stride + tile * x_stride + cols, mask=inside, other=0.0, eviction_policy=HINT)",
         "x = tl.load(X + first * x_stride + tile * x_stride + cols, mask=inside, other=1.0, eviction_policy=HINT)",
-        (CACHED, PERSISTENT, RELOAD), ops=(RMS,),
+        (CACHED, PERSISTENT, RELOAD),
+        ops=(RMS,),
     ),
     Rewrite(
-        "triton-casting-exchanged", "x/rms is rounded before the weight just where the casting says that it is not",
+        "triton-casting-exchanged",
+        "x/rms is rounded before the weight just where the casting says that it is not",
         "tiles.py",
-        "    if ROUND:\n        xhat = xhat.to(T)", "    if not ROUND:\n        xhat = xhat.to(T)", (CACHED, RELOAD),
-        right_in=(FLOAT32,), note="in float32 nothing is rounded",
+        "    if ROUND:\n        xhat = xhat.to(T)",
+        "    if not ROUND:\n        xhat = xhat.to(T)",
+        (CACHED, RELOAD),
+        right_in=(FLOAT32,),
+        note="in float32 nothing is rounded",
     ),
     Rewrite(
-        "triton-offset-lost", "The weight's offset is not added", "tiles.py",
-        "eviction_policy=HINT).to(tl.float32) + offset", "eviction_policy=HINT).to(tl.float32)",
-        (CACHED, PERSISTENT), (FORWARD, BACKWARD),
+        "triton-offset-lost",
+        "The weight's offset is not added",
+        "tiles.py",
+        "eviction_policy=HINT).to(tl.float32) + offset",
+        "eviction_policy=HINT).to(tl.float32)",
+        (CACHED, PERSISTENT),
+        (FORWARD, BACKWARD),
     ),
     Rewrite(
-        "triton-sum-not-stored", "The sum is not written", "forward.py",
-        "tl.store(S + first * hidden + tile * hidden + cols, x, mask=inside)", "pass", (CACHED, PACKED), ops=(FUSED,),
+        "triton-sum-not-stored",
+        "The sum is not written",
+        "forward.py",
+        "tl.store(S + first * hidden + tile * hidden + cols, x, mask=inside)",
+        "pass",
+        (CACHED, PACKED),
+        ops=(FUSED,),
     ),
     Rewrite(
-        "triton-norm-of-the-unrounded-sum", "y is the norm of the sum before it is rounded", "forward.py",
+        "triton-norm-of-the-unrounded-sum",
+        "y is the norm of the sum before it is rounded",
+        "forward.py",
         "x = (x.to(tl.float32) + r.to(tl.float32)).to(S.dtype.element_ty)",
-        "x = x.to(tl.float32) + r.to(tl.float32)", (CACHED, PERSISTENT), ops=(FUSED,), right_in=(FLOAT32,),
+        "x = x.to(tl.float32) + r.to(tl.float32)",
+        (CACHED, PERSISTENT),
+        ops=(FUSED,),
+        right_in=(FLOAT32,),
         note="in float32 the stored sum is the sum",
     ),
     Rewrite(
-        "triton-reload-of-x", "The second sweep reads x again instead of the sum", "forward.py",
+        "triton-reload-of-x",
+        "The second sweep reads x again instead of the sum",
+        "forward.py",
         "pointers = S + first * hidden + tile * hidden + cols",
-        "pointers = X + first * x_stride + tile * x_stride + cols", (RELOAD, TILED), ops=(FUSED,),
+        "pointers = X + first * x_stride + tile * x_stride + cols",
+        (RELOAD, TILED),
+        ops=(FUSED,),
     ),
     Rewrite(
-        "triton-projection-added", "The projection is added instead of taken away", "backward.py",
-        "dx = rstd * (m - xhat * mean)", "dx = rstd * (m + xhat * mean)", (PERSISTENT, RELOAD), (BACKWARD,),
-    ),
-    Rewrite(
-        "triton-projection-over-the-block", "The projection divides by the tile's width instead of hidden",
+        "triton-projection-added",
+        "The projection is added instead of taken away",
         "backward.py",
-        "mean = _over_rows(_sum_of_rows(m * xhat)) / hidden", "mean = _over_rows(_sum_of_rows(m * xhat)) / BLOCK",
-        (PERSISTENT, PACKED), (BACKWARD,),
+        "dx = rstd * (m - xhat * mean)",
+        "dx = rstd * (m + xhat * mean)",
+        (PERSISTENT, RELOAD),
+        (BACKWARD,),
     ),
     Rewrite(
-        "triton-dsum-taken-away", "The upstream gradient of the sum is taken away", "backward.py",
-        "dx += tl.load(DS", "dx -= tl.load(DS", (PERSISTENT, RELOAD), (BACKWARD,), (FUSED,),
+        "triton-projection-over-the-block",
+        "The projection divides by the tile's width instead of hidden",
+        "backward.py",
+        "mean = _over_rows(_sum_of_rows(m * xhat)) / hidden",
+        "mean = _over_rows(_sum_of_rows(m * xhat)) / BLOCK",
+        (PERSISTENT, PACKED),
+        (BACKWARD,),
     ),
     Rewrite(
-        "triton-rstd-of-the-first-row", "All rows of a tile read the first one's 1/rms", "tiles.py",
+        "triton-dsum-taken-away",
+        "The upstream gradient of the sum is taken away",
+        "backward.py",
+        "dx += tl.load(DS",
+        "dx -= tl.load(DS",
+        (PERSISTENT, RELOAD),
+        (BACKWARD,),
+        (FUSED,),
+    ),
+    Rewrite(
+        "triton-rstd-of-the-first-row",
+        "All rows of a tile read the first one's 1/rms",
+        "tiles.py",
         "tl.load(P + first + tile, mask=first + tile < rows, other=0.0)",
-        "tl.load(P + first + tile * 0, mask=first + tile < rows, other=0.0)", (PACKED,), (BACKWARD,),
+        "tl.load(P + first + tile * 0, mask=first + tile < rows, other=0.0)",
+        (PACKED,),
+        (BACKWARD,),
     ),
     Rewrite(
-        "triton-dw-overwritten", "A program's later tiles overwrite its share of dw instead of adding to it",
-        "backward.py", "dw += _sum_over_rows(term)", "dw = _sum_over_rows(term)", (PERSISTENT,), (BACKWARD,),
+        "triton-dw-overwritten",
+        "A program's later tiles overwrite its share of dw instead of adding to it",
+        "backward.py",
+        "dw += _sum_over_rows(term)",
+        "dw = _sum_over_rows(term)",
+        (PERSISTENT,),
+        (BACKWARD,),
     ),
     Rewrite(
-        "triton-last-partial-lost", "The last program's share of dw is not added", "backward.py",
-        "mask=(first + tile < count) & (cols < hidden)", "mask=(first + tile < count - 1) & (cols < hidden)",
-        (PERSISTENT, RELOAD), (BACKWARD,),
+        "triton-last-partial-lost",
+        "The last program's share of dw is not added",
+        "backward.py",
+        "mask=(first + tile < count) & (cols < hidden)",
+        "mask=(first + tile < count - 1) & (cols < hidden)",
+        (PERSISTENT, RELOAD),
+        (BACKWARD,),
     ),
     Rewrite(
-        "triton-edges-not-summed", "Of a row that is no whole vectors, the elements before and after are not summed",
+        "triton-edges-not-summed",
+        "Of a row that is no whole vectors, the elements before and after are not summed",
         "unaligned.py",
-        "squares = _row_sums(x * x, ROWS) + _row_sums(edge_x * edge_x, ROWS)", "squares = _row_sums(x * x, ROWS)",
+        "squares = _row_sums(x * x, ROWS) + _row_sums(edge_x * edge_x, ROWS)",
+        "squares = _row_sums(x * x, ROWS)",
         (AUTO,),
     ),
     Rewrite(
-        "triton-edge-mask-wide", "Of such a row, one element of its body is taken as an edge again", "unaligned.py",
-        "(before & (at < head))", "(before & (at <= head))", (AUTO,), (FORWARD, BACKWARD),
+        "triton-edge-mask-wide",
+        "Of such a row, one element of its body is taken as an edge again",
+        "unaligned.py",
+        "(before & (at < head))",
+        "(before & (at <= head))",
+        (AUTO,),
+        (FORWARD, BACKWARD),
     ),
-)  # fmt: skip
+)
 
 
 def sources() -> dict[str, str]:
@@ -190,7 +283,7 @@ def _load(name: str, files: dict[str, str]) -> dict[str, Callable[..., Any]]:
     package = Path(mkdtemp(prefix=f"{name}_", dir=_folder()))
     name = package.name
     for file, text in files.items():
-        (package / file).write_text(text.replace(PACKAGE, name), encoding="utf-8")
+        (package / file).write_text(_absolute(text, PACKAGE).replace(PACKAGE, name), encoding="utf-8")
     importlib.invalidate_caches()
     launch = import_module(f"{name}.launch")
     norm = _module(f"{name}.norm", OPS / "rms_norm" / "function.py")
@@ -201,8 +294,21 @@ def _load(name: str, files: dict[str, str]) -> dict[str, Callable[..., Any]]:
     return {RMS: norm.rms_norm, FUSED: fused.fused_add_rms_norm}
 
 
+def _absolute(text: str, package: str) -> str:
+    """A module of `package` with its relative imports made absolute, so that it runs elsewhere."""
+
+    def absolute(found: re.Match[str]) -> str:
+        parents = package.split(".")
+        above = parents[: len(parents) - len(found[1]) + 1]
+        return f"from {'.'.join([*above, *([found[2]] if found[2] else [])])} import"
+
+    return re.sub(r"from (\.+)([\w.]*) import", absolute, text)
+
+
 def _module(name: str, path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(name, path)
+    copy = _folder() / f"{name.replace('.', '_')}.py"
+    copy.write_text(_absolute(path.read_text(encoding="utf-8"), f"kernels.ops.{path.parent.name}"), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(name, copy)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -214,17 +320,33 @@ def mutants() -> list[Mutant]:
     """Every rewrite as a mutant; ValueError where the source has changed under one."""
     files = sources()
     return [
-        Mutant(r.name, r.wrong, functions(r.name, rewritten(files, r)), r.ops, r.operations, r.right_in, (), r.modes,
-               "triton", r.note)
+        Mutant(
+            r.name,
+            r.wrong,
+            functions(r.name, rewritten(files, r)),
+            r.ops,
+            r.operations,
+            r.right_in,
+            (),
+            r.modes,
+            "triton",
+            r.note,
+        )
         for r in REWRITES
-    ]  # fmt: skip
+    ]
 
 
 def controls() -> list[Mutant]:
     """The kernels as they are, loaded in the same way; one for each mode."""
     made = functions("triton-control", sources())
     return [
-        Mutant(f"triton-control-{mode.replace('_', '-')}", "Nothing", made, operations=(FORWARD, BACKWARD),
-               modes=(mode,), made="triton")
+        Mutant(
+            f"triton-control-{mode.replace('_', '-')}",
+            "Nothing",
+            made,
+            operations=(FORWARD, BACKWARD),
+            modes=(mode,),
+            made="triton",
+        )
         for mode in (AUTO, CACHED, PERSISTENT, PACKED, RELOAD, TILED)
-    ]  # fmt: skip
+    ]

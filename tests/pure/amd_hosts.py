@@ -41,8 +41,16 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.Mon
 def host(bare: pytest.MonkeyPatch, tmp_path: Path) -> Host:
     """`host(part, mode, ..., by=...)` gives this one AMD GPUs, told by their package, command or driver."""
 
-    def make(part: str = "MI300X", mode: str = "spx-nps1", gpus: int = 2, *, by: str = "amdsmi", wrong: str = "",
-             foreign: int = 0, **says: Any) -> None:  # fmt: skip
+    def make(
+        part: str = "MI300X",
+        mode: str = "spx-nps1",
+        gpus: int = 2,
+        *,
+        by: str = "amdsmi",
+        wrong: str = "",
+        foreign: int = 0,
+        **says: Any,
+    ) -> None:
         bare.setenv("STUB_AMD", part)
         bare.setenv("STUB_AMD_MODE", mode)
         bare.setenv("STUB_AMD_GPUS", str(gpus))

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from farm.calibration.copies import COPIES, Copy
-from farm.calibration.procedure import CannotMeasure
+from farm.errors import CannotMeasure
 
 MIB = 1 << 20
 TARGET = {"backend": "cuda", "model": "NVIDIA H200", "power_limit_w": 700}
@@ -17,10 +17,18 @@ MADE = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 def record(**given: Any) -> dict[str, Any]:
     """A calibration's file: 1 MiB in 2 us, 4 MiB in 4 us, 1 GiB in 256 us."""
     return {
-        "schema": 1, "id": "cuda-NVIDIA-H200-abc-20261121T120000Z", "made": MADE.isoformat(), "farm": {"name": "abc"},
-        "backend": "cuda", "evidence": "executed", "target": TARGET, "device": "NVIDIA H200 GPU-1", "node": "node-a",
+        "schema": 1,
+        "id": "cuda-NVIDIA-H200-abc-20261121T120000Z",
+        "made": MADE.isoformat(),
+        "farm": {"name": "abc"},
+        "backend": "cuda",
+        "evidence": "executed",
+        "target": TARGET,
+        "device": "NVIDIA H200 GPU-1",
+        "node": "node-a",
         "fingerprint": {"uuid": "GPU-1", "driver": "580.1"},
-        "policy": {"method": "rotating_graph", "version": 2, "cache": "cold"}, "cold": True,
+        "policy": {"method": "rotating_graph", "version": 2, "cache": "cold"},
+        "cold": True,
         "curve": [
             {"bytes": MIB, "us": 2.0, "gbps": MIB / 2e3, "config": "once-512x4", "all": {"once-512x4": 2.0}},
             {"bytes": 4 * MIB, "us": 4.0, "gbps": MIB / 1e3, "config": "once-1024x8", "all": {"once-1024x8": 4.0}},
@@ -32,10 +40,18 @@ def record(**given: Any) -> dict[str, Any]:
             {"dtype": "bfloat16", "edge": 4096, "us": 250.0, "tflops": 550.0},
             {"dtype": "bfloat16", "edge": 8192, "us": 1500.0, "tflops": 733.0},
         ],
-        "drift": {"bytes": 64 * MIB, "config": "once-1024x8", "us": [17.0, 17.1, 17.2], "at_s": [0, 9, 20],
-                  "spread": 0.0118},
-        "notes": ["GEMM int8: no such product"], "telemetry": None, "seconds": 21.0, **given,
-    }  # fmt: skip
+        "drift": {
+            "bytes": 64 * MIB,
+            "config": "once-1024x8",
+            "us": [17.0, 17.1, 17.2],
+            "at_s": [0, 9, 20],
+            "spread": 0.0118,
+        },
+        "notes": ["GEMM int8: no such product"],
+        "telemetry": None,
+        "seconds": 21.0,
+        **given,
+    }
 
 
 class FakeDevice:

@@ -13,23 +13,53 @@ BACKEND = {"sm_90": "cuda", "sm_100": "cuda", "gfx942": "rocm", "ascend910b": "a
 def kernel(name: str = "norm", phase: str = "forward", **given: Any) -> dict[str, Any]:
     """What a GPU's compiler says of one kernel."""
     return {
-        "kernel": name, "phase": phase, "hash": f"{name}-{phase}", "launches": 1, "grid": [64, 1, 1],
-        "constants": {"BLOCK": 4096}, "registers": 40, "spill_store_bytes": 0, "spill_load_bytes": 0, "stack_bytes": 0,
-        "shared_bytes": 32, "warps": 8, "blocks_per_core": 6, "occupancy": 0.75, "limiter": "registers",
-        "code_bytes": 2560, "code_digest": "aa", "instructions": {
-            "counted_in": "sass", "global_loads": {"128": 4}, "global_stores": {"128": 2}, "async_copies": {},
-            "local_loads": {}, "local_stores": {}},
+        "kernel": name,
+        "phase": phase,
+        "hash": f"{name}-{phase}",
+        "launches": 1,
+        "grid": [64, 1, 1],
+        "constants": {"BLOCK": 4096},
+        "registers": 40,
+        "spill_store_bytes": 0,
+        "spill_load_bytes": 0,
+        "stack_bytes": 0,
+        "shared_bytes": 32,
+        "warps": 8,
+        "blocks_per_core": 6,
+        "occupancy": 0.75,
+        "limiter": "registers",
+        "code_bytes": 2560,
+        "code_digest": "aa",
+        "instructions": {
+            "counted_in": "sass",
+            "global_loads": {"128": 4},
+            "global_stores": {"128": 2},
+            "async_copies": {},
+            "local_loads": {},
+            "local_stores": {},
+        },
         **given,
-    }  # fmt: skip
+    }
 
 
 def buffered(name: str = "norm", phase: str = "forward", **given: Any) -> dict[str, Any]:
     """What the Ascend compiler says of one."""
     return {
-        "kernel": name, "phase": phase, "hash": f"{name}-{phase}", "launches": 1, "grid": [40, 1, 1], "constants": {},
-        "ub_bytes": 98_304, "ub_limit_bytes": 196_608, "ub_share": 0.5, "buffers": 14, "multi_buffered": 8,
-        "scalar_accesses": 0, "syncs": 19, **given,
-    }  # fmt: skip
+        "kernel": name,
+        "phase": phase,
+        "hash": f"{name}-{phase}",
+        "launches": 1,
+        "grid": [40, 1, 1],
+        "constants": {},
+        "ub_bytes": 98_304,
+        "ub_limit_bytes": 196_608,
+        "ub_share": 0.5,
+        "buffers": 14,
+        "multi_buffered": 8,
+        "scalar_accesses": 0,
+        "syncs": 19,
+        **given,
+    }
 
 
 def built(
@@ -40,8 +70,13 @@ def built(
     backend = BACKEND[target]
     base = row(index, **{"backend": backend, "status": "built", **given})
     base.update(
-        cell_id=f"{base['cell_id']}@{target}", target=f"{backend}:{target}", evidence=given.get("evidence", "compiled"),
-        resources=json.dumps(found), node="node-a", device="", timing_method="none",
+        cell_id=f"{base['cell_id']}@{target}",
+        target=f"{backend}:{target}",
+        evidence=given.get("evidence", "compiled"),
+        resources=json.dumps(found),
+        node="node-a",
+        device="",
+        timing_method="none",
         fingerprint=json.dumps({"triton": "3.7.1"}),
-    )  # fmt: skip
+    )
     return base

@@ -5,51 +5,70 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from farm.doctor import BackendFacts, Environment, Facts, Node, Space, System, Token, Trial
-from farm.doctor.facts import Device, DeviceFile
+from farm.doctor import (
+    BackendFacts,
+    EnvironmentFacts,
+    Facts,
+    NodeFacts,
+    ProbeResult,
+    SpaceFacts,
+    SystemFacts,
+    TokenFacts,
+)
+from farm.doctor.facts import DeviceFacts, DeviceFile
 
 GIB = 1 << 30
 VERSIONS = {"numpy": "2.0", "torch": "2.11.0", "triton": "3.6.0"}
 
 
-def python(version: str = "3.11.7", **distributions: str) -> Trial:
-    return Trial("ok", version, {"header": True, "executable": "/v/python", "distributions": distributions or VERSIONS})
+def python(version: str = "3.11.7", **distributions: str) -> ProbeResult:
+    return ProbeResult(
+        "ok", version, {"header": True, "executable": "/v/python", "distributions": distributions or VERSIONS}
+    )
 
 
 COMMON = {
     "python": python(),
-    "numpy": Trial("ok", "2.0"),
-    "torch": Trial("ok", "2.11.0", {"built_for": "the CPU", "cuda": "", "hip": ""}),
-    "triton": Trial("ok", "3.6.0"),
-    "accelerator": Trial("ok", "none", {"kind": "", "count": 0}),
-    "kernels": Trial("ok", "/farm/kernels"),
-    "provider torch": Trial("ok", "torch 2.11.0"),
-    "provider liger": Trial("ok", "liger-kernel 0.8.5"),
+    "numpy": ProbeResult("ok", "2.0"),
+    "torch": ProbeResult("ok", "2.11.0", {"built_for": "the CPU", "cuda": "", "hip": ""}),
+    "triton": ProbeResult("ok", "3.6.0"),
+    "accelerator": ProbeResult("ok", "none", {"kind": "", "count": 0}),
+    "kernels": ProbeResult("ok", "/farm/kernels"),
+    "provider torch": ProbeResult("ok", "torch 2.11.0"),
+    "provider liger": ProbeResult("ok", "liger-kernel 0.8.5"),
 }
-OWN = Environment("default", command="/usr/bin/python3", trials=COMMON)
+OWN = EnvironmentFacts("default", command="/usr/bin/python3", trials=COMMON)
 NONE = {
     n: BackendFacts(n, True, tool=t) for n, t in (("ascend", "npu-smi"), ("cuda", "nvidia-smi"), ("rocm", "amd-smi"))
 }
-CPU = BackendFacts("cpu", devices=(Device("0", "cpu-x86_64"),) * 2)
-SYSTEM = System(
-    open_files=65536, processes=65536, locked_memory=None, memory_limit=None, memory_available=100 * GIB,
-    hostname="n1", addresses=("10.0.0.7",), clock_synchronised=True, governor="performance", numa_balancing="0",
-)  # fmt: skip
+CPU = BackendFacts("cpu", devices=(DeviceFacts("0", "cpu-x86_64"),) * 2)
+SYSTEM = SystemFacts(
+    open_files=65536,
+    processes=65536,
+    locked_memory=None,
+    memory_limit=None,
+    memory_available=100 * GIB,
+    hostname="n1",
+    addresses=("10.0.0.7",),
+    clock_synchronised=True,
+    governor="performance",
+    numa_balancing="0",
+)
 SOUND = Facts(
     python=(3, 11, 7),
     executable="/usr/bin/python3",
     farm="0.1.0",
     packages={"numpy": "2.0", "pyarrow": "15.0"},
-    trials={"ray": Trial("ok", "2.60.0")},
+    trials={"ray": ProbeResult("ok", "2.60.0")},
     environments=(OWN,),
     peers={"torch": "", "liger": "liger-kernel"},
     backends=(NONE["ascend"], CPU, NONE["cuda"], NONE["rocm"]),
     our_kernels="/farm/kernels",
     foreign_kernels=None,
-    memory=Space("/dev/shm", 8 * GIB, 16 * GIB),
-    store=Space("farm-results", 80 * GIB, 100 * GIB),
-    scratch=Space("/tmp", 80 * GIB, 100 * GIB),
-    cache=Space("/home/x/.cache", 80 * GIB, 100 * GIB),
+    memory=SpaceFacts("/dev/shm", 8 * GIB, 16 * GIB),
+    store=SpaceFacts("farm-results", 80 * GIB, 100 * GIB),
+    scratch=SpaceFacts("/tmp", 80 * GIB, 100 * GIB),
+    cache=SpaceFacts("/home/x/.cache", 80 * GIB, 100 * GIB),
     cxx="/usr/bin/g++",
     cc="/usr/bin/gcc",
     variables={},
@@ -57,23 +76,23 @@ SOUND = Facts(
     ray_written="",
     ray_file="/tmp/ray/ray_current_cluster",
     ray_silent=None,
-    token=Token(),
+    token=TokenFacts(),
     head=None,
-    node=Node(),
+    node=NodeFacts(),
     system=SYSTEM,
     now=1_800_000_000.0,
     newest_source=1_790_000_000.0,
 )
 
 
-def trials(facts: Facts, **how: Trial) -> Facts:
+def trials(facts: Facts, **how: ProbeResult) -> Facts:
     """Other trials in the environment of children; `_` in a name means a space where it follows `provider`."""
     first = facts.environments[0]
     named = {k.replace("provider_", "provider "): v for k, v in how.items()}
     return replace(facts, environments=(replace(first, trials={**first.trials, **named}), *facts.environments[1:]))
 
 
-def supervisors(facts: Facts, **how: Trial) -> Facts:
+def supervisors(facts: Facts, **how: ProbeResult) -> Facts:
     """Other trials in the supervisor's Python."""
     return replace(facts, trials={**facts.trials, **how})
 
@@ -91,9 +110,9 @@ def node(facts: Facts, **change: Any) -> Facts:
     return replace(facts, node=replace(facts.node, file="/etc/farm/node.yaml", **change))
 
 
-def _devices(count: int, name: str, **identity: Any) -> tuple[Device, ...]:
+def _devices(count: int, name: str, **identity: Any) -> tuple[DeviceFacts, ...]:
     said = {"model": name, "uuid": "", "driver": "", "stack": "", "partition": "", "clocks": "", **identity}
-    return tuple(Device(str(i), name, f"U-{i}", said) for i in range(count))
+    return tuple(DeviceFacts(str(i), name, f"U-{i}", said) for i in range(count))
 
 
 def _with(vendor: str, **of: Any) -> Facts:
@@ -102,51 +121,82 @@ def _with(vendor: str, **of: Any) -> Facts:
 
 CUDA = trials(
     _with(
-        "cuda", tool_path="/usr/bin/nvidia-smi", driver="/proc/driver/nvidia/version", pci=2,
+        "cuda",
+        tool_path="/usr/bin/nvidia-smi",
+        driver="/proc/driver/nvidia/version",
+        pci=2,
         files=(DeviceFile("/dev/nvidiactl"), DeviceFile("/dev/nvidia0"), DeviceFile("/dev/nvidia-uvm")),
         devices=_devices(2, "NVIDIA GB200", driver="580.65", stack="13.0"),
     ),
-    torch=Trial("ok", "2.11.0", {"built_for": "CUDA 13.0", "cuda": "13.0", "hip": ""}),
-    accelerator=Trial(
-        "ok", "cuda", {"kind": "cuda", "count": 2, "warnings": [], "architecture": "sm_100",
-                       "architectures": ["sm_80", "sm_90", "sm_100", "sm_120"]},
+    torch=ProbeResult("ok", "2.11.0", {"built_for": "CUDA 13.0", "cuda": "13.0", "hip": ""}),
+    accelerator=ProbeResult(
+        "ok",
+        "cuda",
+        {
+            "kind": "cuda",
+            "count": 2,
+            "warnings": [],
+            "architecture": "sm_100",
+            "architectures": ["sm_80", "sm_90", "sm_100", "sm_120"],
+        },
     ),
-    driver=Trial("ok", "cuda:100"),
-    ptxas=Trial("ok", "13.1", {"path": "/t/ptxas-blackwell", "useless": [], "architecture": "sm_100",
-                               "knows": ["sm_90", "sm_100", "sm_120"]}),
-)  # fmt: skip
+    driver=ProbeResult("ok", "cuda:100"),
+    ptxas=ProbeResult(
+        "ok",
+        "13.1",
+        {"path": "/t/ptxas-blackwell", "useless": [], "architecture": "sm_100", "knows": ["sm_90", "sm_100", "sm_120"]},
+    ),
+)
 ROCM = supervisors(
     trials(
         _with(
-            "rocm", tool_path="/opt/rocm/bin/amd-smi", driver="/sys/module/amdgpu", pci=8,
-            files=(DeviceFile("/dev/kfd"), DeviceFile("/dev/dri/renderD128")), stack_folder="/opt/rocm", stack="7.2.1",
+            "rocm",
+            tool_path="/opt/rocm/bin/amd-smi",
+            driver="/sys/module/amdgpu",
+            pci=8,
+            files=(DeviceFile("/dev/kfd"), DeviceFile("/dev/dri/renderD128")),
+            stack_folder="/opt/rocm",
+            stack="7.2.1",
             devices=_devices(8, "AMD Instinct MI300X", driver="6.14.14", stack="7.2.1"),
         ),
-        torch=Trial("ok", "2.11.0+rocm7.2", {"built_for": "ROCm 7.2.2", "cuda": "", "hip": "7.2.2"}),
-        accelerator=Trial("ok", "rocm", {"kind": "rocm", "count": 8, "warnings": [], "architecture": "gfx942",
-                                         "architectures": ["gfx90a", "gfx942", "gfx950"]}),
-        driver=Trial("ok", "hip:gfx942"),
-        amdsmi=Trial("ok", "26.2", {"count": 8}),
+        torch=ProbeResult("ok", "2.11.0+rocm7.2", {"built_for": "ROCm 7.2.2", "cuda": "", "hip": "7.2.2"}),
+        accelerator=ProbeResult(
+            "ok",
+            "rocm",
+            {
+                "kind": "rocm",
+                "count": 8,
+                "warnings": [],
+                "architecture": "gfx942",
+                "architectures": ["gfx90a", "gfx942", "gfx950"],
+            },
+        ),
+        driver=ProbeResult("ok", "hip:gfx942"),
+        amdsmi=ProbeResult("ok", "26.2", {"count": 8}),
     ),
-    amdsmi=Trial("ok", "26.2", {"count": 8}),
-)  # fmt: skip
+    amdsmi=ProbeResult("ok", "26.2", {"count": 8}),
+)
 ASCEND = supervisors(
     trials(
         replace(
             _with(
-                "ascend", tool_path="/usr/local/bin/npu-smi", driver="/usr/local/Ascend/driver/version.info", pci=8,
-                files=(DeviceFile("/dev/davinci_manager"), DeviceFile("/dev/davinci0")), stack="8.5.0",
+                "ascend",
+                tool_path="/usr/local/bin/npu-smi",
+                driver="/usr/local/Ascend/driver/version.info",
+                pci=8,
+                files=(DeviceFile("/dev/davinci_manager"), DeviceFile("/dev/davinci0")),
+                stack="8.5.0",
                 stack_folder="/usr/local/Ascend/ascend-toolkit/latest",
                 devices=_devices(8, "Ascend910B3", stack="8.5.0"),
             ),
             variables={"ASCEND_TOOLKIT_HOME": "/usr/local/Ascend/ascend-toolkit/latest"},
         ),
         python=python("3.11.7", **{"torch": "2.9.0", "torch-npu": "2.9.0", "triton-ascend": "3.2.0", "numpy": "2.0"}),
-        torch=Trial("ok", "2.9.0", {"built_for": "the CPU", "cuda": "", "hip": ""}),
-        torch_npu=Trial("ok", "2.9.0"),
-        acl=Trial("ok", "8", {"count": 8, "code": 0}),
-        accelerator=Trial("ok", "ascend", {"kind": "ascend", "count": 8, "warnings": []}),
-        driver=Trial("ok", "npu:Ascend910B3"),
+        torch=ProbeResult("ok", "2.9.0", {"built_for": "the CPU", "cuda": "", "hip": ""}),
+        torch_npu=ProbeResult("ok", "2.9.0"),
+        acl=ProbeResult("ok", "8", {"count": 8, "code": 0}),
+        accelerator=ProbeResult("ok", "ascend", {"kind": "ascend", "count": 8, "warnings": []}),
+        driver=ProbeResult("ok", "npu:Ascend910B3"),
     ),
-    acl=Trial("ok", "8", {"count": 8, "code": 0}),
-)  # fmt: skip
+    acl=ProbeResult("ok", "8", {"count": 8, "code": 0}),
+)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from farm.errors import FarmError
+from farm.contracts.base import CellLike, Contract, Dimension, Parameter, Tensor
+from farm.errors import FarmError, Message
 from farm.matrix import Matrix, ProviderInfo, load_all
-from kernels.contract import CellLike, Contract, Dimension, Parameter, Tensor
 
 MODES = ("auto", "static_persistent", "multi_wave_reload", "multi_wave_cached")
 
@@ -76,16 +76,28 @@ def load_text(folder: Path, text: str | bytes, name: str = "m.yaml", **how: Any)
     return load_all(path, **{**WORLD, **how})
 
 
-def refusal(folder: Path, text: str | bytes, **how: Any) -> str:
-    """The one sentence with which `text` is refused, without the folder's name."""
+def refusal(folder: Path, text: str | bytes, **how: Any) -> Message:
+    """The one sentence with which `text` is refused, without the folder's name, and its identifier."""
     import pytest  # not above: another Python that plans this world need not have it
 
     with pytest.raises(FarmError) as caught:
         load_text(folder, text, **how)
     assert caught.value.exit_code == 2
-    message = str(caught.value)
+    return sentence(caught.value, folder)
+
+
+def sentence(error: FarmError, folder: Path | str = "") -> Message:
+    """What a refusal reports, on one line, without the folder's name."""
+    message = str(error)
     assert "\n" not in message
-    return message.replace(f"{folder}/", "")
+    return Message(message.replace(f"{folder}/", "") if folder else message, id=error.id)
+
+
+def check(message: Message, id: str, place: str, *facts: str) -> None:
+    """The message has this identifier, begins with the place (file, line, path), and states every fact."""
+    assert message.id == id, message
+    assert message.startswith(place), message
+    assert [fact for fact in facts if fact not in message] == [], message
 
 
 def with_axis(text: str) -> str:

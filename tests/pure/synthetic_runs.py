@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farm.results import COLUMNS
+from farm.store.results import COLUMNS
 
 HOSTILE = 'kernel said <script>alert("x")</script> & \'quit\' | "a"'
 SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
@@ -21,8 +21,13 @@ PEERS = ("torch", "torch_compile", "liger", "huggingface")
 HIDDEN = (128, 896, 1024, 2048, 4096, 5120, 8192, 11008, 14336, 16384, 32768)
 ROWS = (1, 512, 4096, 32768)
 ROOF = {"cuda": 4400.0, "sim": 1500.0}
-TARGET = {"cpu": "cpu:cpu-x86_64", "cuda": "cuda:NVIDIA-H200:700W", "sim": "sim:fake-1",
-          "rocm": "rocm:AMD-Instinct-MI300X:750W", "ascend": "ascend:Ascend910B3"}  # fmt: skip
+TARGET = {
+    "cpu": "cpu:cpu-x86_64",
+    "cuda": "cuda:NVIDIA-H200:700W",
+    "sim": "sim:fake-1",
+    "rocm": "rocm:AMD-Instinct-MI300X:750W",
+    "ascend": "ascend:Ascend910B3",
+}
 EVIDENCE = {"cpu": "interpreted", "cuda": "executed", "sim": "simulated"}
 
 
@@ -60,12 +65,39 @@ def row(index: int, **given: Any) -> dict[str, Any]:
     """One row with every column; `given` says what matters."""
     base: dict[str, Any] = dict.fromkeys(COLUMNS)
     base.update(
-        index=index, matrix="rms_norm", tag="", backend="cpu", op="rms_norm", provider="farm", role="subject",
-        mode="auto", mode_resolved="", launch="{}", operation="forward", dtype="float32", rows=0, family="mixed",
-        seed=0, status="passed", reason="", fault_owner="", evidence="", attempt=1, flags="[]", metrics="{}",
-        gates="{}", timing_method="none", timing_quality="none", target="", device="", node="", fingerprint="{}",
-        revision="abc1234", log="", casting="llama",
-    )  # fmt: skip
+        index=index,
+        matrix="rms_norm",
+        tag="",
+        backend="cpu",
+        op="rms_norm",
+        provider="farm",
+        role="subject",
+        mode="auto",
+        mode_resolved="",
+        launch="{}",
+        operation="forward",
+        dtype="float32",
+        rows=0,
+        family="mixed",
+        seed=0,
+        status="passed",
+        reason="",
+        fault_owner="",
+        evidence="",
+        attempt=1,
+        flags="[]",
+        metrics="{}",
+        gates="{}",
+        timing_method="none",
+        timing_quality="none",
+        target="",
+        device="",
+        node="",
+        fingerprint="{}",
+        revision="abc1234",
+        log="",
+        casting="llama",
+    )
     base.update(given)
     hidden, rows, casting = base.pop("hidden", 4096), base.pop("rows") or 4096, base.pop("casting")
     base["dims"] = json.dumps({"rows": rows, "hidden": hidden})
@@ -73,9 +105,17 @@ def row(index: int, **given: Any) -> dict[str, Any]:
     base["dtypes"] = json.dumps({"x": base["dtype"], "weight": base["dtype"]})
     base["params"] = json.dumps({"eps": 1e-6, "offset": 0.0, "casting": casting})
     base["cell_id"] = base["cell_id"] or "/".join(
-        [base["backend"], base["op"], base["provider"], base["mode"], base["operation"], SHORT[base["dtype"]],
-         base["shape"], casting]
-    )  # fmt: skip
+        [
+            base["backend"],
+            base["op"],
+            base["provider"],
+            base["mode"],
+            base["operation"],
+            SHORT[base["dtype"]],
+            base["shape"],
+            casting,
+        ]
+    )
     base["cell_key"] = f"{index:064x}"
     if base["evidence"]:
         base.update(target=TARGET[base["backend"]], device=f"{base['backend']}:0", node="node-a")
@@ -97,11 +137,16 @@ def _plan() -> Iterator[dict[str, Any]]:
                 for dtype in SHORT:
                     for provider, mode in columns:
                         yield {
-                            "backend": backend, "rows": rows, "hidden": hidden, "operation": operation,
-                            "dtype": dtype, "provider": provider, "mode": mode,
+                            "backend": backend,
+                            "rows": rows,
+                            "hidden": hidden,
+                            "operation": operation,
+                            "dtype": dtype,
+                            "provider": provider,
+                            "mode": mode,
                             "role": "subject" if provider == "farm" else "peer",
                             "tag": "qwen3-qk" if hidden == 128 else "tilegym",
-                        }  # fmt: skip
+                        }
 
 
 def _accuracy(rng: random.Random, got: dict[str, Any]) -> None:
@@ -189,28 +234,40 @@ def fake_run(rows: list[dict[str, Any]] | None = None, run_id: str = "20260801-0
     backends = {
         b: {
             "devices": [
-                {"name": TARGET[b].split(":")[1], "node": "node-a", "target": TARGET[b],
-                 "fingerprint": {"triton": "3.7.1", "torch": "2.13.0", "driver": "575.57"}}
+                {
+                    "name": TARGET[b].split(":")[1],
+                    "node": "node-a",
+                    "target": TARGET[b],
+                    "fingerprint": {"triton": "3.7.1", "torch": "2.13.0", "driver": "575.57"},
+                }
             ],
             "counts": counts_of([r for r in rows if r["backend"] == b]),
         }
         for b in dict.fromkeys(r["backend"] for r in rows)
-    }  # fmt: skip
+    }
     counts = counts_of(rows)
     bad = {"inaccurate", "crashed", "timed_out", "compile_error", "out_of_memory"}
     verdict = "findings" if any(r["status"] in bad and r["role"] == "subject" for r in rows) else "passed"
     if counts.get("infra_error") or counts.get("lost"):
         verdict = "farm_fault"
     full = {
-        "schema": 1, "run_id": run_id, "created": "2026-08-01T02:15:00Z", "finished": "2026-08-01T02:39:41Z",
-        "seconds": 1481.0, "argv": ["run", "matrices/rms_norm.yaml"],
+        "schema": 1,
+        "run_id": run_id,
+        "created": "2026-08-01T02:15:00Z",
+        "finished": "2026-08-01T02:39:41Z",
+        "seconds": 1481.0,
+        "argv": ["run", "matrices/rms_norm.yaml"],
         "command": "farm run matrices/rms_norm.yaml --backend cuda,cpu,sim",
         "matrices": [{"name": "rms_norm", "path": "matrices/rms_norm.yaml", "sha256": "9f" * 32}],
-        "plan_hash": "3c" * 32, "revision": {"commit": "abc1234def5678", "dirty": True, "version": "0.1.0"},
-        "backends": backends, "counts": counts, "planned": len(rows), "verdict": verdict,
+        "plan_hash": "3c" * 32,
+        "revision": {"commit": "abc1234def5678", "dirty": True, "version": "0.1.0"},
+        "backends": backends,
+        "counts": counts,
+        "planned": len(rows),
+        "verdict": verdict,
         "exit_code": {"passed": 0, "findings": 1, "farm_fault": 3}[verdict],
         "environments": {"default": {"command": "python", "python": "3.11.9"}},
-    }  # fmt: skip
+    }
     return FakeRun(run_id, {**full, **head}, True, rows)
 
 

@@ -83,7 +83,7 @@ def test_ulp_of_float32_is_numpys() -> None:
 
 def test_storage() -> None:
     assert dtypes.storage_dtype("bfloat16") == np.dtype("<u2")
-    assert [dtypes.itemsize(d) for d in ("bfloat16", "int8", "float64", "bool")] == [2, 1, 8, 1]
+    assert [dtypes.storage_dtype(d).itemsize for d in ("bfloat16", "int8", "float64", "bool")] == [2, 1, 8, 1]
     assert dtypes.decode(np.array([-3], dtype=np.int8), "int8").dtype == np.int8
     with pytest.raises(ValueError, match="bf61"):
         dtypes.storage_dtype("bf61")

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.accuracy.dtypes import decode, encode
-from farm.accuracy.families import FAMILIES, NONFINITE, Family
+from farm.accuracy.inputs import FAMILIES, NONFINITE, Family
 
 ROOT = Path(__file__).resolve().parents[2]
 DTYPES = ("float32", "float16", "bfloat16")
@@ -63,8 +63,11 @@ def test_values_do_not_depend_on_the_instruction_set() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code, str(ROOT), str(Path(__file__).parent)],
         env={**os.environ, "NPY_DISABLE_CPU_FEATURES": ",".join(enabled)},
-        capture_output=True, text=True, check=True, timeout=120,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     assert done.stdout.split() == ["0", GOLDEN], done.stderr
 
 

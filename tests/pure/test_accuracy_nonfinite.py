@@ -12,7 +12,7 @@ from test_accuracy_evaluate import DTYPES, NORMS, cell, inputs_of, kernel, right
 from farm.accuracy import evaluate as core
 from farm.accuracy.dtypes import decode, encode
 from farm.accuracy.evaluate import fill_reference
-from farm.ops import contract
+from farm.contracts.discovery import contract
 
 FAMILIES = ("nan", "inf")
 SHAPES = [(16, 256), (3, 63), (1, 1), (1, 4096), (2, 1), (5, 2048)]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from farm.backends import HostDevice, _cann, _npu, accelerators, ascend, usable
-from farm.guard.telemetry import Counters, Process, Sample
+from farm.backends.api import Counters, Process, Sample
 
 STUB = Path(__file__).resolve().parents[1] / "stubs" / "npu"
 sys.path.insert(0, str(STUB))
@@ -148,10 +148,19 @@ def test_a_tool_that_hangs_is_waited_for_once(host: Callable[..., None], monkeyp
 @pytest.mark.parametrize(
     ("mask", "ids"),
     [
-        (None, ["0", "1", "2", "3"]), ("1", ["1"]), ("1,3", ["1", "3"]), ("3,1", ["3", "1"]), ("", []), ("8", []),
-        ("0,8,1", ["0"]), ("1, 2,3", ["1"]), ("0,-1,2", ["0"]), ("1,1,2", ["1"]), ("npu1", []),
+        (None, ["0", "1", "2", "3"]),
+        ("1", ["1"]),
+        ("1,3", ["1", "3"]),
+        ("3,1", ["3", "1"]),
+        ("", []),
+        ("8", []),
+        ("0,8,1", ["0"]),
+        ("1, 2,3", ["1"]),
+        ("0,-1,2", ["0"]),
+        ("1,1,2", ["1"]),
+        ("npu1", []),
     ],
-)  # fmt: skip
+)
 def test_the_mask_narrows_up_to_the_first_entry_that_is_no_device(mask: str | None, ids: list[str]) -> None:
     devices = [HostDevice(str(i), "Ascend910B3") for i in range(4)]
     environment = {} if mask is None else {ascend.MASK: mask}
@@ -211,19 +220,32 @@ def test_dies_of_one_npu_are_neighbours(host: Callable[..., None]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "npu", "part"),
-    [("910B3", "", "Ascend910B3"), ("Ascend 910B3", "", "Ascend910B3"), ("Ascend910B3", "", "Ascend910B3"),
-     ("Ascend910", "9392", "Ascend910_9392"), ("Ascend 910", "9362", "Ascend910_9362"), ("Ascend910", "", "Ascend910"),
-     ("", "", "")],
-)  # fmt: skip
+    [
+        ("910B3", "", "Ascend910B3"),
+        ("Ascend 910B3", "", "Ascend910B3"),
+        ("Ascend910B3", "", "Ascend910B3"),
+        ("Ascend910", "9392", "Ascend910_9392"),
+        ("Ascend 910", "9362", "Ascend910_9362"),
+        ("Ascend910", "", "Ascend910"),
+        ("", "", ""),
+    ],
+)
 def test_a_part_has_one_name(name: str, npu: str, part: str) -> None:
     assert _npu.soc(name, npu) == part
 
 
 @pytest.mark.parametrize(
     ("name", "gbps"),
-    [("Ascend910B1", 1638.4), ("910B4", 1638.4), ("Ascend910B4-1", 1638.4), ("Ascend910_9392", 1638.4),
-     ("Ascend310P3", None), ("Ascend910", None), ("NVIDIA H200", None)],
-)  # fmt: skip
+    [
+        ("Ascend910B1", 1638.4),
+        ("910B4", 1638.4),
+        ("Ascend910B4-1", 1638.4),
+        ("Ascend910_9392", 1638.4),
+        ("Ascend310P3", None),
+        ("Ascend910", None),
+        ("NVIDIA H200", None),
+    ],
+)
 def test_peaks_are_by_part(name: str, gbps: float | None) -> None:
     found = ascend.peaks(name)
     assert (found[0] if found else None) == gbps
@@ -260,7 +282,7 @@ def test_a_device_that_is_not_is_refused_with_its_code(
     host(health={"1/0": state})
     assert ascend.unfit("0") == ""
     why = ascend.unfit("1")
-    assert f"device 1 (NPU 1, chip 0) {state.upper()} (0x80E01801)" in why and "look the code up" in why
+    assert state.upper() in why and "device 1 (NPU 1, chip 0) (0x80E01801)" in why and "look up the code" in why
     monkeypatch.setenv(ascend.ACCEPT_ALARM, "accept")
     assert (ascend.unfit("1") == "") is (state == "Alarm")
 

@@ -21,37 +21,92 @@ AICORE = (
 @pytest.mark.parametrize(
     ("text", "status", "owner", "what", "lost"),
     [
-        (AICORE, "crashed", "kernel", "a vector core raised an exception (507035): The write address of the MTE "
-         "instruction is out of range", True),
-        ("ACL stream synchronize failed, error code:507015", "crashed", "kernel",
-         "an AI core raised an exception (507015)", True),
+        (
+            AICORE,
+            "crashed",
+            "kernel",
+            "a vector core raised an exception (507035): The write address of the MTE instruction is out of range",
+            True,
+        ),
+        (
+            "ACL stream synchronize failed, error code:507015",
+            "crashed",
+            "kernel",
+            "an AI core raised an exception (507015)",
+            True,
+        ),
         ("error code is 507014", "timed_out", "kernel", "an AI core did not finish in time (507014)", True),
-        ("NPU warning, error code is 507034[Error]: Vector core execution timed out.", "timed_out", "kernel",
-         "a vector core did not finish in time (507034)", True),
-        ("runtime result = 507046.", "timed_out", "kernel", "a stream was not done in time (507046)", True),
+        (
+            "NPU warning, error code is 507034[Error]: Vector core execution timed out.",
+            "timed_out",
+            "kernel",
+            "a vector core did not finish in time (507034)",
+            True,
+        ),
+        ("runtime result = 507046.", "timed_out", "kernel", "a stream did not finish in time (507046)", True),
         ("error code is 507018", "infra_error", "device", "the AI CPU raised an exception (507018)", True),
-        ("rtMalloc failed, error code is 207001", "out_of_memory", "kernel",
-         "the device has no such memory left (207001)", False),
+        (
+            "rtMalloc failed, error code is 207001",
+            "out_of_memory",
+            "kernel",
+            "the device does not have that much memory left (207001)",
+            False,
+        ),
         ("EL0004: Failed to allocate memory.", "out_of_memory", "kernel", "the device is out of memory", False),
-        ("RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB", "out_of_memory", "kernel",
-         "the device is out of memory", False),
-        ("EZ9999: there is an aicore error exception, core id is 4", "crashed", "kernel",
-         "an AI core raised an exception (EZ9999)", True),
+        (
+            "RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB",
+            "out_of_memory",
+            "kernel",
+            "the device is out of memory",
+            False,
+        ),
+        (
+            "EZ9999: there is an aicore error exception, core id is 4",
+            "crashed",
+            "kernel",
+            "an AI core raised an exception (EZ9999)",
+            True,
+        ),
         ("EZ9999: Inner Error!\nTilingParse failed", "crashed", "kernel", "an operator failed inside (EZ9999)", True),
         ("EI0006: Getting socket times out.", "infra_error", "infra", "collective communication failed (EI0006)", True),
         ("E39999: Inner Error, aicpu kernel failed", "infra_error", "device", "the AI CPU failed (E39999)", True),
-        ("loc(\"k.mlir\":2:3): error: ub overflow, requires 3072000 bits while 1572864 bits available! (possible",
-         "compile_error", "kernel", "the Unified Buffer overflows: 384,000 bytes are needed, 196,608 there are", False),
-        ("error: cbuf overflow, requires 8388608 bits while 4194304 bits available!", "compile_error", "kernel",
-         "the L1 buffer overflows: 1,048,576 bytes are needed, 524,288 there are", False),
-        ("triton.compiler.errors.MLIRCompilationError: ///------------------[ERROR][Triton][BEG]", "compile_error",
-         "kernel", "the kernel's compiler failed (MLIRCompilationError)", False),
-        ("RuntimeError: grid should be less than 65536! You can try ...", "crashed", "kernel",
-         "a grid has more programs than the 65,535 that one launch may have", False),
-        ("coreDim=13824000 can't be greater than UINT16_MAX", "crashed", "kernel",
-         "a grid of 13824000 has more programs than the 65,535 that one launch may have", False),
+        (
+            'loc("k.mlir":2:3): error: ub overflow, requires 3072000 bits while 1572864 bits available! (possible',
+            "compile_error",
+            "kernel",
+            "needs 384,000 bytes of Unified Buffer, but only 196,608 are available",
+            False,
+        ),
+        (
+            "error: cbuf overflow, requires 8388608 bits while 4194304 bits available!",
+            "compile_error",
+            "kernel",
+            "needs 1,048,576 bytes of L1 buffer, but only 524,288 are available",
+            False,
+        ),
+        (
+            "triton.compiler.errors.MLIRCompilationError: ///------------------[ERROR][Triton][BEG]",
+            "compile_error",
+            "kernel",
+            "the kernel's compiler failed (MLIRCompilationError)",
+            False,
+        ),
+        (
+            "RuntimeError: grid should be less than 65536! You can try ...",
+            "crashed",
+            "kernel",
+            "a grid exceeds the limit of 65,535 programs per launch",
+            False,
+        ),
+        (
+            "coreDim=13824000 can't be greater than UINT16_MAX",
+            "crashed",
+            "kernel",
+            "a grid of 13824000 exceeds the limit of 65,535 programs per launch",
+            False,
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_exceptions_words(text: str, status: str, owner: str, what: str, lost: bool) -> None:
     found = ascend.fault(text)
     assert found is not None
@@ -60,18 +115,29 @@ def test_an_exceptions_words(text: str, status: str, owner: str, what: str, lost
 
 @pytest.mark.parametrize(
     "text",
-    ["", "ValueError: x must be contiguous", "shape (507035, 1280350350)", "assert 3 == 4", "CUDA error: 700",
-     "AssertionError: bishengir is mentioned", "error 1507035 bytes"],
-)  # fmt: skip
+    [
+        "",
+        "ValueError: x must be contiguous",
+        "shape (507035, 1280350350)",
+        "assert 3 == 4",
+        "CUDA error: 700",
+        "AssertionError: bishengir is mentioned",
+        "error 1507035 bytes",
+    ],
+)
 def test_words_of_others_mean_nothing(text: str) -> None:
     assert ascend.fault(text) is None
 
 
 @pytest.mark.parametrize(
     "tail",
-    ["bishengir-compile: Assertion `x' failed.\nAborted (core dumped)", "Stack dump:\n0. hivmc -x",
-     "triton-adapter-opt: LLVM ERROR: out of memory", "[MLIRCompilationError] the compiler said no"],
-)  # fmt: skip
+    [
+        "bishengir-compile: Assertion `x' failed.\nAborted (core dumped)",
+        "Stack dump:\n0. hivmc -x",
+        "triton-adapter-opt: LLVM ERROR: out of memory",
+        "[MLIRCompilationError] the compiler said no",
+    ],
+)
 def test_a_compiler_that_takes_the_process_with_it_is_a_compile_error(tail: str) -> None:
     found = ascend.fault(tail, ABORT)
     assert found is not None and (found.status, found.owner) == ("compile_error", "kernel")

@@ -134,9 +134,14 @@ def test_what_is_unknown_is_an_error_not_unsupported() -> None:
 def test_a_choice_is_plain_data() -> None:
     choice = choose.choose(TARGET, 4096, 8192, "bfloat16", "backward", cores=40)
     assert choice.to_dict() == {
-        "mode": "column_tiled", "rows": 8, "block": 512, "num_warps": 0, "num_stages": 1, "programs": 40,
+        "mode": "column_tiled",
+        "rows": 8,
+        "block": 512,
+        "num_warps": 0,
+        "num_stages": 1,
+        "programs": 40,
         "options": {"partials": 512, "sum_block": 128, "sum_programs": 40, "sum_rows": 64},
-    }  # fmt: skip
+    }
 
 
 def test_it_needs_neither_torch_nor_triton() -> None:

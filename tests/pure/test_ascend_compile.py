@@ -31,9 +31,13 @@ def compiled(requests: list[dict[str, Any]], cache: Path) -> list[Any]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "TRITON_", "VIRTUAL_ENV"))}
     done = subprocess.run(
         [str(ascend_environment.python_of(found)), str(ROOT / "tests" / "pure" / "ascend_plans.py")],
-        input=json.dumps(requests), capture_output=True, text=True, timeout=240, check=False,
+        input=json.dumps(requests),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
         env={**clean, "TRITON_CACHE_DIR": str(cache)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     answers: list[Any] = json.loads(done.stdout)
     return answers
@@ -41,8 +45,14 @@ def compiled(requests: list[dict[str, Any]], cache: Path) -> list[Any]:
 
 def cell(op: str, operation: str, dtype: str, shape: tuple[int, int], **more: Any) -> dict[str, Any]:
     return {
-        "op": op, "operation": operation, "rows": shape[0], "hidden": shape[1], "dtype": dtype, "weight": dtype, **more
-    }  # fmt: skip
+        "op": op,
+        "operation": operation,
+        "rows": shape[0],
+        "hidden": shape[1],
+        "dtype": dtype,
+        "weight": dtype,
+        **more,
+    }
 
 
 def test_planted_faults_are_caught_and_named(tmp_path: Path) -> None:
@@ -101,13 +111,19 @@ def test_the_model_of_the_unified_buffer_is_what_the_compiler_plans(operation: s
     most = choose.tile_elements(operation)
     tiles = [(1, most), (most // 128, 128), (most // 1024, 1024)]
     asked = [
-        cell(op, operation, dtype, (4096, 128 if tile[1] < 1024 else tile[1] if mode == "static_persistent" else 32768),
-             mode=mode, tile=[scale * tile[0], tile[1]])
+        cell(
+            op,
+            operation,
+            dtype,
+            (4096, 128 if tile[1] < 1024 else tile[1] if mode == "static_persistent" else 32768),
+            mode=mode,
+            tile=[scale * tile[0], tile[1]],
+        )
         for scale in (1, 2)
         for op in OPS
         for dtype in ("float32", "bfloat16")
         for tile, mode in zip(tiles, ("static_persistent", "static_persistent", "column_tiled"))
-    ]  # fmt: skip
+    ]
     answers = compiled(asked, tmp_path)
     half = len(asked) // 2
     for request, answer in zip(asked[:half], answers[:half]):

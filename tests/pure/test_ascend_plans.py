@@ -26,9 +26,12 @@ def test_buffers_are_counted_once_and_reach_as_far_as_the_last() -> None:
     failed = {"scope": "ub", "status": "failed", "memory_info_array": [buffer("%c", 8, 500000)]}
     other = {"scope": "cbuf", "status": "success", "memory_info_array": [buffer("%d", 8, 500000)]}
     assert ascend.buffers([{"Record": [failed, record, other]}], 196608) == {
-        "ub_bytes": 4096 + 5, "ub_limit_bytes": 196608, "ub_share": round(4101 / 196608, 4),
-        "buffers": 2, "multi_buffered": 1,
-    }  # fmt: skip
+        "ub_bytes": 4096 + 5,
+        "ub_limit_bytes": 196608,
+        "ub_share": round(4101 / 196608, 4),
+        "buffers": 2,
+        "multi_buffered": 1,
+    }
 
 
 HIVM = f"""
@@ -64,11 +67,11 @@ def test_counts_of_a_text() -> None:
 def test_a_refusal_is_one_line_with_the_compilers_words() -> None:
     said = 'loc("/tmp/x/k":1:1): error: Failed to run BiShengHIR pipeline\nloc("/tmp/x/k":2:3): error: no such\n'
     assert ascend.refusal("bishengir-compile", 1, said) == (
-        "error: bishengir-compile ends with exit code 1: error: no such"
+        "error: bishengir-compile ended with exit code 1: error: no such"
     )
     text = ascend.refusal("triton-adapter-opt", -6, "opt: /root/TypeSupport.h:173: x: Assertion `a && b' failed.\n")
-    assert text == "error: triton-adapter-opt ends with signal SIGABRT: opt: x: Assertion `a && b' failed."
-    assert ascend.refusal("a", 3, "").endswith("exit code 3: it says no reason")
+    assert text == "error: triton-adapter-opt ended with signal SIGABRT: opt: x: Assertion `a && b' failed."
+    assert ascend.refusal("a", 3, "").endswith("exit code 3: no reason reported")
 
 
 @pytest.mark.parametrize("deaths", range(ascend.ATTEMPTS + 1))
@@ -84,7 +87,7 @@ def test_what_dies_of_a_signal_is_taken_again_but_not_for_ever(deaths: int) -> N
     if deaths < ascend.ATTEMPTS:
         assert ascend.again(step) == "lowered" and len(taken) == deaths + 1
     else:
-        with pytest.raises(ascend.PlanError, match="triton-adapter-opt ends with signal SIGABRT: Assertion failed"):
+        with pytest.raises(ascend.PlanError, match="triton-adapter-opt ended with signal SIGABRT: Assertion failed"):
             ascend.again(step)
         assert len(taken) == ascend.ATTEMPTS
 
@@ -137,9 +140,7 @@ def test_a_plan_is_read_with_a_kernels_own_options_handed_on(compiler: Path) -> 
 
 
 def test_an_overflow_is_a_result_and_a_refusal_is_not(compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert plan(compiler, "overflow") == {
-        "ub_bytes": None, "ub_overflow_bytes": 327712, "ub_limit_bytes": 196608
-    }  # fmt: skip
+    assert plan(compiler, "overflow") == {"ub_bytes": None, "ub_overflow_bytes": 327712, "ub_limit_bytes": 196608}
     with pytest.raises(ascend.PlanError, match="exit code 1: error: no float64"):
         plan(compiler, "refused")
     monkeypatch.setattr(ascend, "PLAN_SECONDS", 0.3)

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import cases, roof
 from benchmarks.cases import Case
-from farm.ops import known_ops
+from farm.contracts.discovery import known_ops
 
 MIB = 1 << 20
 FUSED = pytest.param(

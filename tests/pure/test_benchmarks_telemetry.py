@@ -16,12 +16,19 @@ import pytest
 import torch
 
 from benchmarks import cases, child, telemetry
-from farm.timing.policies import POLICIES, Bench, TimingResult
+from farm.child.timing import POLICIES, Bench, TimingResult
 
 
 def result(case: str, subject: str, off: float, on: float) -> dict[str, Any]:
-    return {"event": "result", "case": case, "subject": subject, "status": "ok", "off_us": [off, off * 1.001],
-            "on_us": [on, on * 1.001], "telemetry_samples": 7}  # fmt: skip
+    return {
+        "event": "result",
+        "case": case,
+        "subject": subject,
+        "status": "ok",
+        "off_us": [off, off * 1.001],
+        "on_us": [on, on * 1.001],
+        "telemetry_samples": 7,
+    }
 
 
 def rounds(slower: float, count: int = 6, noise: float = 0.001) -> list[list[dict[str, Any]]]:
@@ -30,8 +37,17 @@ def rounds(slower: float, count: int = 6, noise: float = 0.001) -> list[list[dic
     out = []
     for _ in range(count):
         level = dice.gauss(1.0, 0.01)
-        out.append([result(f"c{i}", "farm|rotating_graph", us := 10.0 * level * dice.gauss(1, noise),
-                           us * slower * dice.gauss(1, noise)) for i in range(6)])  # fmt: skip
+        out.append(
+            [
+                result(
+                    f"c{i}",
+                    "farm|rotating_graph",
+                    us := 10.0 * level * dice.gauss(1, noise),
+                    us * slower * dice.gauss(1, noise),
+                )
+                for i in range(6)
+            ]
+        )
     return out
 
 
@@ -95,8 +111,12 @@ def test_the_measuring_process_times_each_cell_in_turns(monkeypatch: pytest.Monk
 
     monkeypatch.setitem(POLICIES, "events", timer)
     case = cases.Case("rms_norm", "forward", "float32", 6, 40)
-    plan = {"items": [cases.item(case, ["torch|events"], check=True)], "until": time.time() + 60, "policy": {},
-            "round": 1}  # fmt: skip
+    plan = {
+        "items": [cases.item(case, ["torch|events"], check=True)],
+        "until": time.time() + 60,
+        "policy": {},
+        "round": 1,
+    }
     events: list[dict[str, Any]] = []
     kind(plan, events.append, child.Device(torch.device("cpu"), "a cpu", 4, 1 << 20)).run()
     (found,) = [e for e in events if e["event"] == "result"]

@@ -13,12 +13,18 @@ import torch
 
 from benchmarks import agreement, cases, child, timers, timers_child
 from benchmarks.agreement import allowed_us, compared, judged, repeated, robust_sd
+from farm.child.timing import Bench, TimingResult
 from farm.deadline import Deadline
-from farm.timing.policies import Bench, TimingResult
 
 
-def row(graph: float | None, profiler: float | None, events: float | None = None, kernels: float | None = 1.0,
-        provider: str = "farm", case: str = "c") -> dict[str, Any]:  # fmt: skip
+def row(
+    graph: float | None,
+    profiler: float | None,
+    events: float | None = None,
+    kernels: float | None = 1.0,
+    provider: str = "farm",
+    case: str = "c",
+) -> dict[str, Any]:
     us = {"rotating_graph": graph, "profiler": profiler, "events": events}
     return {"case": case, "provider": provider, "us": us, "half_width": {}, "kernels": kernels, "problems": {}}
 
@@ -35,9 +41,15 @@ def test_five_per_cent_or_two_microseconds_a_kernel() -> None:
 
 @pytest.mark.parametrize(
     ("graph", "profiler", "counts"),
-    [(5.0, 3.9, False), (5.0, 4.0, True), (2000.0, 2000.0, True), (2001.0, 2001.0, False), (None, 9.0, False),
-     (9.0, None, False)],
-)  # fmt: skip
+    [
+        (5.0, 3.9, False),
+        (5.0, 4.0, True),
+        (2000.0, 2000.0, True),
+        (2001.0, 2001.0, False),
+        (None, 9.0, False),
+        (9.0, None, False),
+    ],
+)
 def test_what_counts(graph: float | None, profiler: float | None, counts: bool) -> None:
     assert judged(row(graph, profiler))["counts"] is counts
 
@@ -110,11 +122,13 @@ def event(case: str, subject: str, **more: Any) -> dict[str, Any]:
 
 def test_rows_join_what_the_policies_said() -> None:
     events = [
-        event("a", "farm|rotating_graph", us=5.0, kernels=1.0), event("a", "farm|events", us=9.0, kernels=None),
-        event("a", "farm|profiler", us=4.5, kernels=2.0), event("a", "torch|rotating_graph", us=7.0, kernels=3.0),
+        event("a", "farm|rotating_graph", us=5.0, kernels=1.0),
+        event("a", "farm|events", us=9.0, kernels=None),
+        event("a", "farm|profiler", us=4.5, kernels=2.0),
+        event("a", "torch|rotating_graph", us=7.0, kernels=3.0),
         {**event("a", "torch|profiler"), "status": "crashed", "reason": "why"},
         {**event("a", "quack|rotating_graph"), "status": "unsupported", "reason": "absent"},
-    ]  # fmt: skip
+    ]
     ours, torch = timers.rows_of(events)
     assert ours["us"] == {"rotating_graph": 5.0, "events": 9.0, "profiler": 4.5}
     assert (ours["kernels"], torch["kernels"]) == (2.0, 3.0)  # the profiler's count where it has one, else the graph's

@@ -169,17 +169,21 @@ def test_a_table_keeps_what_stands_in_for_divided_rows(tmp_path: Path) -> None:
     measured, found = namespace["find"]("cuda:90", "rms_norm", "forward", "bfloat16", 8192, 100_000)
     assert measured == 131072
     assert {**choose.DEFAULTS["forward_split"], **found} == {
-        **choose.DEFAULTS["forward_split"], **split, "mode": "multi_wave_cached",
-    }  # fmt: skip
+        **choose.DEFAULTS["forward_split"],
+        **split,
+        "mode": "multi_wave_cached",
+    }
 
 
 def test_bytes_are_those_of_the_contract() -> None:
     size = 4096 * 1024 * 2
     told = {(op, o): Task(op, o, "bfloat16", 4096, 1024).bytes / size for op in OPS for o in SHAPES}
     assert told == {
-        ("rms_norm", "forward"): 2, ("rms_norm", "backward"): 3,
-        ("fused_add_rms_norm", "forward"): 4, ("fused_add_rms_norm", "backward"): 4,
-    }  # fmt: skip
+        ("rms_norm", "forward"): 2,
+        ("rms_norm", "backward"): 3,
+        ("fused_add_rms_norm", "forward"): 4,
+        ("fused_add_rms_norm", "backward"): 4,
+    }
 
 
 def test_the_table_holds_the_best_of_the_last_report(tmp_path: Path) -> None:
@@ -193,8 +197,10 @@ def test_the_table_holds_the_best_of_the_last_report(tmp_path: Path) -> None:
     exec(compile(table(reports, "on a chip"), "tuned.py", "exec"), namespace)
     _, found = namespace["find"]("cuda:90", "rms_norm", "forward", "bfloat16", 8192, 4096)
     assert {**choose.DEFAULTS["forward_rows"], "rows": 1, **found} == {
-        **choose.DEFAULTS["forward_rows"], **third, "mode": mode_of(third, 4096),
-    }  # fmt: skip
+        **choose.DEFAULTS["forward_rows"],
+        **third,
+        "mode": mode_of(third, 4096),
+    }
     assert namespace["find"]("hip:gfx942", "rms_norm", "forward", "bfloat16", 8192, 4096) is None
     assert namespace["__doc__"] is not None and "on a chip" in namespace["__doc__"]
 

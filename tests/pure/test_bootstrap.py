@@ -78,7 +78,7 @@ def test_it_needs_the_standard_library_only() -> None:
 def test_an_old_python_is_told_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 9, 0))
     assert bootstrap.main("run") == 2
-    assert "Python 3.10 or newer is needed" in capsys.readouterr().err
+    assert "3.10 or newer is required" in capsys.readouterr().err
 
 
 def test_an_environment_that_is_half_made_is_removed(
@@ -131,7 +131,7 @@ def test_the_environment_finds_this_checkout_and_the_borrowed_packages(
 def test_a_failing_pip_is_told(bare: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """This environment has no pip at all."""
     assert bootstrap._install(bare, ["x"]) == 2
-    assert "farm set-up: pip could not install" in capfd.readouterr().err
+    assert "farm setup: pip could not install" in capfd.readouterr().err
 
 
 # Makefile
@@ -166,8 +166,11 @@ def test_make_agrees(tmp_path: Path) -> None:
     """With everything set up, each target runs the tools of the environment and sets nothing up again."""
     done = subprocess.run(
         ["make", "-n", "-o", ".venv/run.ok", "-o", ".venv/test.ok", "run", "test", "lint"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "bootstrap.py" not in done.stdout
     for tool in ("-m farm run", "-m pytest", "ruff check", "mypy"):

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 from farm.errors import InfraError
-from farm.ops import ROOT
+from farm.kernel_package import ROOT
 from farm.shipping import bundle
 
 #: What the child's interpreter need not have: the supervisor's own packages.
-SUPERVISORS = {"ray", "yaml", "pyarrow", "jinja2", "rich", "starlette", "uvicorn", "dashboards"}
+SUPERVISORS = {"ray", "yaml", "pyarrow", "jinja2", "rich", "psutil", "starlette", "uvicorn", "dashboards"}
 #: Where a child's process may begin, and what it imports by a name made at run time.
-ROOTS = ("farm.child.", "farm.backends.", "farm.providers.", "farm.doctor.attempts", "kernels.")
+ROOTS = ("farm.child.", "farm.backends.", "farm.providers.", "farm.doctor.probes", "kernels.")
 PLATFORM = re.compile(r"x86|amd64|aarch64|arm64|linux|darwin|win32|manylinux|cp3\d\d", re.IGNORECASE)
 
 
@@ -83,9 +83,14 @@ def test_nothing_in_it_is_bound_to_an_architecture(packed: dict[str, bundle.Bund
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("kernels/_x.cpython-311-x86_64-linux-gnu.so", b"\x7fELF"), ("kernels/a.py", b"\x7fELF\x02"),
-     ("kernels/aarch64/a.py", b""), ("kernels/a.json", b"\xff\xfe"), ("kernels/a.o", b"")],
-)  # fmt: skip
+    [
+        ("kernels/_x.cpython-311-x86_64-linux-gnu.so", b"\x7fELF"),
+        ("kernels/a.py", b"\x7fELF\x02"),
+        ("kernels/aarch64/a.py", b""),
+        ("kernels/a.json", b"\xff\xfe"),
+        ("kernels/a.o", b""),
+    ],
+)
 def test_what_is_bound_is_seen(name: str, content: bytes) -> None:
     assert bound(name, content)
 
@@ -154,7 +159,7 @@ def test_all_that_a_child_imports_of_ours_is_in_it_and_nothing_that_it_may_not_h
     packed: dict[str, bundle.Bundle],
 ) -> None:
     known = modules(packed)
-    assert {"farm.child.__main__", "farm.backends.cuda", "kernels.contract"} <= set(known)
+    assert {"farm.child.__main__", "farm.backends.cuda", "farm.contracts.base"} <= set(known)
     found = reached(known)
     assert {n for n in found if n.split(".")[0] in bundle.NAMES and n not in known} == set()
     assert found & SUPERVISORS == set()
@@ -163,10 +168,11 @@ def test_all_that_a_child_imports_of_ours_is_in_it_and_nothing_that_it_may_not_h
 
 def test_the_walk_sees_what_is_missing_and_what_may_not_be() -> None:
     known = {
-        "farm": b"", "farm.child": b"",
+        "farm": b"",
+        "farm.child": b"",
         "farm.child.a": b"def f():\n    from farm import matrix, nothing\n    from . import b",
         "farm.child.b": b"import yaml.reader\nif TYPE_CHECKING:\n    import ray\nelse:\n    from farm.store import x",
-    }  # fmt: skip
+    }
     found = reached(known, {"farm.matrix", "farm.child.b"}.__contains__)
     assert found == {*known, "farm.matrix", "farm.store", "yaml"}
 
@@ -210,15 +216,22 @@ def tar_of(kind: bytes, name: str, link: str = "") -> bytes:
 
 @pytest.mark.parametrize(
     ("kind", "name", "link"),
-    [(tarfile.REGTYPE, "../escaped.py", ""), (tarfile.REGTYPE, "a/../../escaped.py", ""),
-     (tarfile.REGTYPE, "/escaped.py", ""), (tarfile.SYMTYPE, "kernels", "/etc"),
-     (tarfile.LNKTYPE, "a.py", "/etc/hosts"), (tarfile.FIFOTYPE, "pipe", ""), (tarfile.CHRTYPE, "null", "")],
-)  # fmt: skip
+    [
+        (tarfile.REGTYPE, "../escaped.py", ""),
+        (tarfile.REGTYPE, "a/../../escaped.py", ""),
+        (tarfile.REGTYPE, "/escaped.py", ""),
+        (tarfile.SYMTYPE, "kernels", "/etc"),
+        (tarfile.LNKTYPE, "a.py", "/etc/hosts"),
+        (tarfile.FIFOTYPE, "pipe", ""),
+        (tarfile.CHRTYPE, "null", ""),
+    ],
+)
 def test_an_archive_that_reaches_out_is_refused(tmp_path: Path, kind: bytes, name: str, link: str) -> None:
     blob = tar_of(kind, name, link)
     place = tmp_path / "in" / "here"
-    with pytest.raises(InfraError, match="which is no plain file inside it"):
+    with pytest.raises(InfraError) as refused:
         bundle.install(hashlib.sha256(blob).hexdigest(), blob, place)
+    assert refused.value.id == "shipping-bundle-entry" and f'"{name}"' in str(refused.value)
     assert [p for p in tmp_path.rglob("*") if p.name not in ("in", "here")] == []
     fine = tar_of(tarfile.REGTYPE, "kernels/a.py")
     assert (bundle.install(hashlib.sha256(fine).hexdigest(), fine, place) / "kernels" / "a.py").read_text() == "x = 1\n"
@@ -226,24 +239,25 @@ def test_an_archive_that_reaches_out_is_refused(tmp_path: Path, kind: bytes, nam
 
 def test_what_is_not_what_its_hash_says_is_refused(packed: dict[str, bundle.Bundle], tmp_path: Path) -> None:
     one = packed["kernels"]
-    with pytest.raises(InfraError, match="is not the one that its hash"):
+    with pytest.raises(InfraError) as refused:
         bundle.install(one.sha, one.blob + b"\0", tmp_path)
-    junk = b"no archive at all"
-    with pytest.raises(InfraError, match="is no archive"):
-        bundle.install(hashlib.sha256(junk).hexdigest(), junk, tmp_path)
-    cut = one.blob[: len(one.blob) // 2 - 100]
-    with pytest.raises(InfraError, match="is no archive"):
-        bundle.install(hashlib.sha256(cut).hexdigest(), cut, tmp_path)
+    assert refused.value.id == "shipping-bundle-hash" and one.sha[:16] in str(refused.value)
+    for junk in (b"no archive at all", one.blob[: len(one.blob) // 2 - 100]):
+        with pytest.raises(InfraError) as refused:
+            bundle.install(hashlib.sha256(junk).hexdigest(), junk, tmp_path)
+        assert refused.value.id == "shipping-bundle-archive"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_where_there_is_no_package(tmp_path: Path) -> None:
-    with pytest.raises(InfraError, match="there is no package kernels"):
+def test_a_missing_package_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InfraError) as refused:
         bundle.pack("kernels", tmp_path)
+    assert refused.value.id == "shipping-package-missing" and str(tmp_path / "kernels") in str(refused.value)
 
 
-def test_a_folder_that_cannot_be_written_is_said(packed: dict[str, bundle.Bundle], tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(packed: dict[str, bundle.Bundle], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     one = packed["kernels"]
-    with pytest.raises(InfraError, match="a bundle cannot be unpacked"):
+    with pytest.raises(InfraError) as refused:
         bundle.install(one.sha, one.blob, tmp_path / "file" / "in")
+    assert refused.value.id == "shipping-bundle-unpack"

@@ -14,16 +14,10 @@ from calibrations import MIB, FakeDevice, ranked, record
 
 from farm.calibration import report
 from farm.calibration.copies import COPIES, Copy
-from farm.calibration.procedure import (
-    ANCHORS,
-    LARGEST,
-    CannotMeasure,
-    calibrate,
-    fits,
-    sizes,
-    survivors,
-)
+from farm.calibration.procedure import ANCHORS, LARGEST, calibrate, fits, sizes, survivors
 from farm.calibration.scripted import ScriptedDevice
+from farm.errors import CannotMeasure
+from farm.guard.telemetry import complaint
 from farm.timing.roof import parse
 
 
@@ -68,7 +62,7 @@ def test_the_time_is_kept_and_what_it_cost_is_told() -> None:
     measured = {p["bytes"] for p in found["curve"]}
     assert set(ANCHORS) <= measured
     left = {s["bytes"]: s["why"] for s in found["skipped"]}
-    assert measured | set(left) == set(sizes(LARGEST)[0])  # sizes in between are extras: not promised, not told
+    assert measured | set(left) == set(sizes(LARGEST)[0])  # intermediate sizes are extras: not promised, not told
     assert all("no time" in why for why in left.values()) and left
     assert any("no time" in n for n in found["notes"])
     quick = calibrate(FakeDevice(step=0.01), 60)
@@ -86,11 +80,11 @@ def test_a_small_device_skips_what_does_not_fit_and_says_so() -> None:
 def test_a_configuration_that_fails_costs_itself_and_is_told_once() -> None:
     def us(copy: Copy, nbytes: int) -> float:
         if copy is COPIES[0]:
-            raise CannotMeasure("copies wrongly")
+            raise CannotMeasure("the copy is wrong")
         return 0.0 if copy is COPIES[3] else 10.0  # and one whose clock stands still
 
     found = calibrate(FakeDevice(us), 60)
-    assert found["notes"] == [f"copy {COPIES[0].name}: copies wrongly"]
+    assert found["notes"] == [f"copy {COPIES[0].name}: the copy is wrong"]
     assert all({COPIES[0].name, COPIES[3].name}.isdisjoint(p["all"]) for p in found["curve"])
 
 
@@ -124,19 +118,26 @@ def test_drift_is_the_same_copy_at_the_beginning_in_the_middle_and_at_the_end() 
 def test_steps_are_told() -> None:
     said: list[str] = []
     calibrate(FakeDevice(), 60, said.append)
-    assert said[0] == "launch floors" and said[-1] == "sizes in between" and len(said) == 5
+    assert said[0] == "launch floors" and said[-1] == "intermediate sizes" and len(said) == 5
 
 
 def up() -> dict[str, Any]:
-    return {"backend": "sim", "target": {"backend": "sim", "model": "sim-1"}, "name": "sim-1 #0", "node": "here",
-            "fingerprint": {"uuid": "sim-1-0"}}  # fmt: skip
+    return {
+        "backend": "sim",
+        "target": {"backend": "sim", "model": "sim-1"},
+        "name": "sim-1 #0",
+        "node": "here",
+        "fingerprint": {"uuid": "sim-1-0"},
+    }
 
 
 def stored(found: dict[str, Any], **given: Any) -> dict[str, Any]:
     at = datetime(2026, 11, 21, 13, 5, 7, tzinfo=timezone.utc)
     policy = {"method": "host", "version": 2, "cache": "cold"}
-    return report.record(found, **{"up": up(), "policy": policy, "evidence": "simulated",
-                                   "revision": {"name": "abc"}, "made": at, **given})  # fmt: skip
+    return report.record(
+        found,
+        **{"up": up(), "policy": policy, "evidence": "simulated", "revision": {"name": "abc"}, "made": at, **given},
+    )
 
 
 def test_what_is_stored_is_a_calibration() -> None:
@@ -153,7 +154,7 @@ def test_what_is_stored_is_a_calibration() -> None:
 
 def test_a_disturbed_calibration_says_so() -> None:
     told = {"throttled": False, "throttled_by": "", "disturbed": "another process on the device: x", "raw": [1]}
-    whole = stored(calibrate(ScriptedDevice(), 40), telemetry=told)
+    whole = stored(calibrate(ScriptedDevice(), 40), telemetry=told, complaint=complaint(told))
     assert any("another process on the device: x" in n for n in whole["notes"]) and "raw" not in whole["telemetry"]
 
 
@@ -166,11 +167,19 @@ def test_a_run_keeps_a_calibration_without_what_was_not_the_best() -> None:
 
 def test_the_terminal_is_told_the_curve_and_what_is_missing() -> None:
     text = "\n".join(report.lines(record()))
-    for part in ("1 MiB", "1 GiB", "once-1024x8", "1.10 us (rotating_graph)", "bfloat16 733 (8192)", "1.2% apart",
-                 "left out: 8 GiB: does not fit", "GEMM int8: no such product"):  # fmt: skip
+    for part in (
+        "1 MiB",
+        "1 GiB",
+        "once-1024x8",
+        "1.10 us (rotating_graph)",
+        "bfloat16 733 (8192)",
+        "1.2% apart",
+        "omitted: 8 GiB: does not fit",
+        "GEMM int8: no such product",
+    ):
         assert part in text
-    assert "moved it" not in text
-    assert "moved it" in report.drift(record(drift={"bytes": 1, "us": [1.0, 1.5], "spread": 0.5}))
+    assert "more than 3 %" not in text
+    assert "more than 3 %" in report.drift(record(drift={"bytes": 1, "us": [1.0, 1.5], "spread": 0.5}))
     assert report.drift(record(drift={})) == "not measured"
 
 

@@ -8,16 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from farm.cell import Quality, Status
+from farm.cell import QUIET, Quality, Status
 from farm.cli.main import parser
+from farm.contracts.base import Contract
 from farm.matrix import load_all, plan
 from farm.matrix.axes import AXES, TIMING_FIELDS
 from farm.matrix.load import KEYS
 from farm.matrix.model import DEFAULT_DEADLINES, METHODS
-from farm.results import COLUMNS, SCHEMA
-from farm.scheduler.events import QUIET
 from farm.store import SAMPLE_COLUMNS
-from kernels.contract import Contract
+from farm.store.results import COLUMNS, SCHEMA
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ("matrix", "run-on-disk", "add-a-kernel", "compile", "kernels", "ascend", "calibrate")
@@ -119,14 +118,15 @@ def test_the_contract_of_the_guide_works(tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text(
         "name: m\nop: scale\nproviders: [mine]\naxes: {shape: [{rows: 3, columns: 64}], dtype: bf16}\n"
     )
-    from farm.accuracy.families import Family
+    from farm.accuracy.inputs import Family
     from farm.matrix.registry import ProviderInfo
 
     (cell,) = plan(
-        load_all(tmp_path / "m.yaml", contracts=lambda op: contract, ops=["scale"],
-                 registry={"mine": ProviderInfo("mine")}),
+        load_all(
+            tmp_path / "m.yaml", contracts=lambda op: contract, ops=["scale"], registry={"mine": ProviderInfo("mine")}
+        ),
         ["cpu"],
-    ).cells  # fmt: skip
+    ).cells
     inputs = contract.inputs(cell, Family(cell.family, cell.seed), (0, 3))
     y = contract.reference(inputs, cell, (0, 3))["y"]
     assert np.array_equal(y, 2.0 * inputs["x"]) and y.any()

@@ -15,11 +15,12 @@ from unittest import mock
 
 import pytest
 
-from farm import __version__, spool
+from farm import __version__
 from farm.cli import main
 from farm.cli.main import COMMANDS, parser
 from farm.cli.text import printable
 from farm.errors import BackendError, FarmError, InfraError, MatrixError, StoreError, UsageError
+from farm.store import spool
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,7 +31,7 @@ def subparsers() -> dict[str, argparse.ArgumentParser]:
 
 
 def test_every_module_of_a_command_is_a_command() -> None:
-    helpers = {"__init__", "main", "common", "launching", "progress", "streams", "text"}
+    helpers = {"__init__", "main", "common", "run_command", "progress", "streams", "text"}
     assert {p.stem for p in (ROOT / "farm/cli").glob("*.py")} - helpers == set(COMMANDS) == set(subparsers())
 
 
@@ -40,9 +41,9 @@ def test_help_has_what_it_does_and_an_example_that_is_right(command: str, capsys
         main([command, "--help"])
     assert end.value.code == 0
     shown = " ".join(capsys.readouterr().out.split())
-    told = subparsers()[command]
-    assert told.description and len(told.description) > 20
-    epilog = str(told.epilog)
+    declared = subparsers()[command]
+    assert declared.description and len(declared.description) > 20
+    epilog = str(declared.epilog)
     assert epilog.startswith("example: farm ") and epilog in shown
     words = shlex.split(epilog.removeprefix("example: farm ").split(" > ")[0])
     assert parser().parse_args(words).command == command
@@ -63,7 +64,8 @@ def test_the_top_names_every_command_and_the_exit_codes(capsys: pytest.CaptureFi
     for command in COMMANDS:
         assert re.search(rf"^ +{command}\b", shown, re.M)
     assert "example: farm run" in shown
-    assert "2 wrong usage" in shown
+    codes = " ".join(shown.split()).partition("exit codes: ")[2].split(", ")
+    assert [c.split()[0] for c in codes] == ["0", "1", "2", "3", "4"]
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,15 +83,22 @@ def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(UsageError("why"), 2), (MatrixError("why"), 2), (StoreError("why"), 2), (BackendError("why"), 2),
-     (InfraError("why"), 3), (FarmError("why"), 2)],
-)  # fmt: skip
+    [
+        (UsageError("why", id="x-usage"), 2),
+        (MatrixError("why", id="x-matrix"), 2),
+        (StoreError("why"), 2),
+        (BackendError("why"), 2),
+        (InfraError("why"), 3),
+        (FarmError("why"), 2),
+    ],
+)
 def test_a_refusal_is_a_sentence_and_its_code(
     error: FarmError, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     raising(monkeypatch, error)
     assert main(["schema"]) == code
-    assert capsys.readouterr().err == "farm schema: why\n"
+    name = f" [{error.id}]" if error.id else ""
+    assert capsys.readouterr().err == f"farm schema: why{name}\n"
 
 
 def test_a_bug_is_the_farms_fault_and_never_a_finding(
@@ -98,23 +107,21 @@ def test_a_bug_is_the_farms_fault_and_never_a_finding(
     raising(monkeypatch, RuntimeError("two\nlines \x1b[31m"))
     assert main(["schema"]) == 3
     said = capsys.readouterr().err
-    assert said == (
-        "farm schema: the farm itself failed (RuntimeError: two lines \\x1b[31m); farm --debug schema shows where\n"
-    )
+    assert said.startswith("farm schema: ") and said.endswith(" [cli-internal-error]\n") and said.count("\n") == 1
+    assert "(RuntimeError: two lines \\x1b[31m)" in said and "farm --debug schema" in said
 
 
 @pytest.mark.parametrize("text", ["raise RuntimeError('boom')", "x = ("])
-def test_kernels_that_cannot_be_imported_are_a_sentence_and_no_finding(tmp_path: Path, text: str) -> None:
-    """The farm reads the contracts of the kernels that are first on the path: exit code 1 would accuse a cell."""
-    (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels" / "contract.py").write_text("")
-    (tmp_path / "kernels" / "__init__.py").write_text(f"import os\n{text}\n")
+def test_a_package_that_cannot_be_imported_is_a_sentence_and_no_finding(tmp_path: Path, text: str) -> None:
+    """Exit code 1 would accuse a cell."""
+    (tmp_path / "yaml").mkdir()
+    (tmp_path / "yaml" / "__init__.py").write_text(f"import os\n{text}\n")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from farm.cli import main; sys.exit(main(['schema']))"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     (said,) = ended.stderr.splitlines()
     assert (ended.returncode, ended.stdout) == (3, "")
-    assert said.startswith(f"farm: {tmp_path / 'kernels' / '__init__.py'}:2 cannot be imported (")
-    assert said.endswith("; correct it, farm --debug shows where")
+    assert said.startswith(f"farm: {tmp_path / 'yaml' / '__init__.py'}:2 ") and said.endswith(" [cli-import-failed]")
+    assert ("RuntimeError: boom" if "boom" in text else "SyntaxError: ") in said and "farm --debug" in said
 
 
 @pytest.mark.parametrize(
@@ -144,8 +151,8 @@ def test_a_python_without_ray(
         assert main(["run", smoke, "--backend", "sim", "--address", address, "--out", str(tmp_path)]) == 3
     assert list((tmp_path / "spool").iterdir()) == []  # shared memory that nobody would give back
     (said,) = capsys.readouterr().err.splitlines()
-    assert "there is no Ray in this Python" in said and cure in said
-    assert ("inline" in said) == (address == "local"), "a cluster cannot be joined without it"
+    assert "[ray-missing]" in said and sys.executable in said and cure in said
+    assert ("--address inline" in said) == (address == "local"), "a cluster cannot be joined without it"
 
 
 def test_ctrl_c_before_a_run_is_no_traceback(
@@ -172,9 +179,15 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [("plain é 漢 ±", "plain é 漢 ±"), ("a\nb\tc\r", "a b c "), ("\x1b[31m\x07\x00", "\\x1b[31m\\x07\\x00"),
-     ("\u202e\u2066\ud800\x9b", "\\u202e\\u2066\\ud800\\x9b"), ("\u00a0\u2028", "  "), ("", "")],
-)  # fmt: skip
+    [
+        ("plain é 漢 ±", "plain é 漢 ±"),
+        ("a\nb\tc\r", "a b c "),
+        ("\x1b[31m\x07\x00", "\\x1b[31m\\x07\\x00"),
+        ("\u202e\u2066\ud800\x9b", "\\u202e\\u2066\\ud800\\x9b"),
+        ("\u00a0\u2028", "  "),
+        ("", ""),
+    ],
+)
 def test_text_that_a_terminal_would_obey_is_shown(text: str, shown: str) -> None:
     assert printable(text) == shown
 
@@ -211,4 +224,4 @@ def test_plan_knows_a_provider_of_ones_own_without_loading_it(
     assert main(["plan", "m.yaml", "--provider", "mine=mod:f", "--set", "axes.dtype=bf16"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "cpu/rms_norm/mine/auto/forward/bf16/1x8/llama"
-    assert said[-1].startswith("cpu: 1 cell, 0 of them skipped")
+    assert said[-1].startswith("cpu: 1 cell, 0 skipped")

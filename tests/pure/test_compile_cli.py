@@ -27,13 +27,13 @@ def matrix(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "there is no MATRIX"),
-        (["{matrix}"], "--target is missing; name some of sm_90, sm_100, sm_103, gfx942, gfx950, ascend910b"),
+        ([], "[compile-matrix-missing]"),
+        (["{matrix}"], "sm_90, sm_100, sm_103, gfx942, gfx950, ascend910b [compile-target-missing]"),
         (["{matrix}", "--target", "sm90"], 'did you mean "sm_90"?'),
-        (["{matrix}", "--target", "sm_90", "--select", "provider=torch"], "peers are not compiled"),
+        (["{matrix}", "--target", "sm_90", "--select", "provider=torch"], "[compile-peers-only]"),
         (["{matrix}", "--target", "sm_90", "--workers", "0"], "between 1 and 64"),
-        (["{matrix}", "--target", "sm_90", "--run-id", "../x"], "cannot name a folder"),
-        (["{matrix}", "--setup", "ascend"], "--setup stands alone"),
+        (["{matrix}", "--target", "sm_90", "--run-id", "../x"], "is not valid as the name of a folder"),
+        (["{matrix}", "--setup", "ascend"], "[compile-setup-with-more]"),
         (["{matrix}", "--target", "sm_90", "--provider", "mine=nowhere_at_all:f"], 'no module "nowhere_at_all"'),
     ],
 )
@@ -63,27 +63,35 @@ def test_why_nothing_was_built_is_told(tmp_path: Path, capsys: pytest.CaptureFix
         "evidence": "compiled",
         "backend": "cuda",
         "cell_id": "cuda/x@sm_90",
-        "reason": "its call launches no Triton kernel",
+        "reason": "the call launches no Triton kernel",
         "resources": "",
         "log": "",
     }
     outcome: Any = SimpleNamespace(rows=[row], seconds=1.0, kernels={}, interrupted=False, exit_code=4)
     compile_cli._tell(argparse.Namespace(no_page=True), Store(tmp_path), "r", outcome)
-    assert "  1 unsupported: mine: its call launches no Triton kernel\n" in capsys.readouterr().err
+    assert "  1 unsupported: mine: the call launches no Triton kernel\n" in capsys.readouterr().err
 
 
 def test_cells_that_were_built_in_part_are_not_counted_as_built(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    common = {"provider": "farm", "role": "subject", "evidence": "compiled", "backend": "cuda", "cell_id": "a/x@sm_90",
-              "log": "", "owner": "", "reason": ""}  # fmt: skip
+    common = {
+        "provider": "farm",
+        "role": "subject",
+        "evidence": "compiled",
+        "backend": "cuda",
+        "cell_id": "a/x@sm_90",
+        "log": "",
+        "owner": "",
+        "reason": "",
+    }
     rows = [{**common, "status": status, "resources": "[{}]"} for status in ("built", "built", "unsupported")]
     kernels = {("sm_90", "one"): {}, ("sm_90", "two"): {}, ("gfx942", "one"): {}}
     outcome: Any = SimpleNamespace(rows=rows, seconds=1.0, kernels=kernels, interrupted=False, exit_code=0)
     compile_cli._tell(argparse.Namespace(no_page=True), Store(tmp_path), "r", outcome)
     told = capsys.readouterr().err
-    assert "sm_90: 2 kernels serve 3 cells, of which 1 built in part only\n" in told
-    assert "gfx942: 1 kernels serve 0 cells\n" in told
+    assert "sm_90: 2 kernels for 3 cells, 1 of them only partly built\n" in told
+    assert "gfx942: 1 kernel for 0 cells\n" in told
 
 
 def test_a_python_without_triton_is_told_before_the_run(
@@ -91,7 +99,7 @@ def test_a_python_without_triton_is_told_before_the_run(
 ) -> None:
     monkeypatch.setattr(compile_run, "find_spec", lambda name: None if name == "triton" else True)
     assert main(["compile", matrix, "--target", "gfx950"]) == 2
-    assert "--target gfx950: there is no triton in this Python" in capsys.readouterr().err
+    assert "[compile-module-missing]" in capsys.readouterr().err
 
 
 def test_setup_makes_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,7 +117,7 @@ def test_a_store_that_has_the_run_is_refused(matrix: str, tmp_path: Path, capsys
     (tmp_path / "store" / "runs" / "twice" / "journal.jsonl").touch()
     words = ["compile", matrix, "--target", "sm_90", "--out", str(tmp_path / "store"), "--run-id", "twice"]
     assert main(words) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "[store-run-exists]" in capsys.readouterr().err
 
 
 def test_the_cache_is_kept_within_its_bound(tmp_path: Path) -> None:

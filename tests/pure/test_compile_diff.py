@@ -13,12 +13,18 @@ def test_equal_kernels_are_told_as_such() -> None:
     rows = [built(0), built(1, operation="backward")]
     found = compare(NAMES, rows, rows)
     assert (found.cells, found.same, found.changes, found.exit_code) == (2, 2, (), 0)
-    assert list(found.lines())[-1].endswith("2 are the same machine code")
+    assert list(found.lines())[-1].endswith("2 with the same machine code")
 
 
 def test_what_changed_is_told_once_with_its_cells() -> None:
-    less = {"counted_in": "sass", "global_loads": {"128": 2}, "global_stores": {"128": 2}, "async_copies": {},
-            "local_loads": {}, "local_stores": {}}  # fmt: skip
+    less = {
+        "counted_in": "sass",
+        "global_loads": {"128": 2},
+        "global_stores": {"128": 2},
+        "async_copies": {},
+        "local_loads": {},
+        "local_stores": {},
+    }
     before = [built(i, hidden=h) for i, h in enumerate((1024, 2048, 4096, 8192, 16384))]
     after = [
         built(i, hidden=h, kernels=[kernel(registers=48, occupancy=0.5, instructions=less, code_digest="bb")])
@@ -64,7 +70,7 @@ def test_a_new_name_alone_takes_nothing() -> None:
     found = compare(NAMES, [built(0)], [built(0, kernels=[kernel("renamed")])])
     assert found.changes == () and len(found.moved) == 1
     assert (found.rewritten, found.same) == (1, 0)
-    assert list(found.lines())[-1].startswith("0 cells differ in what they take, 1 in code or name alone")
+    assert list(found.lines())[-1].startswith("cells: 0 with different resources, 1 with only different code or names")
 
 
 def test_a_kernel_that_was_split_is_told_and_not_compared() -> None:

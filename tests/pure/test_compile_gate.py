@@ -8,11 +8,18 @@ import pytest
 
 from farm.cell import Status
 from farm.compile import gate
-from farm.compile.gate import Launch, judge
+from farm.compile.gate import Launch
 from farm.compile.targets import TARGETS
+from farm.contracts.discovery import contract
 
-CLEAN = {"registers": 40, "spill_store_bytes": 0, "spill_load_bytes": 0, "stack_bytes": 0, "blocks_per_core": 6,
-         "limiter": "registers"}  # fmt: skip
+CLEAN = {
+    "registers": 40,
+    "spill_store_bytes": 0,
+    "spill_load_bytes": 0,
+    "stack_bytes": 0,
+    "blocks_per_core": 6,
+    "limiter": "registers",
+}
 SPILLS = {**CLEAN, "spill_store_bytes": 9904, "spill_load_bytes": 7216, "stack_bytes": 6800}
 UB = {"ub_bytes": 90_000, "ub_limit_bytes": 196_608, "ub_share": 0.46, "scalar_accesses": 0}
 
@@ -21,8 +28,15 @@ def launch(resources: dict[str, Any], phase: str = "forward", rivals: tuple[dict
     return Launch("norm", phase, resources, rivals)
 
 
+def judge(mode: str, hidden: int | None, launches: list[Launch]) -> gate.BuildJudgement:
+    """The verdict on a norm of rows of `hidden` elements; None: on an op whose contract bounds no spills."""
+    if hidden is None:
+        return gate.judge(mode, {"m": 1}, {}, launches)
+    return gate.judge(mode, {"rows": 16, "hidden": hidden}, contract("rms_norm").spill_free, launches)
+
+
 def test_what_fits_is_built() -> None:
-    assert judge("auto", 4096, [launch(CLEAN), launch(CLEAN, "backward")]) == gate.Judgement(Status.BUILT)
+    assert judge("auto", 4096, [launch(CLEAN), launch(CLEAN, "backward")]) == gate.BuildJudgement(Status.BUILT)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +55,7 @@ def test_a_spill_binds_auto_up_to_its_width(mode: str, hidden: int | None, phase
     found = judge(mode, hidden, [launch(CLEAN), launch(SPILLS, phase)])
     assert found.status is (Status.COMPILE_ERROR if binds else Status.BUILT)
     text = found.reason if binds else " ".join(found.flags)
-    assert text.startswith("norm spills 9,904 bytes (stores) and 7,216 (loads) a thread")
+    assert text.startswith("norm spills 9,904 bytes (stores) and 7,216 (loads) per thread")
     assert (found.flags == ()) is binds
 
 
@@ -59,7 +73,7 @@ def test_spilled_registers_alone_are_a_spill() -> None:
 def test_a_stack_without_spills_is_told_and_binds_nothing() -> None:
     found = judge("auto", 4096, [launch({**CLEAN, "stack_bytes": 64})])
     assert found.status is Status.BUILT
-    assert found.flags == ("norm keeps 64 bytes a thread on a stack in device memory",)
+    assert found.flags == ("norm keeps 64 bytes per thread on a stack in device memory",)
 
 
 @pytest.mark.parametrize("mode", ["auto", "column_tiled"])
@@ -67,7 +81,7 @@ def test_an_overflow_of_the_unified_buffer_binds_always(mode: str) -> None:
     over = {**UB, "ub_bytes": None, "ub_overflow_bytes": 327_712}
     found = judge(mode, 10**6, [launch(over)])
     assert found.status is Status.COMPILE_ERROR
-    assert found.reason == "norm needs 327,712 bytes of the Unified Buffer, which has 196,608"
+    assert found.reason == "norm needs 327,712 bytes of Unified Buffer, but only 196,608 are available"
 
 
 def test_a_scalar_fallback_binds_what_auto_chooses() -> None:
@@ -75,21 +89,22 @@ def test_a_scalar_fallback_binds_what_auto_chooses() -> None:
     assert judge("auto", 10**6, [launch(slow)]).status is Status.COMPILE_ERROR
     named = judge("column_tiled", 128, [launch(slow)])
     assert named.status is Status.BUILT
-    assert "scalar unit (2,048 accesses" in named.flags[0]
+    assert "scalar unit (2,048 single-element accesses" in named.flags[0]
     assert judge("auto", 128, [launch({**UB, "scalar_accesses": gate.SCALAR_BOUND})]).flags == ()
 
 
 def test_a_kernel_that_no_core_can_hold_binds_always() -> None:
     found = judge("row_packed", None, [launch({**CLEAN, "blocks_per_core": 0, "limiter": "shared memory"})])
     assert found.status is Status.COMPILE_ERROR
-    assert "a core holds no block of it (shared memory)" in found.reason
+    assert "no block fits on a core (shared memory)" in found.reason
 
 
 def test_a_grid_beyond_the_runtimes_limits_binds_always() -> None:
     found = judge("row_packed", None, [Launch("norm", "forward", CLEAN, too_large="65,535 programs")])
     assert (found.status, found.reason) == (
-        Status.COMPILE_ERROR, "norm cannot be launched: its grid is beyond 65,535 programs",
-    )  # fmt: skip
+        Status.COMPILE_ERROR,
+        "norm cannot be launched: the grid exceeds 65,535 programs",
+    )
 
 
 @pytest.mark.parametrize(

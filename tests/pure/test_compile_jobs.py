@@ -6,15 +6,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.cell import Cell, Owner, Status
-from farm.compile.jobs import SMALLEST_SLICE, STARTS, Job, after, split
+from farm.compile.jobs import SMALLEST_SLICE, STARTS, CompileJob, after, split
 
 
 def cells(count: int, hidden: int = 7) -> list[Cell]:
     return [
-        Cell("cuda", "rms_norm", "farm", "auto", "forward", {"x": "float32"}, {"rows": i, "hidden": i % hidden}, {},
-             cell_key=str(i), index=i)
+        Cell(
+            "cuda",
+            "rms_norm",
+            "farm",
+            "auto",
+            "forward",
+            {"x": "float32"},
+            {"rows": i, "hidden": i % hidden},
+            {},
+            cell_key=str(i),
+            index=i,
+        )
         for i in range(count)
-    ]  # fmt: skip
+    ]
 
 
 @given(st.integers(0, 300), st.integers(1, 8), st.integers(1, 20))
@@ -38,20 +48,19 @@ def test_few_cells_are_not_worth_a_second_process() -> None:
     assert len(split("sm_90", cells(2 * SMALLEST_SLICE), 8)) == 2
 
 
-JOB = Job("sm_90", (3, 4, 5, 6))
+JOB = CompileJob("sm_90", (3, 4, 5, 6))
 
 
 def test_the_cell_under_way_is_named_and_the_rest_goes_on() -> None:
     fate = after(JOB, {3}, 4, "signal 6 (SIGABRT)", timed_out=False)
-    assert fate.settled == {4: (Status.CRASHED, Owner.KERNEL,
-                                "the process that compiled it ended with signal 6 (SIGABRT)")}  # fmt: skip
-    assert fate.rest == Job("sm_90", (5, 6))
+    assert fate.settled == {4: (Status.CRASHED, Owner.KERNEL, "the compiling process ended with signal 6 (SIGABRT)")}
+    assert fate.rest == CompileJob("sm_90", (5, 6))
 
 
 def test_a_cell_beyond_its_deadline_is_named_as_such() -> None:
-    fate = after(JOB, set(), 3, "it was not compiled within 5 s", timed_out=True)
-    assert fate.settled[3] == (Status.TIMED_OUT, Owner.KERNEL, "it was not compiled within 5 s")
-    assert fate.rest == Job("sm_90", (4, 5, 6))
+    fate = after(JOB, set(), 3, "the cell was not compiled within 5 s", timed_out=True)
+    assert fate.settled[3] == (Status.TIMED_OUT, Owner.KERNEL, "the cell was not compiled within 5 s")
+    assert fate.rest == CompileJob("sm_90", (4, 5, 6))
 
 
 def test_the_last_cell_leaves_nothing_to_do() -> None:
@@ -72,22 +81,25 @@ def test_a_worker_that_never_begins_is_started_again_and_then_is_the_farms_fault
 
 def test_a_first_sigkill_is_somebody_elses_and_a_second_is_the_cells() -> None:
     first = after(JOB, {3}, 4, "signal 9 (SIGKILL)", timed_out=False)
-    assert first.settled == {} and first.rest == Job("sm_90", (4, 5, 6), killed=4)
+    assert first.settled == {} and first.rest == CompileJob("sm_90", (4, 5, 6), killed=4)
     second = after(first.rest, set(), 4, "signal 9 (SIGKILL)", timed_out=False)
     assert second.settled[4][0] is Status.CRASHED
     third = after(first.rest, {4}, 5, "signal 9 (SIGKILL)", timed_out=False)  # at another cell it is a first one again
-    assert third.settled == {} and third.rest == Job("sm_90", (5, 6), killed=5)
+    assert third.settled == {} and third.rest == CompileJob("sm_90", (5, 6), killed=5)
     assert after(JOB, {3}, 4, "signal 9 (SIGKILL)", timed_out=True).settled[4][0] is Status.TIMED_OUT  # it was ours
 
 
 @given(
-    st.sets(st.integers(0, 9)), st.one_of(st.none(), st.integers(0, 9)), st.booleans(), st.integers(0, 1),
+    st.sets(st.integers(0, 9)),
+    st.one_of(st.none(), st.integers(0, 9)),
+    st.booleans(),
+    st.integers(0, 1),
     st.sampled_from(["exit code 1", "signal 9 (SIGKILL)"]),
-)  # fmt: skip
+)
 def test_no_cell_is_lost_and_none_is_told_twice(
     done: set[int], begun: int | None, timed_out: bool, starts: int, how: str
 ) -> None:
-    job = Job("sm_90", tuple(range(10)), starts)
+    job = CompileJob("sm_90", tuple(range(10)), starts)
     fate = after(job, done, begun, how, timed_out)
     rest = set(fate.rest.cells) if fate.rest else set()
     assert rest | set(fate.settled) | done == set(job.cells)

@@ -95,9 +95,15 @@ amdhsa.kernels:
     .vgpr_spill_count: 185
 """
     assert amd.parse_metadata(text) == {
-        "agpr_count": 12, "group_segment_fixed_size": 64, "private_segment_fixed_size": 584, "sgpr_count": 53,
-        "sgpr_spill_count": 2, "vgpr_count": 128, "vgpr_spill_count": 185, "occupancy": 4,
-    }  # fmt: skip
+        "agpr_count": 12,
+        "group_segment_fixed_size": 64,
+        "private_segment_fixed_size": 584,
+        "sgpr_count": 53,
+        "sgpr_spill_count": 2,
+        "vgpr_count": 128,
+        "vgpr_spill_count": 185,
+        "occupancy": 4,
+    }
     assert amd.parse_metadata(text.replace("; Occupancy: 4", ""))["occupancy"] is None
 
 
@@ -109,8 +115,23 @@ def elf(*sections: tuple[str, bytes]) -> bytes:
         headers.append(struct.pack("<IIQQQQIIQQ", name_at, 1, 0, 0, at + len(body), len(content), 0, 0, 1, 0))
         body += content
         name_at += len(name) + 1
-    head = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 2, 190, 1, 0, 0, at + len(body), 0, 64, 0, 0, 64,
-                       len(headers), len(headers) - 1)  # fmt: skip
+    head = struct.pack(
+        "<16sHHIQQQIHHHHHH",
+        b"\x7fELF\x02\x01\x01",
+        2,
+        190,
+        1,
+        0,
+        0,
+        at + len(body),
+        0,
+        64,
+        0,
+        0,
+        64,
+        len(headers),
+        len(headers) - 1,
+    )
     return head + body + b"".join(headers)
 
 
@@ -123,5 +144,5 @@ def test_the_size_and_digest_of_code_say_nothing_of_debug_lines() -> None:
     assert of((".text.norm", b"abcd" * 8), (".debug_line", b"/home/elsewhere/two")) == base
     assert of((".text.norm", b"abce" * 8), (".debug_line", b"/tmp/one"))[1] != base[1]
     assert of((".text.norm", b"abcd" * 4), (".text.helper", b"abcd" * 4))[0] == 32
-    with pytest.raises(ValueError, match="no ELF"):
+    with pytest.raises(ValueError, match="ELF"):
         code(b"#!/bin/sh")

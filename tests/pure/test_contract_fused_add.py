@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.accuracy.dtypes import decode, encode
-from farm.accuracy.evaluate import fill_reference, make_inputs, reference_key
-from farm.accuracy.families import NONFINITE
+from farm.accuracy.evaluate import fill_reference, input_key, make_inputs, reference_key
+from farm.accuracy.inputs import NONFINITE
 from farm.cell import Cell
-from farm.judge import _with_absent
-from farm.ops import contract
-from kernels.ops.rms import rounded
+from farm.contracts.discovery import contract
+from farm.contracts.ops.rms import rounded
+from farm.judge.judge import _with_absent
 
 OP = contract("fused_add_rms_norm")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -26,9 +26,16 @@ DTYPES = ("float32", "float16", "bfloat16")
 def cell(operation: str = "full", dims: tuple[int, int] = (6, 10), dtype: str = "float32", **more: Any) -> Cell:
     fields = {k: more.pop(k) for k in ("family", "seed") if k in more}
     return Cell(
-        "cpu", OP.op, "farm", "auto", operation, dict.fromkeys(OP.typed, dtype), dict(zip(("rows", "hidden"), dims)),
-        {p.name: p.default for p in OP.parameters} | more, **fields,
-    )  # fmt: skip
+        "cpu",
+        OP.op,
+        "farm",
+        "auto",
+        operation,
+        dict.fromkeys(OP.typed, dtype),
+        dict(zip(("rows", "hidden"), dims)),
+        {p.name: p.default for p in OP.parameters} | more,
+        **fields,
+    )
 
 
 def values_of(c: Cell) -> dict[str, Any]:
@@ -103,7 +110,7 @@ def test_its_gradients_are_finite_differences(weight: bool, hidden: int) -> None
 
 def test_the_two_sums_are_two_references_of_one_input() -> None:
     one, other = cell("forward", dtype="bfloat16"), cell("forward", dtype="bfloat16", sum="unrounded")
-    assert one.input_key() == other.input_key() and one.cell_key != other.cell_key
+    assert input_key(one, OP) == input_key(other, OP) and one.cell_key != other.cell_key
     assert reference_key(one, OP) != reference_key(other, OP)
     stored = make_inputs(one, OP, (0, 6))
     a, b = (fill_reference(c, OP, stored) for c in (one, other))

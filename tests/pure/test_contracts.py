@@ -13,7 +13,7 @@ import pytest
 from farm.accuracy.dtypes import decode
 from farm.accuracy.evaluate import fill_reference, judged_tensors, make_inputs, make_reference
 from farm.cell import Cell
-from farm.ops import contract, known_ops
+from farm.contracts.discovery import contract, known_ops
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,9 +23,15 @@ def cell(
 ) -> Cell:
     c = contract(op)
     return Cell(
-        "cpu", op, "farm", "auto", operation, dict.fromkeys(c.typed, dtype),
-        dict(zip([d.name for d in c.dimensions], dims)), {p.name: p.default for p in c.parameters} | params,
-    )  # fmt: skip
+        "cpu",
+        op,
+        "farm",
+        "auto",
+        operation,
+        dict.fromkeys(c.typed, dtype),
+        dict(zip([d.name for d in c.dimensions], dims)),
+        {p.name: p.default for p in c.parameters} | params,
+    )
 
 
 def made(c: Cell) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -175,7 +181,7 @@ def test_matmul() -> None:
         assert reference["c"][i, j] == pytest.approx(sum(a[i, k] * b[k, j] for k in range(5)), rel=1e-13)
     terms = np.array([[sum((a[i, k] * b[k, j]) ** 2 for k in range(5)) for j in range(4)] for i in range(3)])
     np.testing.assert_allclose(reference["c.scale2"], terms.mean(axis=1, keepdims=True))
-    assert op.work(c).operations == {"tensor": 120} and op.roof(c) == "operations"
+    assert op.work(c).operations == {"tensor": 120}
     mixed = Cell(**{**c.__dict__, "dtypes": {"a": "float32", "b": "float16"}, "cell_key": ""})
     assert "one dtype" in (op.supports(mixed) or "")
 
@@ -192,12 +198,12 @@ def test_quantize() -> None:
     assert (abs(reference["q"] * reference["scale"] - y) <= reference["scale"] / 2 * (1 + 1e-12)).all()
 
 
-def test_contracts_load_without_torch_triton_or_the_farm() -> None:
+def test_contracts_need_numpy_alone() -> None:
     code = (
         "import sys\n"
-        "for name in ('torch', 'triton', 'farm'): sys.modules[name] = None\n"
+        "for name in ('torch', 'triton', 'ray', 'yaml', 'pyarrow', 'kernels'): sys.modules[name] = None\n"
         "import importlib\n"
-        "for op in sys.argv[1:]: importlib.import_module(f'kernels.ops.{op}.contract').CONTRACT\n"
+        "for op in sys.argv[1:]: importlib.import_module(f'farm.contracts.ops.{op}.contract').CONTRACT\n"
         "print(len(sys.argv))"
     )
     ops = known_ops()

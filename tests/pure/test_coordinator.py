@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pkgutil
 import time
+from collections import Counter
 from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
@@ -13,11 +14,17 @@ from typing import Any
 import pytest
 
 from farm import backends
-from farm.coordinator import RunRequest, execute, fleet
-from farm.coordinator.clusters import Changes, Slot
-from farm.coordinator.neighbours import Neighbours
-from farm.coordinator.request import Outcome
+from farm.cluster.base import Changes, DeviceHandle
+from farm.coordinator import RunRequest, devices, execute
+from farm.coordinator import run as coordinator_run
+from farm.coordinator.colocation import Colocation
+from farm.coordinator.devices import DRAINED, RELEASED
+from farm.coordinator.request import RunOutcome
+from farm.coordinator.run import MAX_CONTAINED
+from farm.errors import id_of
+from farm.judge.digest import judging_digest
 from farm.matrix import load_all, plan
+from farm.scheduler.health import MAX_DEVICE_FAULTS
 from farm.store import Store
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -25,17 +32,17 @@ pytestmark = pytest.mark.usefixtures("impatient")
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(devices, "REFRESH_SECONDS", 0.0)
 
 
 class Quiet:
-    """A Progress that keeps what it is told."""
+    """A RunProgress that keeps what it receives."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.lines: list[str] = []
 
     def device(self, text: str) -> None:
-        self.told.append(text)
+        self.lines.append(text)
 
     def cell(self, row: Mapping[str, Any]) -> None: ...
 
@@ -53,14 +60,21 @@ class ScriptedCluster:
         self.calls: list[dict[str, Any]] = []
         self.reports: list[tuple[str, str, str]] = []
         self.stopped: list[str] = []
+        self.judge: dict[str, Any] = {"judged_by": judging_digest()}
         self._queue: list[list[dict[str, Any]]] = []
 
-    def start(self, slot: Slot, config: dict[str, Any]) -> None:
+    def start(self, slot: DeviceHandle, config: dict[str, Any]) -> None:
         self.configs[slot.device] = config
         said = {
-            "event": "device_up", "backend": slot.backend, "target": {"backend": slot.backend, "model": "NVIDIA H200"},
-            "name": "H200", "node": slot.host, "fingerprint": {}, "pid": 1, **self.up.get(slot.device, {}),
-        }  # fmt: skip
+            "event": "device_up",
+            "backend": slot.backend,
+            "target": {"backend": slot.backend, "model": "NVIDIA H200"},
+            "name": "H200",
+            "node": slot.host,
+            "fingerprint": {},
+            "pid": 1,
+            **self.up.get(slot.device, {}),
+        }
         self._queue.append([{**said, "device": slot.device}])
 
     def grant(self, device: str, lease: dict[str, Any]) -> None:
@@ -70,14 +84,20 @@ class ScriptedCluster:
             self.calls.append(a["call"])
             index, number = a["cell"]["index"], a["number"]
             origin = {
-                "target": {"backend": "cuda", "model": "NVIDIA H200"}, "device": device, "node": "n", "fingerprint": {},
-                "revision": "r", "started": 0.0, "seconds": 0.1, "evidence": "simulated",
-            }  # fmt: skip
+                "target": {"backend": "cuda", "model": "NVIDIA H200"},
+                "device": device,
+                "node": "n",
+                "fingerprint": {},
+                "revision": "r",
+                "started": 0.0,
+                "seconds": 0.1,
+                "evidence": "simulated",
+            }
             at = {"device": device, "cell": index, "attempt": number}
             said += [
                 {"event": "started", **at},
                 {"event": "measured", **at, "facts": {"flags": []}, "timing": {"method": "none"}, "origin": origin},
-                {"event": "judged", **at, "status": "passed", "metrics": {}, "gates": {}},
+                {"event": "judged", **at, "status": "passed", "metrics": {}, "gates": {}, **self.judge},
             ]
         said.append({"event": "lease_done", "device": device, "lease": lease["id"]})
         self._queue.append(said)
@@ -93,36 +113,45 @@ class ScriptedCluster:
     def refresh(self) -> Changes:
         return self.changes.pop(0) if self.changes else Changes()
 
-    def report(self, slot: Slot, event: Mapping[str, Any]) -> None:
+    def report(self, slot: DeviceHandle, event: Mapping[str, Any]) -> None:
         self.reports.append((slot.device, event["event"], event["reason"]))
 
-    def slots(self, wanted: list[str]) -> list[Slot]:
+    def slots(self, wanted: list[str]) -> list[DeviceHandle]:
         return []
 
     def close(self) -> None: ...
 
 
-def slot(name: str, host: str = "h") -> Slot:
-    return Slot(name, name.split(":")[0], "id-of-" + host, "0", host, {"model": "H200"})
+def slot(name: str, host: str = "h") -> DeviceHandle:
+    return DeviceHandle(name, name.split(":")[0], "id-of-" + host, "0", host, {"model": "H200"})
 
 
 def run(
-    tmp_path: Path, cluster: ScriptedCluster, slots: list[Slot], *, cells: int = 3, grace: float = 0.0, **more: Any
-) -> tuple[Outcome, list[dict[str, Any]], Quiet]:
+    tmp_path: Path,
+    cluster: ScriptedCluster,
+    slots: list[DeviceHandle],
+    *,
+    cells: int = 3,
+    grace: float = 0.0,
+    **more: Any,
+) -> tuple[RunOutcome, list[dict[str, Any]], Quiet]:
     file = tmp_path / "m.yaml"
     data = {
-        "name": "m", "op": "rms_norm", "providers": ["torch"],
-        "axes": {"shape": [{"rows": 2, "hidden": [64 + i for i in range(cells)]}], "dtype": "float32"}, **more,
-    }  # fmt: skip
+        "name": "m",
+        "op": "rms_norm",
+        "providers": ["torch"],
+        "axes": {"shape": [{"rows": 2, "hidden": [64 + i for i in range(cells)]}], "dtype": "float32"},
+        **more,
+    }
     file.write_text(json.dumps(data), encoding="utf-8")
     matrices = load_all(file)
     writer = Store(tmp_path / "store").create("run")
-    told = Quiet()
+    progress = Quiet()
     backends = list(dict.fromkeys(s.backend for s in slots)) or ["cuda"]
     request = RunRequest(plan(matrices, backends), slots, "farm run", ["run"], {"name": "r"}, wait_for_devices_s=grace)
-    outcome = execute(request, cluster, writer, told)
+    outcome = execute(request, cluster, writer, progress)
     journal = [json.loads(line) for line in (tmp_path / "store/runs/run/journal.jsonl").read_text().splitlines()]
-    return outcome, journal, told
+    return outcome, journal, progress
 
 
 def events(journal: list[dict[str, Any]], *names: str) -> list[tuple[str, str]]:
@@ -166,7 +195,7 @@ def test_cells_of_a_named_target_go_to_the_device_that_says_it_is_one(tmp_path: 
     )
     assert {device for device, _ in cluster.grants} == {"cuda:1"}
     assert [r["status"] for r in outcome.rows] == ["passed"] * 3 + ["lost"] * 3
-    assert "no device of target cuda:GB200 was left to run it" in outcome.rows[3]["reason"]
+    assert "cuda:GB200" in outcome.rows[3]["reason"]
     assert outcome.exit_code == 3
 
 
@@ -176,45 +205,46 @@ def test_a_refused_device_is_named_by_what_it_leaves_lost(tmp_path: Path) -> Non
     outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0")])
     assert {r["status"] for r in outcome.rows} == {"lost"}
     assert all(why in r["reason"] for r in outcome.rows)
-    assert cluster.reports == [("cuda:0", "quarantine", f"{why}; the run gave it up")]
+    ((device, event, reason),) = cluster.reports
+    assert (device, event) == ("cuda:0", "quarantine") and reason.startswith(why)
     assert events(journal, "device_down", "retired") == [("device_down", "cuda:0"), ("retired", "cuda:0")]
 
 
 def test_a_device_that_joins_is_started_and_works(tmp_path: Path) -> None:
     cluster = ScriptedCluster(changes=[Changes(new=(slot("cuda:7", "late"), slot("rocm:0", "late")))])
-    outcome, journal, told = run(tmp_path, cluster, [], grace=30.0)
+    outcome, journal, progress = run(tmp_path, cluster, [], grace=30.0)
     assert {r["status"] for r in outcome.rows} == {"passed"}
     assert set(cluster.configs) == {"cuda:7"}  # nobody asked for rocm
     assert events(journal, "device_added", "device_up") == [("device_added", "cuda:7"), ("device_up", "cuda:7")]
-    assert "cuda:7: joined" in told.told
+    assert any(line.startswith("cuda:7: ") for line in progress.lines)
 
 
 def test_nothing_comes_within_the_grace(tmp_path: Path) -> None:
     outcome, _, _ = run(tmp_path, ScriptedCluster(), [], grace=0.1)
     assert {r["status"] for r in outcome.rows} == {"lost"}
-    assert "no device of backend cuda was left to run it within 0.1 s" in outcome.rows[0]["reason"]
+    assert "cuda" in outcome.rows[0]["reason"] and "0.1 s" in outcome.rows[0]["reason"]
 
 
-def test_a_drained_device_is_handed_back_and_no_fault_is_reported(tmp_path: Path) -> None:
+def test_a_drained_device_is_released_and_no_fault_is_reported(tmp_path: Path) -> None:
     cluster = ScriptedCluster(changes=[Changes(drained=("cuda:0", "unknown"))])
-    outcome, journal, told = run(tmp_path, cluster, [slot("cuda:0"), slot("cuda:1")], cells=40)
+    outcome, journal, progress = run(tmp_path, cluster, [slot("cuda:0"), slot("cuda:1")], cells=40)
     assert {r["status"] for r in outcome.rows} == {"passed"}
     assert len([d for d, _ in cluster.grants if d == "cuda:0"]) <= 1
     assert events(journal, "drain", "retired") == [("drain", "cuda:0"), ("retired", "cuda:0")]
     assert [e["drained"] for e in journal if e["event"] == "retired"] == [True]
     assert cluster.reports == []
-    assert any(text.startswith("cuda:0: handed back") for text in told.told)
+    assert f"cuda:0: {RELEASED} ({DRAINED})" in progress.lines
 
 
 def test_a_device_that_returns_under_its_name_is_started_where_it_is_now(tmp_path: Path) -> None:
-    there = Slot("cuda:0", "cuda", "another-id", "0", "h", {"model": "H200", "again": "yes"})
+    there = DeviceHandle("cuda:0", "cuda", "another-id", "0", "h", {"model": "H200", "again": "yes"})
     cluster = ScriptedCluster(
-        {"cuda:0": {"event": "device_down", "reason": "its node has left the cluster", "final": True}},
+        {"cuda:0": {"event": "device_down", "reason": "the device's node has left the cluster", "final": True}},
         [Changes(new=(there,))],
     )
     real = cluster.start
 
-    def start(slot: Slot, config: dict[str, Any]) -> None:
+    def start(slot: DeviceHandle, config: dict[str, Any]) -> None:
         if slot.node == "another-id":
             cluster.up.clear()
         real(slot, config)
@@ -247,7 +277,7 @@ def test_unknown_neighbours_are_not_counted_as_none(tmp_path: Path) -> None:
 
 
 def test_a_neighbour_counts_once_however_often_it_works_and_only_on_its_host() -> None:
-    n = Neighbours()
+    n = Colocation()
     for device, host, module in [("a", "h", "m"), ("b", "h", "m"), ("c", "h", "x"), ("d", "far", "m"), ("e", "h", "m")]:
         n.placed(device, host, module)
     n.busy("a", 0.0)
@@ -266,9 +296,9 @@ def test_a_neighbour_counts_once_however_often_it_works_and_only_on_its_host() -
     assert n.measured("b", 3, 7.0) is None
 
 
-def test_neighbours_count_by_when_things_were_not_by_when_they_are_told() -> None:
+def test_siblings_count_by_the_time_of_events_not_by_their_arrival() -> None:
     """A device's answers come in bundles: of a cell is heard after the neighbour's lease has ended, or begun."""
-    n = Neighbours()
+    n = Colocation()
     for device in ("a", "b"):
         n.placed(device, "h", "m")
     n.busy("b", 1.0)
@@ -291,3 +321,138 @@ def test_no_cell_costs_a_look_into_a_folder(tmp_path: Path, monkeypatch: pytest.
     many, _, _ = run(tmp_path / "b", ScriptedCluster(), [slot("cuda:0")], cells=30)
     assert (len(few.rows), len(many.rows)) == (3, 30)
     assert len(looked) == 2 * once
+
+
+@pytest.mark.parametrize("judge", [{"judged_by": "0123456789abcdef"}, {"judged_by": ""}, {"judged_by": None}, {}])
+def test_the_verdict_of_another_judge_is_none(tmp_path: Path, judge: dict[str, Any]) -> None:
+    cluster = ScriptedCluster()
+    cluster.judge = {**judge, "metrics": {"y": {"max_ulp": 0.0}}, "output_hash": "h"}
+    outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0"), slot("cuda:1")])
+    assert outcome.exit_code == 3
+    for row in outcome.rows:
+        assert (row["status"], row["fault_owner"], row["judged_by"], row["metrics"]) == (
+            "infra_error",
+            "infra",
+            "",
+            "{}",
+        )
+        assert all(text in row["reason"] for text in (judge.get("judged_by") or "unknown", judging_digest(), " n,"))
+        assert row["attempt"] > 1  # tried elsewhere
+    assert {e["status"] for e in journal if e["event"] == "judged"} == {"infra_error"}
+
+
+def test_each_row_says_what_judged_it(tmp_path: Path) -> None:
+    outcome, journal, _ = run(tmp_path, ScriptedCluster(), [slot("cuda:0")])
+    assert {r["judged_by"] for r in outcome.rows} == {judging_digest()}
+    assert {e["judged_by"] for e in journal if e["event"] == "judged"} == {judging_digest()}
+
+
+def test_a_node_with_other_sources_is_a_warning(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    differs = {"event": "node_differs", "device": "cuda:0", "node": "h", "content": "aa", "ours": "bb"}
+    cluster._queue.append([differs])
+    outcome, journal, progress = run(tmp_path, cluster, [slot("cuda:0")])
+    (told,) = [e for e in journal if e["event"] == "node_differs"]
+    assert (told["node"], told["content"], told["ours"]) == ("h", "aa", "bb")
+    assert [id_of(line) for line in progress.lines].count("node-differs") == 1
+    assert {r["status"] for r in outcome.rows} == {"passed"}
+
+
+#: What is wrong with the events of one cell, as (event, its field, the value).
+BROKEN = [
+    ("judged", "status", "haha"),
+    ("judged", "owner", "nobody"),
+    ("measured", "timing", {}),
+    ("measured", "facts", 7),
+    ("measured", "timing", {"method": {1}}),  # which is no JSON
+]
+
+
+def bent(cluster: ScriptedCluster, event: str, field: str, value: Any, cells: tuple[int, ...]) -> ScriptedCluster:
+    """Events of these cells have another value."""
+    real = cluster.events
+
+    def events(wait_s: float) -> list[dict[str, Any]]:
+        said = real(wait_s)
+        return [{**e, field: value} if e["event"] == event and e.get("cell") in cells else e for e in said]
+
+    cluster.events = events  # type: ignore[method-assign]
+    return cluster
+
+
+@pytest.mark.parametrize(("event", "field", "value"), BROKEN)
+def test_no_event_ends_the_run(tmp_path: Path, event: str, field: str, value: Any) -> None:
+    cluster = bent(ScriptedCluster(), event, field, value, (1,))
+    outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0")])
+    assert [r["status"] for r in outcome.rows] == ["passed", "infra_error", "passed"]
+    assert outcome.rows[1]["fault_owner"] == "harness" and outcome.exit_code == 3
+    assert "Traceback" in (tmp_path / "store/runs/run" / outcome.rows[1]["log"]).read_text()
+    assert [e["row"]["status"] for e in journal if e["event"] == "result"].count("infra_error") == 1
+
+
+def test_a_device_whose_events_fail_again_and_again_is_given_up(tmp_path: Path) -> None:
+    cluster = bent(ScriptedCluster(), "judged", "status", "haha", tuple(range(40)))
+    real = cluster.events
+    cluster.events = lambda wait_s: [  # type: ignore[method-assign]
+        {**e, "status": "passed"} if e["device"] == "cuda:1" and e["event"] == "judged" else e for e in real(wait_s)
+    ]
+    outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0"), slot("cuda:1")], cells=40)
+    assert [e["device"] for e in journal if e["event"] == "retired"] == ["cuda:0"]
+    found = Counter(r["status"] for r in outcome.rows)
+    assert 1 <= found.pop("infra_error") <= MAX_CONTAINED * MAX_DEVICE_FAULTS and set(found) == {"passed"}
+
+
+@pytest.mark.parametrize("broken", [{"target": {"haha": 1}}, {"target": None}, {"name": None, "target": 3}])
+def test_a_device_whose_greeting_cannot_be_read_is_at_fault_itself(tmp_path: Path, broken: dict[str, Any]) -> None:
+    outcome, journal, _ = run(tmp_path, ScriptedCluster({"cuda:0": broken}), [slot("cuda:0"), slot("cuda:1")])
+    assert {r["status"] for r in outcome.rows} == {"passed"}
+    assert [e["device"] for e in journal if e["event"] == "retired"] in ([], ["cuda:0"])
+
+
+def test_an_event_of_another_devices_cell_changes_nothing(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    real = cluster.events
+
+    def events(wait_s: float) -> list[dict[str, Any]]:
+        out = []
+        for e in real(wait_s):
+            foreign = {"device": "cuda:1" if e["device"] == "cuda:0" else "cuda:0", "status": "inaccurate"}
+            out += [{**e, **foreign, "owner": "kernel"}, e] if e["event"] == "judged" else [e]
+            out += [{**e, "attempt": 7, "status": "crashed"}] if e["event"] == "judged" else []
+        return out
+
+    cluster.events = events  # type: ignore[method-assign]
+    outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0"), slot("cuda:1")], cells=8)
+    assert {r["status"] for r in outcome.rows} == {"passed"}
+    assert {e["status"] for e in journal if e["event"] == "judged"} == {"passed"}
+
+
+def test_a_cell_that_cannot_be_ordered_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = coordinator_run.call_for
+
+    def call_for(cell: Any, *args: Any) -> Any:
+        if cell.dims["hidden"] == 65:
+            raise KeyError("a contract's own fault")
+        return real(cell, *args)
+
+    monkeypatch.setattr(coordinator_run, "call_for", call_for)
+    outcome, _, _ = run(tmp_path, ScriptedCluster(), [slot("cuda:0")])
+    assert [r["status"] for r in outcome.rows] == ["passed", "infra_error", "passed"]
+    assert "a contract's own fault" in outcome.rows[1]["reason"]
+
+
+def test_a_device_that_cannot_be_granted_or_started_is_given_up(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    start, grant = cluster.start, cluster.grant
+    cluster.start = lambda slot, config: 1 / 0 if "cuda:0" in cluster.stopped else start(slot, config)  # type: ignore
+
+    def refuse(device: str, lease: dict[str, Any]) -> None:
+        if device == "cuda:0":
+            cluster.stopped.append(device)
+            raise RuntimeError("no such actor")
+        grant(device, lease)
+
+    cluster.grant = refuse  # type: ignore[method-assign]
+    outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0"), slot("cuda:1")], cells=8)
+    assert {r["status"] for r in outcome.rows} == {"passed"}
+    assert [e["device"] for e in journal if e["event"] == "retired"] == ["cuda:0"]

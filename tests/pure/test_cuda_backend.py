@@ -34,9 +34,15 @@ def test_the_mask_narrows_and_orders(mask: str | None, ids: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "gbps"),
-    [("NVIDIA H200", 4800.0), ("NVIDIA GB200", 8000.0), ("NVIDIA H100 80GB HBM3", 3350.0), ("NVIDIA H100 NVL", 3938.0),
-     ("NVIDIA H20-3e", 4000.0), ("T4", None)],
-)  # fmt: skip
+    [
+        ("NVIDIA H200", 4800.0),
+        ("NVIDIA GB200", 8000.0),
+        ("NVIDIA H100 80GB HBM3", 3350.0),
+        ("NVIDIA H100 NVL", 3938.0),
+        ("NVIDIA H20-3e", 4000.0),
+        ("T4", None),
+    ],
+)
 def test_peaks_are_by_part(name: str, gbps: float | None) -> None:
     found = cuda.peaks(name)
     assert (found[0] if found else None) == gbps

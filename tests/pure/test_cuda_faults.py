@@ -12,8 +12,13 @@ HINT = "\nCUDA kernel errors might be asynchronously reported at some other API 
 @pytest.mark.parametrize(
     ("text", "status", "owner", "lost", "words"),
     [
-        ("AcceleratorError: CUDA error: an illegal memory access was encountered" + HINT, "crashed", "kernel", True,
-         "700"),
+        (
+            "AcceleratorError: CUDA error: an illegal memory access was encountered" + HINT,
+            "crashed",
+            "kernel",
+            True,
+            "700",
+        ),
         ("RuntimeError: CUDA error: misaligned address", "crashed", "kernel", True, "716"),
         ("RuntimeError: Triton Error [CUDA]: device-side assert triggered", "crashed", "kernel", True, "710"),
         ("CUDA error: the launch timed out and was terminated", "timed_out", "kernel", True, "702"),
@@ -29,32 +34,77 @@ HINT = "\nCUDA kernel errors might be asynchronously reported at some other API 
         ("RuntimeError: CUDA driver error: out of memory", "out_of_memory", "kernel", False, "2"),
         ("RuntimeError: Triton Error [CUDA]: unknown error", "infra_error", "device", True, "999"),
         ("CUDA error: no kernel image is available for execution on the device", "unsupported", "kernel", False, "209"),
-        ("PTXASError: PTXAS error: Internal Triton PTX codegen error\n`ptxas` stderr:\nptxas fatal", "compile_error",
-         "kernel", False, "ptxas"),
-        ("OutOfResources: out of resource: shared memory, Required: 262144, Hardware limit: 232448.", "compile_error",
-         "kernel", False, "shared memory"),
-        ("OutOfResources: out of resource: tensor memory, Required: 1024, Hardware limit: 512. Reducing block sizes",
-         "compile_error", "kernel", False, "more shared memory"),  # Triton's words for sm_100, no error 721
-        ("out of resource: shared memory, Required: 9, Hardware limit: 8\nCUDA error: misaligned address", "crashed",
-         "kernel", True, "716"),
-        ("Error 803: system has unsupported display driver / cuda driver combination", "infra_error", "infra", True,
-         "803"),
+        (
+            "PTXASError: PTXAS error: Internal Triton PTX codegen error\n`ptxas` stderr:\nptxas fatal",
+            "compile_error",
+            "kernel",
+            False,
+            "ptxas",
+        ),
+        (
+            "OutOfResources: out of resource: shared memory, Required: 262144, Hardware limit: 232448.",
+            "compile_error",
+            "kernel",
+            False,
+            "shared memory",
+        ),
+        (
+            "OutOfResources: out of resource: tensor memory, Required: 1024, Hardware limit: 512. Reducing block sizes",
+            "compile_error",
+            "kernel",
+            False,
+            "more shared memory",
+        ),  # Triton's words for sm_100, no error 721
+        (
+            "out of resource: shared memory, Required: 9, Hardware limit: 8\nCUDA error: misaligned address",
+            "crashed",
+            "kernel",
+            True,
+            "716",
+        ),
+        (
+            "Error 803: system has unsupported display driver / cuda driver combination",
+            "infra_error",
+            "infra",
+            True,
+            "803",
+        ),
         ("Error 804: forward compatibility was attempted on non supported HW", "infra_error", "infra", True, "804"),
         ("Failed to initialize NVML: Driver/library version mismatch", "infra_error", "infra", True, "803"),
-        ("Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized", "infra_error", "infra",
-         True, "802"),
+        (
+            "Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
+            "infra_error",
+            "infra",
+            True,
+            "802",
+        ),
         ("RuntimeError: No CUDA GPUs are available", "infra_error", "infra", True, "100"),
-        ("CUDA error: the provided PTX was compiled with an unsupported toolchain.", "infra_error", "infra", False,
-         "222"),
-        ("Unable to determine the device handle for GPU0: GPU is lost.  Reboot the system", "infra_error", "device",
-         True, "lost"),
+        (
+            "CUDA error: the provided PTX was compiled with an unsupported toolchain.",
+            "infra_error",
+            "infra",
+            False,
+            "222",
+        ),
+        (
+            "Unable to determine the device handle for GPU0: GPU is lost.  Reboot the system",
+            "infra_error",
+            "device",
+            True,
+            "lost",
+        ),
         ("NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.", "infra_error", "device", True, "lost"),
         ("NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=python, Ch 8, MMU Fault", "crashed", "kernel", True, "Xid 31"),
-        ("NVRM: Xid (PCI:0000:3b:00): 48, pid=7\nCUDA error: an illegal memory access was encountered", "infra_error",
-         "device", True, "Xid 48"),
+        (
+            "NVRM: Xid (PCI:0000:3b:00): 48, pid=7\nCUDA error: an illegal memory access was encountered",
+            "infra_error",
+            "device",
+            True,
+            "Xid 48",
+        ),
         ("Xid 119", "infra_error", "device", True, "GSP"),
     ],
-)  # fmt: skip
+)
 def test_what_is_understood(text: str, status: str, owner: str, lost: bool, words: str) -> None:
     found = cuda.fault(text)
     assert found is not None
@@ -65,21 +115,33 @@ def test_what_is_understood(text: str, status: str, owner: str, lost: bool, word
 @pytest.mark.parametrize(
     "text",
     [
-        "", "RuntimeError: shapes do not match", "MemoryError: out of memory on the host", "700 rows were wrong",
-        "ValueError: expected CUDA tensor", "Xid", "Xid 7777", "NPU function error: error code is 507035",
-        "Memory access fault by GPU node-2", "step 700 of the CUDA test was slow",
-        "AssertionError: CUDA result 100 != 3", "AssertionError: max CUDA error: 2.5", "cuda error 2e-3",
-        "cuda err 35%", "error: tensor memory allocation does not dominate its use",
+        "",
+        "RuntimeError: shapes do not match",
+        "MemoryError: out of memory on the host",
+        "700 rows were wrong",
+        "ValueError: expected CUDA tensor",
+        "Xid",
+        "Xid 7777",
+        "NPU function error: error code is 507035",
+        "Memory access fault by GPU node-2",
+        "step 700 of the CUDA test was slow",
+        "AssertionError: CUDA result 100 != 3",
+        "AssertionError: max CUDA error: 2.5",
+        "cuda error 2e-3",
+        "cuda err 35%",
+        "error: tensor memory allocation does not dominate its use",
     ],
-)  # fmt: skip
+)
 def test_what_is_none_of_its_words(text: str) -> None:
     assert cuda.fault(text) is None
     assert cuda.fault(text, -6) is None
 
 
 def test_a_death_is_understood_by_the_words_before_it() -> None:
-    log = "terminate called after throwing an instance of 'c10::AcceleratorError'\n  what():  CUDA error: an illegal " \
-          "memory access was encountered\nFatal Python error: Aborted"  # fmt: skip
+    log = (
+        "terminate called after throwing an instance of 'c10::AcceleratorError'\n  what():  CUDA error: an illegal "
+        "memory access was encountered\nFatal Python error: Aborted"
+    )
     found = cuda.fault(log, -6)
     assert found is not None and (found.status, found.owner) == ("crashed", "kernel")
 

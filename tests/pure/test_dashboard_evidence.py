@@ -1,4 +1,4 @@
-"""Evidence on pages: what is proven of which backend by what, never added up, and a fake is none."""
+"""Evidence on pages: what is proven about each backend and how, never added up, with simulated devices marked."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from compile_rows import built
 from synthetic_runs import FakeRun, FakeStore, counts_of, fake_run, row, rows_of_run
 
-from dashboards import evidence, findings, heat, queries
-from dashboards.build import build
-from dashboards.pages import Links, evidence_page, run_page, runs_page, shown
-from dashboards.runlines import run_line
+from farm.dashboards import heat
+from farm.dashboards.build import build
+from farm.dashboards.pages import Links, evidence_page, run_page, runs_page, shown
+from farm.report import evidence, findings, queries
+from farm.report.run_lines import run_line
 
 LINKS = Links("index.html", lambda run_id: f"run-{run_id}.html", lambda name: name, evidence="evidence.html")
 MI = "rocm:AMD-Instinct-MI300X:cpx-nps4:750W"
@@ -30,14 +31,21 @@ def done(index: int, backend: str, kind: str, target: str, **given: Any) -> dict
     fake = "simulated " if kind == "simulated" else ""
     made = row(index, backend="cuda", evidence="executed", **given)
     made["cell_id"] = made["cell_id"].replace("cuda/", f"{backend}/", 1) + (f"@{name}" if name else "")
-    made.update(backend=backend, evidence=kind, target=target, node=f"node-{backend}",
-                device=f"{fake}{target.split(':')[1]} #0", started=1.79e9 + index, seconds=2.0,
-                fingerprint=json.dumps({"torch": "2.11.0", "triton": "3.6.0", "python": "3.12.1"}))  # fmt: skip
+    made.update(
+        backend=backend,
+        evidence=kind,
+        target=target,
+        node=f"node-{backend}",
+        device=f"{fake}{target.split(':')[1]} #0",
+        started=1.79e9 + index,
+        seconds=2.0,
+        fingerprint=json.dumps({"torch": "2.11.0", "triton": "3.6.0", "python": "3.12.1"}),
+    )
     return made
 
 
 def mixed() -> FakeRun:
-    """cuda on two named targets, one of them a fake; rocm on fakes, with a finding; ascend that nobody served."""
+    """cuda on two named targets, one of them simulated; rocm simulated, with a finding; ascend without a device."""
     rows = []
     for i, hidden in enumerate((1024, 2048, 4096)):
         at = 10 * i
@@ -53,14 +61,19 @@ def mixed() -> FakeRun:
     used = {
         b: {
             "devices": [
-                {**{k: r[k] for k in ("node", "target", "evidence")}, "name": r["device"], "fingerprint": {},
-                 "environment": f"{b}-env"}
-                for r in rows[:3] if r["backend"] == b
+                {
+                    **{k: r[k] for k in ("node", "target", "evidence")},
+                    "name": r["device"],
+                    "fingerprint": {},
+                    "environment": f"{b}-env",
+                }
+                for r in rows[:3]
+                if r["backend"] == b
             ],
             "counts": counts_of([r for r in rows if r["backend"] == b]),
         }
         for b in ("cuda", "rocm", "ascend")
-    }  # fmt: skip
+    }
     return fake_run(rows, "20261121-120000-mix1", backends=used)
 
 
@@ -69,14 +82,23 @@ def merged() -> FakeRun:
     at = "2026-11-21T12:00:00+00:00"
     told = {"revision": {"name": "abc1234"}, "seconds": 9.0, "complete": True, "counts": {"passed": 3}}
     run.head.update(
-        kind="merged", silent={"ascend": 3}, warnings=["the sites ran different revisions of the kernels: a; b"],
+        kind="merged",
+        silent={"ascend": 3},
+        warnings=["the sites ran different revisions of the kernels: a; b"],
         merged=[
             {**told, "run_id": "site-a", "part": "cuda", "nodes": ["node-cuda"], "finished": at},
             {**told, "run_id": "site-b", "part": "rocm", "nodes": ["node-rocm"], "complete": False},
         ],
-        superseded=[{"cell_id": "cuda/rms_norm/x", "kept": "site-a", "kept_status": "passed", "left": "site-c",
-                     "left_status": "crashed"}],
-    )  # fmt: skip
+        superseded=[
+            {
+                "cell_id": "cuda/rms_norm/x",
+                "kept": "site-a",
+                "kept_status": "passed",
+                "left": "site-c",
+                "left_status": "crashed",
+            }
+        ],
+    )
     return run
 
 
@@ -86,6 +108,11 @@ def text(html: str) -> str:
 
 def section(html: str, name: str) -> str:
     return html[html.index(f'<section id="{name}"') :].partition("</section>")[0]
+
+
+def marked(html: str, id: str) -> list[str]:
+    """The texts of the elements with an identifier."""
+    return [text(found[2]) for found in re.finditer(rf'(?s)<(\w+)[^>]* data-id="{id}"[^>]*>(.*?)</\1>', html)]
 
 
 def test_proofs_are_per_place_target_and_kind() -> None:
@@ -100,16 +127,14 @@ def test_proofs_are_per_place_target_and_kind() -> None:
 
 def test_every_planned_cell_is_in_one_proof_or_unproven() -> None:
     for run in (mixed(), fake_run(), fake_run([built(i, t) for i, t in enumerate(("sm_90", "gfx942", "ascend910b"))])):
-        told = sum(p.cells for p in evidence.proofs(run)) + sum(
-            sum(c.values()) for c in evidence.unproven(run).values()
-        )
-        assert told == len(run.rows)
+        proven = sum(p.cells for p in evidence.proofs(run))
+        assert proven + sum(sum(c.values()) for c in evidence.unproven(run).values()) == len(run.rows)
 
 
-def test_a_fake_is_marked_wherever_its_cells_are_told() -> None:
+def test_a_simulated_device_is_marked_wherever_its_cells_are_shown() -> None:
     html = run_page(mixed(), LINKS)
-    said = text(html)
-    assert "Simulated: the cells of cuda GB200, rocm marked so were played by fakes" in said
+    (note,) = marked(html, "run-simulated")
+    assert "cuda GB200, rocm" in note
     mark = 'class="evidence ev-simulated"'
     assert section(html, "evidence").count(mark) >= 3  # both proofs, and the legend
     assert section(html, "cards").count(mark) == 2 and section(html, "cards").count("card b-rocm fake") == 1
@@ -117,19 +142,23 @@ def test_a_fake_is_marked_wherever_its_cells_are_told() -> None:
     cells = section(html, "cells")
     headings = re.findall(r"<h3>(.*?)</h3>", cells)
     assert {(text(h), "ev-simulated" in h) for h in headings} == {
-        ("cuda H200 rms_norm executed", False), ("cuda GB200 rms_norm simulated", True),
-        ("rocm rms_norm simulated", True), ("ascend rms_norm", False),
-    }  # fmt: skip
-    assert "simulated" not in text(run_page(fake_run(rows_of_run(60)), LINKS)).partition("Environment")[0].replace(
-        "simulated played by a fake", ""
-    )
+        ("cuda H200 rms_norm executed", False),
+        ("cuda GB200 rms_norm simulated", True),
+        ("rocm rms_norm simulated", True),
+        ("ascend rms_norm", False),
+    }
+    plain = run_page(fake_run(rows_of_run(60)), LINKS)
+    assert mark not in plain and marked(plain, "run-simulated") == []
 
 
 def test_a_named_device_is_no_compiled_target() -> None:
     rows = mixed().rows
     assert set(heat.heats(rows, {})) == {
-        ("cuda@H200", "rms_norm"), ("cuda@GB200", "rms_norm"), ("rocm", "rms_norm"), ("ascend", "rms_norm"),
-    }  # fmt: skip
+        ("cuda@H200", "rms_norm"),
+        ("cuda@GB200", "rms_norm"),
+        ("rocm", "rms_norm"),
+        ("ascend", "rms_norm"),
+    }
     assert not any(queries.is_build(r) for r in rows)
     lost = {**built(0), "status": "lost", "evidence": ""}
     assert queries.is_build(built(0)) and queries.is_build(lost)
@@ -141,12 +170,15 @@ def test_a_named_device_is_no_compiled_target() -> None:
 
 
 def test_errors_of_fakes_and_of_devices_are_never_in_one_chart() -> None:
-    rows = [done(i, "rocm", kind, MI, hidden=64 + i, worst_ratio=0.5, worst_output="y", worst_metric="rel_l2")
-            for i, kind in enumerate(("executed", "simulated", "simulated"))]  # fmt: skip
+    rows = [
+        done(i, "rocm", kind, MI, hidden=64 + i, worst_ratio=0.5, worst_output="y", worst_metric="rel_l2")
+        for i, kind in enumerate(("executed", "simulated", "simulated"))
+    ]
     found = queries.strips(fake_run(rows))
     assert {key: len(strips["float32"][0].values) for key, strips in found.items()} == {
-        ("rocm", "rms_norm"): 1, ("rocm simulated", "rms_norm"): 2,
-    }  # fmt: skip
+        ("rocm", "rms_norm"): 1,
+        ("rocm simulated", "rms_norm"): 2,
+    }
     headings = re.findall(r"<h3>(.*?)</h3>", section(run_page(fake_run(rows), LINKS), "errors"))
     assert [text(h) for h in headings] == ["rocm rms_norm executed", "rocm rms_norm simulated"]
     assert set(queries.strips(fake_run(rows[1:]))) == {("rocm", "rms_norm")}
@@ -154,42 +186,58 @@ def test_errors_of_fakes_and_of_devices_are_never_in_one_chart() -> None:
 
 def test_each_backend_has_a_verdict_of_its_own() -> None:
     html = run_page(mixed(), LINKS)
-    said = text(html[html.index('<p class="places">') :].partition("</p>")[0])
-    assert said == (
-        "cuda H200 passed 3 cells cuda GB200 passed simulated 3 cells rocm findings simulated 3 cells "
-        "ascend farm fault 3 cells"
-    )
+    places = html[html.index('<p class="places">') :].partition("</p>")[0].split("<span><span")[1:]
+    found = [(text("<" + p), re.findall(r"tag v-(\w+)", p), "ev-simulated" in p) for p in places]
+    assert [(kinds, simulated) for _, kinds, simulated in found] == [
+        (["passed"], False),
+        (["passed"], True),
+        (["findings"], True),
+        (["farm_fault"], False),
+    ]
+    for (line, _, _), name in zip(found, ("cuda H200", "cuda GB200", "rocm", "ascend"), strict=True):
+        assert line.startswith(name) and "3 cells" in line
     assert '<p class="places">' not in run_page(fake_run(rows_of_run(60)), LINKS)
 
 
-def test_what_only_fakes_passed_is_said_so() -> None:
+def test_a_verdict_by_simulated_devices_alone_is_a_verdict_of_its_own() -> None:
     rows = [done(i, "rocm", "simulated", MI, hidden=64 + i) for i in range(3)]
-    assert "passed, played by fakes alone" in queries.verdict(fake_run(rows)).text
+    assert queries.verdict(fake_run(rows)).id == "all-simulated"
     rows.append(done(9, "cuda", "executed", H200))
-    assert "fakes" not in queries.verdict(fake_run(rows)).text
+    assert queries.verdict(fake_run(rows)).id == "passed-by-evidence"
 
 
 def test_one_backends_failures_fold_no_others_away() -> None:
     modes = [f"mode{i}" for i in range(20)]
-    rows = [row(i, backend="cuda", mode=m, status="inaccurate", worst_ratio=9.0, evidence="executed")
-            for i, m in enumerate(modes)]  # fmt: skip
+    rows = [
+        row(i, backend="cuda", mode=m, status="inaccurate", worst_ratio=9.0, evidence="executed")
+        for i, m in enumerate(modes)
+    ]
     rows.append(row(20, backend="cpu", status="out_of_memory", evidence="interpreted"))
     first, more = shown(findings.findings(fake_run(rows)))
     assert len(first) == 13 and first[-1].backend == "cpu" and len(first) + len(more) == 21
 
 
-def test_a_card_says_environment_and_neighbours() -> None:
-    said = text(section(run_page(mixed(), LINKS), "cards"))
-    assert "environment cuda-env up to 2 neighbours busy, in 2 of 3 cells" in said
-    assert "environment rocm-env no neighbour busy in any cell" in said
-    assert evidence.company([row(0)]) == ""
+def test_a_card_shows_environment_and_sibling_devices() -> None:
+    cards = text(section(run_page(mixed(), LINKS), "cards"))
+    busy, idle = evidence.Siblings(most=2, busy=2, cells=3), evidence.Siblings(most=0, busy=0, cells=3)
+    assert f"environment cuda-env {busy}" in cards and f"environment rocm-env {idle}" in cards
+    assert "2 of 3 cells" in str(busy)
+    rows = mixed().rows
+    assert evidence.siblings(r for r in rows if r["evidence"] == "executed") == busy
+    assert evidence.siblings(r for r in rows if r["backend"] == "rocm") == idle
+    assert evidence.siblings([row(0)]) is None
 
 
-def test_a_merged_run_shows_its_sites_and_who_was_silent() -> None:
+def test_a_merged_run_shows_its_sites_and_which_did_not_report() -> None:
     html = run_page(merged(), LINKS)
-    said = text(section(html, "sites"))
-    assert "rocm site-b not complete" in said and "ascend did not report 3" in said
-    assert "1 cell that more than one site ran" in said and "cuda/rms_norm/x" in said
+    sites = section(html, "sites")
+    rows = {text(line).split()[0]: line for line in sites.split("<tr>")[2:]}
+    incomplete = {part: len(marked(line, "site-incomplete")) for part, line in rows.items()}
+    silent = {part: len(marked(line, "site-silent")) for part, line in rows.items()}
+    assert incomplete == {"cuda": 0, "rocm": 1, "ascend": 0} and silent == {"cuda": 0, "rocm": 0, "ascend": 1}
+    assert "site-b" in rows["rocm"] and "3 lost" in text(rows["ascend"])
+    (superseded,) = marked(sites, "sites-superseded")
+    assert "1 cell." in superseded and "cuda/rms_norm/x" in text(sites)
     assert text(html).lower().count("the sites ran different revisions") == 1
     assert '<section id="sites"' not in run_page(mixed(), LINKS)
 
@@ -197,15 +245,17 @@ def test_a_merged_run_shows_its_sites_and_who_was_silent() -> None:
 def test_a_run_that_is_a_part_says_of_what() -> None:
     run = mixed()
     run.head.update(plan={"hash": "3c" * 32, "part": "rocm", "of": ["cuda", "rocm"]}, resumed=[{"time": 1.0}])
-    said = text(run_page(run, LINKS))
-    assert "part rocm of plan 3c3c3c3c3c3c for cuda, rocm" in said and "gone on with, 1 time." in said
+    html = run_page(run, LINKS)
+    (part,) = marked(html, "run-part")
+    assert "part rocm" in part and "3c" * 6 in part and "cuda, rocm" in part and len(marked(html, "run-resumed")) == 1
 
 
-def test_the_list_of_runs_marks_fakes_and_silent_sites() -> None:
+def test_the_list_of_runs_marks_simulated_devices_and_sites_that_did_not_report() -> None:
     lines = [run_line(r.head, r.id, lambda r=r: r) for r in (merged(), fake_run(rows_of_run(60)))]
     html = runs_page(lines, LINKS)
     assert html.count("ev-simulated") - html.count(".ev-simulated") == 2  # cuda and rocm of the first
-    assert "silent: ascend" in html and "merged from sites" in html and 'href="evidence.html"' in html
+    (silent,) = marked(html, "run-silent")
+    assert "ascend" in silent and len(marked(html, "run-merged")) == 1 and 'href="evidence.html"' in html
 
 
 # the store
@@ -215,7 +265,7 @@ def proofs_of(*runs: FakeRun) -> dict[str, list[evidence.Proof]]:
     return {r.id: evidence.proofs(r) for r in runs}
 
 
-def test_a_store_tells_newest_and_widest_and_adds_nothing_up() -> None:
+def test_a_store_shows_newest_and_widest_and_adds_nothing_up() -> None:
     old = fake_run([done(i, "cuda", "executed", H200, hidden=1024 + i) for i in range(5)], "20260101-000000-old1")
     new = fake_run([done(100, "cuda", "executed", H200)], "20260201-000000-new1")
     compiled = fake_run([built(i, "sm_90", hidden=64 + i) for i in range(3)], "20260301-000000-comp")
@@ -228,12 +278,10 @@ def test_a_store_tells_newest_and_widest_and_adds_nothing_up() -> None:
     assert families["ascend"].lines == ()
 
 
-def test_what_was_never_done_is_said() -> None:
-    said = text(evidence_page(proofs_of(mixed()), LINKS))
-    assert "never executed No run of this store has rocm cells that were executed." in said
-    assert "never compiled No run of this store has ascend cells that were compiled." in said
-    assert "have cuda cells that were executed" not in said.replace("has", "have")
+def test_missing_kinds_of_evidence_are_listed() -> None:
     html = evidence_page(proofs_of(mixed()), LINKS)
+    never = {b: re.findall(r'data-id="never-(\w+)"', section(html, b)) for b in ("cuda", "rocm", "ascend")}
+    assert never == {"cuda": ["compiled"], "rocm": ["executed", "compiled"], "ascend": ["executed", "compiled"]}
     assert 'href="run-20261121-120000-mix1.html"' in html and '<tr class="fake">' in html
 
 
@@ -312,7 +360,7 @@ def test_the_server_has_the_page(store: Counting) -> None:
     pytest.importorskip("uvicorn")
     from test_dashboard_files import ask
 
-    from dashboards.serve import app
+    from farm.dashboards.serve import app
 
     live = app(store)
     status, _, body = ask(live, "/evidence")

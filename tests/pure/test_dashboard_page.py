@@ -1,4 +1,4 @@
-"""The run page holds every cell once, stands alone, and tells nothing that is not so."""
+"""The run page has every cell once, is self-contained, and states nothing false."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from synthetic_runs import HOSTILE, counts_of, fake_run, interrupted_run, row, rows_of_run
 
-from dashboards.pages import Links, run_page, runs_page
-from dashboards.runlines import run_line
+from farm.dashboards.pages import Links, evidence_page, run_page, runs_page
+from farm.report import glossary, queries, wording
+from farm.report.run_lines import run_line
 
 VOID = {"meta", "input", "col", "br", "wbr", "path", "circle"}
 LINKS = Links("index.html", lambda run_id: f"run-{run_id}.html", lambda name: name)
@@ -43,7 +44,7 @@ class Page(HTMLParser):
             self._raw = tag
         if tag == "td" and "data-cell" in given:
             self._open = int(given["data-cell"])
-            assert self._open not in self.cells, "a cell stands twice in the heat maps"
+            assert self._open not in self.cells, "a cell appears twice in the heat maps"
             self.cells[self._open], self.marks[self._open] = "", given
 
     def handle_endtag(self, tag):
@@ -60,8 +61,17 @@ class Page(HTMLParser):
             self.cells[self._open] += data.strip()
 
     @property
-    def said(self) -> str:
+    def shown(self) -> str:
         return " ".join(" ".join(self.text).split())
+
+    @property
+    def ids(self) -> list[str]:
+        """The identifiers of the sentences on the page."""
+        return [a["data-id"] for _, a in self.elements if "data-id" in a]
+
+    @property
+    def alerts(self) -> list[str]:
+        return [a["data-id"] for _, a in self.elements if a.get("role") == "alert"]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +89,7 @@ def page(html):
     return Page(html)
 
 
-def test_every_cell_stands_once_in_the_heat_maps(run, page):
+def test_every_cell_appears_once_in_the_heat_maps(run, page):
     assert set(page.cells) == set(range(len(run.rows))) and len(run.rows) == 4000
     assert all(page.cells.values()), "a planned cell is never blank"
 
@@ -100,7 +110,7 @@ def test_each_kind_of_failure_has_its_own_glyph(run, page):
     assert len({next(iter(g)) for g in glyphs.values()}) == len(glyphs) == 8
 
 
-def test_a_failed_cell_leads_to_the_group_that_tells_about_it(html, run, page):
+def test_a_failed_cell_links_to_the_group_that_reports_it(html, run, page):
     anchors = {a["id"] for _, a in page.elements if "id" in a}
     leads = [a["href"][1:] for tag, a in page.elements if tag == "a" and a.get("href", "").startswith("#")]
     assert set(leads) <= anchors
@@ -109,9 +119,9 @@ def test_a_failed_cell_leads_to_the_group_that_tells_about_it(html, run, page):
     assert len(in_cells) == len(failed) + 2  # and the two impossible timings
 
 
-def test_the_ledger_adds_up_and_is_said(page):
-    assert "4,000 planned = 3,896 passed" in page.said
-    assert "Do not trust" not in page.said
+def test_the_ledger_adds_up_and_is_shown(page):
+    assert "4,000 planned = 3,896 passed" in page.shown
+    assert page.alerts == []
 
 
 def test_the_file_stands_alone(html, page):
@@ -149,7 +159,7 @@ def test_without_scripts_nothing_is_out_of_reach(html, page):
 
 
 def test_hostile_text_is_only_text(html, page):
-    assert HOSTILE in page.said
+    assert HOSTILE in page.shown
     assert "<script>alert" not in html
     assert sum(1 for tag, _ in page.elements if tag == "script") == 1
     names = '"><script>alert(1)</script>'
@@ -173,8 +183,8 @@ def test_an_impossible_timing_says_why_where_something_was_seen():
 
 def test_a_run_that_was_judged_again_says_of_what():
     html = run_page(fake_run(rows_of_run(50), kind="judged", derived_from=HOSTILE), LINKS)
-    assert "Judged again from the stored metrics of run" in html and HOSTILE not in html
-    assert "Judged again" not in run_page(fake_run(rows_of_run(50)), LINKS)
+    assert "run-judged" in Page(html).ids and HOSTILE not in html
+    assert "run-judged" not in Page(run_page(fake_run(rows_of_run(50)), LINKS)).ids
 
 
 def test_an_impossible_timing_shows_no_speed(run, html, page):
@@ -196,46 +206,49 @@ def test_untimed_cells_show_errors_and_never_a_speed(run, page):
 def test_an_interrupted_run_says_so_and_shows_the_lost(page):
     run = interrupted_run(120, 70)
     other = Page(run_page(run, LINKS))
-    assert "Interrupted: 50 cells of 120 lost" in other.said
+    verdict = queries.verdict(run)
+    assert (verdict.id, verdict.pending, verdict.planned) == ("interrupted", 50, 120)
+    assert "interrupted" in other.ids and wording.sentence(verdict) in other.shown
     assert sum(text == "?" for text in other.cells.values()) == 50
     assert len(other.cells) == 120
-    assert "passed." not in other.said[: other.said.index("planned")]
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "id", "facts"),
     [
-        (lambda r: r.rows.pop(), "add up to 119, but 120 cells were planned"),
-        (lambda r: r.rows.append(dict(r.rows[0])), "stand twice"),
-        (lambda r: r.rows[0].update(status="maybe"), "not in the closed set"),
-        (lambda r: r.head.update(verdict="passed"), "run.json says `passed`"),
-        (lambda r: r.head.update(schema=99), "schema 99"),
-        (lambda r: r.head["counts"].update(passed=1), "other statuses"),
+        (lambda r: r.rows.pop(), "report-sum-differs", "119 120"),
+        (lambda r: r.rows.append(dict(r.rows[0])), "report-duplicate-cell", "1 cuda/rms_norm/farm/auto/"),
+        (lambda r: r.rows[0].update(status="maybe"), "report-unknown-status", "1 maybe"),
+        (lambda r: r.head.update(verdict="passed"), "report-verdict-differs", "`passed` `findings`"),
+        (lambda r: r.head.update(schema=99), "report-newer-schema", f"99 {queries.SCHEMA}"),
+        (lambda r: r.head["counts"].update(passed=1), "report-counts-differ", "run.json cells.parquet"),
     ],
 )
-def test_a_run_that_does_not_fit_together_is_told_loudly(fault, told):
+def test_a_run_that_contradicts_itself_is_marked(fault, id, facts):
     rows = rows_of_run(120)
     rows[1].update(status="crashed", reason="x", fault_owner="kernel")
     run = fake_run(rows, planned=120)
-    assert "Do not trust" not in Page(run_page(run, LINKS)).said
+    assert Page(run_page(run, LINKS)).alerts == []
     fault(run)
-    said = Page(run_page(run, LINKS)).said
-    assert "Do not trust this run" in said and told in said
+    (text,) = [w for w in queries.warnings(run) if w.id == id]
+    assert [fact for fact in facts.split() if fact not in text] == []
+    page = Page(run_page(run, LINKS))
+    assert id in page.alerts and text in page.shown
 
 
 def test_keys_have_their_glyph_before_the_word_and_no_empty_column():
     rows = [row(0, evidence="interpreted"), row(1, status="skipped"), row(2, status="lost")]
-    said = Page(run_page(fake_run(rows), LINKS)).said
-    assert "3 planned = 1 passed · 1 skipped ? 1 lost" in said
-    assert "of roof" not in said
+    page = Page(run_page(fake_run(rows), LINKS))
+    assert "3 planned = 1 passed · 1 skipped ? 1 lost" in page.shown
+    assert "share-of-roof" not in page.ids
     timed = row(0, evidence="executed", backend="cuda", time_us_p50=9.0, timing_quality="ok", bandwidth_gbps=5.0)
-    assert "of roof" not in Page(run_page(fake_run([timed]), LINKS)).said
-    assert "of roof" in Page(run_page(fake_run([{**timed, "share_of_roof": 0.5}]), LINKS)).said
+    assert "share-of-roof" not in Page(run_page(fake_run([timed]), LINKS)).ids
+    assert "share-of-roof" in Page(run_page(fake_run([{**timed, "share_of_roof": 0.5}]), LINKS)).ids
 
 
 def test_the_card_of_an_interrupted_run_is_not_green():
-    said = Page(run_page(interrupted_run(120, 4), LINKS)).said
-    card = said[said.index("passed / planned") : said.index("The farm’s own faults")]
+    html = run_page(interrupted_run(120, 4), LINKS)
+    card = Page(html.partition('<section id="cards"')[2].partition("</section>")[0]).shown
     assert "farm 64 lost" in card and "torch peer" in card and re.search(r"farm 64 lost \d+ /\d+", card), card
 
 
@@ -248,13 +261,30 @@ def test_a_log_tail_travels_with_the_page(tmp_path):
     run = fake_run(rows)
     run.dir = tmp_path
     other = Page(run_page(run, LINKS))
-    assert "SIGSEGV <here>" in other.said
-    assert "do not show" not in other.said
+    assert "SIGSEGV <here>" in other.shown
+    assert "do not show" not in other.shown
 
 
 def test_the_list_of_runs(run, page):
     lines = [run_line(r.head, r.id, lambda r=r: r) for r in (run, interrupted_run())]
-    said = Page(runs_page(lines, LINKS)).said
-    assert said.index("20260802-030000-dead") < said.index(run.id), "newest first"
-    assert "interrupted" in said and "farm fault" in said and "2,300 passed" in said
-    assert "No runs yet" in Page(runs_page([], LINKS)).said
+    html = runs_page(lines, LINKS)
+    shown = Page(html).shown
+    assert shown.index("20260802-030000-dead") < shown.index(run.id), "newest first"
+    assert re.findall(r'class="tag v-(\w+)"', html) == ["interrupted", "farm_fault"] and "2,300 passed" in shown
+    assert Page(runs_page([], LINKS)).ids == ["no-runs"]
+
+
+@pytest.mark.parametrize("made", ["run", "runs", "evidence"])
+def test_every_page_explains_its_words(run, made):
+    pages = {"run": run_page(run, LINKS), "runs": runs_page([], LINKS), "evidence": evidence_page({}, LINKS)}
+    block = pages[made].partition('<section id="words">')[2].partition("</section>")[0]
+    assert block.startswith("<details><summary>"), "folded"
+    assert block.count("<dt>") == block.count("<dd>") == len(glossary.TERMS)
+    assert "<code>auto</code>" in block and "`" not in block
+
+
+def test_the_glossary_is_the_documents() -> None:
+    document = Path(__file__).parents[2] / "docs" / "glossary.md"
+    text = document.read_text(encoding="utf-8").split("\n## ")[0]
+    table = re.findall(r"^\| (.+?) \| (.+) \|$", text, re.M)
+    assert dict(table[1:]) == glossary.TERMS and table[0] == ("word", "meaning")

@@ -13,16 +13,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 from calibrations import MIB, record
 from synthetic_runs import HOSTILE, FakeRun, fake_run, rows_of_run
 
-from dashboards.pages import Links, run_page
-from dashboards.roofs import chart, roofs
 from farm.calibration.report import remarks, short
+from farm.dashboards.pages import Links, run_page
+from farm.dashboards.roofs import chart, roofs
+from farm.errors import id_of
 from farm.timing.roof import parse
 
 LINKS = Links("index.html", lambda run_id: f"run-{run_id}.html", lambda name: name)
 
 
 def calibrated(own: bool = True, stale: bool = False, **given: Any) -> FakeRun:
-    """The made-up run, its cuda device held against the made-up calibration."""
+    """The made-up run, its cuda device compared with the made-up calibration."""
     kept = short(record(**given))
     run = fake_run(rows_of_run(1500))
     (device,) = run.head["backends"]["cuda"]["devices"]
@@ -31,14 +32,13 @@ def calibrated(own: bool = True, stale: bool = False, **given: Any) -> FakeRun:
     return run
 
 
-def test_what_was_left_out_is_told_once_for_each_reason() -> None:
-    why = "does not fit in the device's memory"
-    skipped = [{"bytes": 4 << 30, "why": why}, {"bytes": 2 << 20, "why": "no time"}, {"bytes": 8 << 30, "why": why}]
-    notes = ["GEMM tf32: unknown", "the device was throttled while it was measured", "GEMM int8: unknown"]
-    assert remarks({"skipped": skipped, "notes": notes}) == [
-        f"left out: 4 GiB, 8 GiB: {why}", "left out: 2 MiB: no time", "GEMM tf32, int8: unknown",
-        "the device was throttled while it was measured",
-    ]  # fmt: skip
+def test_what_was_left_out_is_one_line_per_reason() -> None:
+    skipped = [{"bytes": 4 << 30, "why": "one"}, {"bytes": 2 << 20, "why": "two"}, {"bytes": 8 << 30, "why": "one"}]
+    notes = ["GEMM tf32: unknown", "planted", "GEMM int8: unknown"]
+    large, small, gemm, note = remarks({"skipped": skipped, "notes": notes})
+    assert "4 GiB, 8 GiB" in large and large.endswith("one")
+    assert "2 MiB" in small and small.endswith("two")
+    assert "tf32, int8" in gemm and gemm.endswith("unknown") and note == "planted"
 
 
 def test_a_run_without_a_calibration_has_no_roof() -> None:
@@ -46,14 +46,14 @@ def test_a_run_without_a_calibration_has_no_roof() -> None:
     assert roofs(run) == [] and 'id="roofs"' not in run_page(run, LINKS)
 
 
-def test_the_curve_its_table_and_the_device_are_told() -> None:
+def test_the_curve_its_table_and_the_device_are_shown() -> None:
     run = calibrated()
-    (told,) = roofs(run)
-    assert told.backend == "cuda" and told.evidence == "executed" and told.device == "NVIDIA H200 GPU-1"
-    assert told.points[0] == ("1 MiB", "2.00", "524", "once-512x4") and len(told.points) == 3
-    assert told.gemm == (("bfloat16", "733", "8192"),) and told.floors[0] == ("rotating_graph", "1.10")
-    assert "1.2% apart" in told.drift
-    assert told.remarks == ("left out: 8 GiB: does not fit in the device's memory", "GEMM int8: no such product")
+    (note,) = roofs(run)
+    assert note.backend == "cuda" and note.evidence == "executed" and note.device == "NVIDIA H200 GPU-1"
+    assert note.points[0] == ("1 MiB", "2.00", "524", "once-512x4") and len(note.points) == 3
+    assert note.gemm == (("bfloat16", "733", "8192³"),) and note.floors[0] == ("rotating_graph", "1.10")
+    assert "1.2%" in note.drift
+    assert note.remarks == tuple(remarks(short(record()))) and len(note.remarks) == 2
     page = run_page(run, LINKS)
     section = page.split('<section id="roofs">')[1].split("</section>")[0]
     assert 'role="img"' in section and "aria-label=" in section and "<table" in section
@@ -66,20 +66,22 @@ def test_dots_are_the_cells_that_have_a_share_and_no_impossible_one() -> None:
         if r["timing_quality"] == "impossible":
             r["share_of_roof"] = 3.0  # a row that a sick run left behind
     shown = [r for r in run.rows if r["backend"] == "cuda" and r["share_of_roof"] and r["status"] == "passed"]
-    (told,) = roofs(run)
-    said = re.search(r"; ([\d,]+) cells of this run", told.chart)
+    (note,) = roofs(run)
     want = [r for r in shown if r["timing_quality"] != "impossible"]
-    assert said and int(said[1].replace(",", "")) == len(want) < len(shown)
-    assert 'class="ours"' in told.chart and 'class="theirs"' in told.chart
-    assert "987654" not in told.chart
+    assert note.dots == len(want) < len(shown) and f"{len(want):,}" in note.chart
+    assert 'class="ours"' in note.chart and 'class="theirs"' in note.chart
+    assert "987654" not in note.chart
     run.head["backends"]["cuda"]["devices"][0]["name"] = "another"
-    assert "; 0 cells of this run" in roofs(run)[0].chart
+    assert roofs(run)[0].dots == 0
 
 
-def test_anothers_roof_and_an_old_one_are_marked() -> None:
-    (told,) = roofs(calibrated(own=False, stale=True))
-    assert told.remarks[0] == "of another device of this model; held against: cuda:0"
-    assert told.remarks[1] == "more than 30 days old when the run began"
+def test_a_shared_roof_and_an_old_one_are_marked() -> None:
+    run = calibrated(own=False, stale=True)
+    (note,) = roofs(run)
+    shared, stale, *_ = note.remarks
+    assert id_of(shared) == "roof-shared" and "NVIDIA H200 GPU-1" in shared and "cuda:0" in shared
+    assert id_of(stale) == "roof-stale" and "30 days" in stale
+    assert 'data-id="roof-shared"' in run_page(run, LINKS)
 
 
 def test_a_damaged_calibration_takes_no_page_down() -> None:
@@ -119,6 +121,6 @@ def test_every_point_lies_inside_of_the_chart() -> None:
 
 @pytest.mark.parametrize("gbps", [0.5, 99.0, 4331.0])
 def test_the_axis_reaches_above_every_value(gbps: float) -> None:
-    from dashboards.roofs import _ceiling
+    from farm.dashboards.roofs import _ceiling
 
     assert gbps <= _ceiling(gbps) <= 2 * gbps * 1.001

@@ -24,9 +24,15 @@ REPOSITORY = Path(dispatch.__file__).parents[3]
 OPS = ("rms_norm", "fused_add_rms_norm")
 SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
 CORES = {
-    "cuda:90": 132, "cuda:100": 148, "cuda:103": 160, "cuda:80": 108, "hip:gfx942": 304, "hip:gfx950": 256,
-    "interpreter": 4, "npu:Ascend910B3": 40,
-}  # fmt: skip
+    "cuda:90": 132,
+    "cuda:100": 148,
+    "cuda:103": 160,
+    "cuda:80": 108,
+    "hip:gfx942": 304,
+    "hip:gfx950": 256,
+    "interpreter": 4,
+    "npu:Ascend910B3": 40,
+}
 #: Elements of one tensor in a kernel, Triton's own limit.
 MAX_ELEMENTS = 2**20
 #: `function.as_rows` copies where rows lie further apart, unless they are as wide.
@@ -36,9 +42,11 @@ targets = st.sampled_from(list(CORES))
 gpus = st.sampled_from([t for t in CORES if not t.startswith("npu")])
 rows = st.one_of(st.integers(1, 300), st.integers(1, 2**17), st.integers(1, 2**40))
 hidden = st.one_of(
-    st.integers(1, 300), st.integers(1, 2**17), st.integers(1, 2**30),
+    st.integers(1, 300),
+    st.integers(1, 2**17),
+    st.integers(1, 2**30),
     st.sampled_from([2**k + d for k in range(1, 30) for d in (-1, 0, 1)]),
-)  # fmt: skip
+)
 dtypes = st.sampled_from(list(SIZES))
 operations = st.sampled_from(OPERATIONS)
 ops = st.sampled_from(OPS)
@@ -147,8 +155,12 @@ def launchable(choice: Choice, target: str, rows: int, hidden: int, size: int, o
         assert target in ("cuda:90", "cuda:100", "cuda:103") and hidden * size % 16 == 0 and choice.rows == 1
         assert choice.block * size >= choice.num_warps * 32 * 16 and choice.programs <= cores * options["per_core"]
         ringed = {**options, "kernel": kernel, "block": choice.block}
-        assert any(gpu_measured.ring_of(op, operation, ringed, hidden, dtype)
-                   for op in ("rms_norm", "fused_add_rms_norm") for dtype in SIZES if SIZES[dtype] == size)  # fmt: skip
+        assert any(
+            gpu_measured.ring_of(op, operation, ringed, hidden, dtype)
+            for op in ("rms_norm", "fused_add_rms_norm")
+            for dtype in SIZES
+            if SIZES[dtype] == size
+        )
     if kernel == "backward_columns":
         sweep = gpu.sweep(rows, hidden, size, target)
         threads(sweep, target)
@@ -387,7 +399,7 @@ def test_a_wave_of_cdna_is_twice_as_wide() -> None:
         ("row_packed", 1, 8193, "forward", "packs several rows in one tile, at most 8192 wide; hidden is 8193"),
         ("multi_wave_cached", 2**31, 8, "forward", "a program a tile, at most 2147483647; rows is 2147483648"),
     ],
-)  # fmt: skip
+)
 def test_refusals_give_the_reason(mode: str, rows: int, hidden: int, operation: str, reason: str) -> None:
     for op in OPS:
         told = str(dispatch.refusal("cuda:90", mode, rows, hidden, "bfloat16", operation, op))
@@ -410,10 +422,16 @@ def test_a_choice_is_plain_data() -> None:
         "num_stages": 1,
         "programs": 8,
         "options": {
-            "kernel": "forward_rows", "load": "", "pdl": False, "span": 4096, "spread": False, "store": "",
-            "tail": 1024, "weight": "first",
+            "kernel": "forward_rows",
+            "load": "",
+            "pdl": False,
+            "span": 4096,
+            "spread": False,
+            "store": "",
+            "tail": 1024,
+            "weight": "first",
         },
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("target", list(CORES))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
@@ -29,3 +29,14 @@ def test_the_readme_names_every_command() -> None:
 
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [c for c in COMMANDS if f"farm {c}" not in text] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_the_files_and_modules_that_a_document_names_exist(document: Path) -> None:
+    spans = re.findall(r"`([^`\n]+)`", document.read_text(encoding="utf-8"))
+    files = [f for s in spans for f in re.findall(r"\b(?:farm|kernels|tests|benchmarks|matrices|deploy)/[\w./*-]+", s)]
+    modules = [m.replace(".", "/") for s in spans for m in re.findall(r"python -m ((?:farm|benchmarks)[\w.]*)", s)]
+    wanted = [f for f in files if f.endswith((".py", ".yaml", ".json", ".sh", ".md"))]
+    wanted = [f for f in wanted if not f.endswith(("/node.yaml", "/nodes-PORT.json"))]  # on a user's host
+    assert [f for f in wanted if not list(ROOT.glob(f))] == []
+    assert [m for m in modules if not (ROOT / f"{m}.py").exists() and not (ROOT / m).is_dir()] == []

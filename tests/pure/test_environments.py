@@ -11,13 +11,21 @@ from typing import Any
 import pytest
 
 from farm import backends
-from farm.actor import environment, supervise
-from farm.actor.environment import MASKS, START, Environment, check_template, child_variables, filled, given_variables
+from farm.actor import child_process
+from farm.node import environment
+from farm.node.environment import MASKS, START, Environment, check_template, child_variables, filled, given_variables
 
 VALUES: dict[str, Any] = {
-    "python": "/sup/python", "path": "/b1:/b2", "spool": "/spool", "name": "farm-1", "device": "3", "uid": "7",
-    "gid": "8", "child": START, "env": ["--env", "A=1", "--env", "B=2 3"],
-}  # fmt: skip
+    "python": "/sup/python",
+    "path": "/b1:/b2",
+    "spool": "/spool",
+    "name": "farm-1",
+    "device": "3",
+    "uid": "7",
+    "gid": "8",
+    "child": START,
+    "env": ["--env", "A=1", "--env", "B=2 3"],
+}
 
 
 @pytest.mark.parametrize(
@@ -37,25 +45,32 @@ def test_a_template_is_filled(words: list[str], want: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "facts"),
     [
-        ("{nam}", 'holds "{nam}", which stands for nothing; did you mean "{name}"?'),
-        ("{zzzz}", 'holds "{zzzz}", which stands for nothing; there are python, path'),
-        ("x{child}", 'holds "{child}" inside "x{child}"; it stands for several words and must be alone'),
+        ("{nam}", ['"{nam}"', '"{name}"']),
+        ("{zzzz}", ['"{zzzz}"', "python, path"]),
+        ("x{child}", ['"{child}"', '"x{child}"']),
     ],
 )
-def test_a_place_that_means_nothing_is_refused(word: str, said: str) -> None:
-    with pytest.raises(ValueError) as caught:
+def test_an_unknown_or_misplaced_placeholder_is_refused(word: str, facts: list[str]) -> None:
+    with pytest.raises(ValueError) as refused:
         check_template([word])
-    assert said in str(caught.value)
+    assert all(fact in str(refused.value) for fact in facts), refused.value
     with pytest.raises(ValueError):
         filled([word], VALUES)
 
 
 LEAKS = {
-    "RAY_AUTH_TOKEN": "secret", "RAY_ADDRESS": "x", "PYTHONPATH": "/sup", "PYTHONHOME": "/sup", "PYTHONSTARTUP": "x",
-    "VIRTUAL_ENV": "/sup/venv", "VIRTUAL_ENV_PROMPT": "v", "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1",
-}  # fmt: skip
+    "RAY_AUTH_TOKEN": "secret",
+    "RAY_ADDRESS": "x",
+    "PYTHONPATH": "/sup",
+    "PYTHONHOME": "/sup",
+    "PYTHONSTARTUP": "x",
+    "VIRTUAL_ENV": "/sup/venv",
+    "VIRTUAL_ENV_PROMPT": "v",
+    "OMP_NUM_THREADS": "1",
+    "TRITON_INTERPRET": "1",
+}
 SHELLS = {"CONDA_PREFIX": "/conda", "CONDA_DEFAULT_ENV": "base", "PYENV_VERSION": "3.9.1", "UV_PYTHON": "3.9"}
 KEPT = {"LD_LIBRARY_PATH": "/driver", "HOME": "/home/me", "FARM_NODE": "/etc/n.yaml"}
 
@@ -119,14 +134,23 @@ def test_no_environment_shows_a_child_another_device_than_the_locked_one(host: d
 def test_what_is_handed_to_a_container_is_what_the_farm_sets(host: dict[str, str]) -> None:
     wrapped = Environment("x", command=("box", "{child}"), wrapped=True, variables={"A": "1"}, path=("/b",))
     assert given_variables({"MASK": "0"}, wrapped) == {
-        "MASK": "0", "PYTHONPATH": "/b", "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1", "FARM_WRAPPED": "1", "A": "1"
-    }  # fmt: skip
+        "MASK": "0",
+        "PYTHONPATH": "/b",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONSAFEPATH": "1",
+        "FARM_WRAPPED": "1",
+        "A": "1",
+    }
     assert "FARM_WRAPPED" not in given_variables({}, OTHER)
 
 
 def test_an_environment_travels_as_plain_data() -> None:
-    for one in (Environment.default(), OTHER, Environment.named("nightly"),
-                Environment("b", command=("a", "{child}"), wrapped=True, end=("c",))):  # fmt: skip
+    for one in (
+        Environment.default(),
+        OTHER,
+        Environment.named("nightly"),
+        Environment("b", command=("a", "{child}"), wrapped=True, end=("c",)),
+    ):
         assert Environment.of(json.loads(json.dumps(one.plain()))) == one
     assert Environment.named("nightly").plain()["command"] == ()
     assert Environment.default().words() == ("{python}", "{child}")
@@ -138,8 +162,9 @@ def test_an_interpreter_that_is_none_is_refused(tmp_path: Path) -> None:
     text = tmp_path / "python"
     text.write_text("")
     for place in (str(text), str(tmp_path), "/nowhere/python"):
-        with pytest.raises(ValueError, match="which is no program here"):
+        with pytest.raises(ValueError) as refused:
             Environment("x", python=place).located()
+        assert place in str(refused.value)
     assert Environment("x", python=sys.executable).located().python == sys.executable
     assert COMMAND.located() == COMMAND
 
@@ -149,6 +174,6 @@ def test_an_interpreter_that_is_none_is_refused(tmp_path: Path) -> None:
     [(True, 139, -11), (True, 137, -9), (True, 7, 7), (True, 128, 128), (True, -9, -9), (False, 139, 139)],
 )
 def test_what_a_client_says_of_its_containers_end(wrapped: bool, code: int, want: int) -> None:
-    child = supervise.Child.__new__(supervise.Child)
+    child = child_process.Child.__new__(child_process.Child)
     child._wrapped = wrapped
     assert child._code(code) == want

@@ -67,10 +67,15 @@ def prepared(folder: Path, gpus: str = "0 1", slow: str = "", **environ: str) ->
         (folder / name).chmod(0o755)
     return {
         **{k: v for k, v in os.environ.items() if not k.startswith(("CUDA_", "GPU_ALL"))},
-        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "PYTHON": str(folder / "python3"),
-        "RECORD": str(folder / "record"), "GPUS": gpus, "SLOW": slow, "ORPHAN": "61",
-        "WORK": str(folder / "work"), **environ,
-    }  # fmt: skip
+        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+        "PYTHON": str(folder / "python3"),
+        "RECORD": str(folder / "record"),
+        "GPUS": gpus,
+        "SLOW": slow,
+        "ORPHAN": "61",
+        "WORK": str(folder / "work"),
+        **environ,
+    }
 
 
 def run(folder: Path, *steps: str, **how: str) -> Ended:
@@ -78,8 +83,12 @@ def run(folder: Path, *steps: str, **how: str) -> Ended:
     record, out = folder / "record", folder / "out"
     done = subprocess.run(
         ["bash", str(ROOT / "benchmarks" / "gpu_all.sh"), str(out), *steps],
-        env=whole, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        env=whole,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     lines = record.read_text().splitlines() if record.exists() else []
     calls = [Called(line.partition("\t")[0], shlex.split(line.partition("\t")[2])) for line in lines]
     table = (out / "table.txt").read_text().splitlines() if (out / "table.txt").exists() else []
@@ -182,8 +191,10 @@ def test_who_ends_the_script_ends_its_steps_and_keeps_what_there_is(steps: tuple
     environ = prepared(folder, slow=slow or "benchmarks", ORPHAN=orphan)
     script = subprocess.Popen(
         ["bash", str(ROOT / "benchmarks" / "gpu_all.sh"), str(folder / "out"), *steps],
-        env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        env=environ,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     wanted, record, end = 1 if slow else 2, folder / "record", time.monotonic() + 60
     try:
         while not (record.exists() and record.read_text().count("\n") >= wanted and len(_running(orphan)) >= wanted):

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from farm.backends import sim
-from farm.guard import device, telemetry, watch
-from farm.guard.telemetry import Counters, Process, Sample
+from farm.backends.api import Counters, Process, Sample
+from farm.errors import DeviceUnfit
+from farm.guard import device, sampler, telemetry
 
 CONFIG = {"backend": "sim", "device": "sim:0", "device_id": "0", "spool": "/nowhere"}
 ROOT = 100
@@ -44,14 +45,14 @@ class Reader:
 def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     one = Reader()
     monkeypatch.setattr(sim, "telemetry", lambda *_: one)
-    monkeypatch.setattr(watch, "ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr(sampler, "ANSWER_SECONDS", 2.0)
     yield one
     one.free.set()
 
 
 @pytest.fixture
 def held(reader: Reader) -> Iterator[device.Guard]:
-    one = device.Guard(CONFIG, lambda: False)
+    one = device.Guard(CONFIG, lambda: False, sim)
     one.take(lambda text: None)
     one.before_child()
     one.child_ready(ROOT)
@@ -129,7 +130,7 @@ def test_memory_in_use_beyond_the_baseline_makes_it_unfit(reader: Reader, held: 
     reader.memory = 512.0 + telemetry.MEMORY_SLACK_MIB
     held.before_child()
     reader.memory += 1
-    with pytest.raises(device.Unfit, match=r"65 MiB of its memory did not come back .* on it now: unnamed \(pid 100\)"):
+    with pytest.raises(DeviceUnfit, match=r"65 MiB of device memory .* on the device now: unnamed \(pid 100\)"):
         held.before_child()
 
 
@@ -141,13 +142,13 @@ def test_memory_that_others_take_is_told_and_no_reason_to_give_the_device_up(
     reader.memory += 3000
     held.before_child()
     told = held.remark()
-    assert told.startswith("3000 MiB more of the device's memory are in use than before, and not by a process of this")
-    assert told.endswith("gedit (pid 7))" if seen else "nobody that can be seen)")
+    assert told.startswith("3000 MiB more device memory is in use than before the run, but not by a process of this")
+    assert told.endswith("gedit (pid 7))" if seen else "no visible process)")
     assert held.remark() == ""
     held.before_child()  # that is the baseline from now on
     assert held.remark() == ""
     reader.processes, reader.memory = (Process(7), Process(ROOT)), reader.memory + 65
-    with pytest.raises(device.Unfit, match="65 MiB of its memory did not come back"):
+    with pytest.raises(DeviceUnfit, match="65 MiB of device memory"):
         held.before_child()
 
 
@@ -167,5 +168,5 @@ def test_what_a_child_started_is_its_own_after_its_end(
     block(held)
     monkeypatch.setattr(device, "own_pids", lambda root, processes: {root})  # its parent is gone
     reader.processes, reader.memory = (Process(101),), 4000.0
-    with pytest.raises(device.Unfit):
+    with pytest.raises(DeviceUnfit):
         held.before_child()

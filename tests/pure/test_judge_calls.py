@@ -6,20 +6,26 @@ from typing import Any
 
 import pytest
 
-from farm.accuracy import gates
-from farm.judge import _both
+from farm.accuracy import tolerances
+from farm.judge.judge import _both
 
 GATES = {"y": {"max_ulp": 2.0, "rel_l2": 1e-3}}
 
 
 def said(max_ulp: float, rel_l2: float, row: int = 0) -> dict[str, Any]:
     metrics = {"y": {"max_ulp": max_ulp, "rel_l2": rel_l2, "worst_row": row}}
-    found = gates.verdict(metrics, GATES)
+    found = tolerances.verdict(metrics, GATES)
     return {
-        "status": "passed" if found.ok else "inaccurate", "owner": None if found.ok else "kernel",
-        "reason": "" if found.ok else "y: too far", "metrics": metrics, "gates": GATES, "output_hash": f"{row}",
-        "worst_output": found.worst_output, "worst_metric": found.worst_metric, "worst_ratio": found.worst_ratio,
-    }  # fmt: skip
+        "status": "passed" if found.ok else "inaccurate",
+        "owner": None if found.ok else "kernel",
+        "reason": "" if found.ok else "y: too far",
+        "metrics": metrics,
+        "gates": GATES,
+        "output_hash": f"{row}",
+        "worst_output": found.worst_output,
+        "worst_metric": found.worst_metric,
+        "worst_ratio": found.worst_ratio,
+    }
 
 
 def test_both_right_gives_the_worse_numbers() -> None:
@@ -33,7 +39,7 @@ def test_a_wrong_second_call_decides_and_stored_numbers_say_so_again() -> None:
     found = _both(said(1.0, 9e-4), said(5.0, 1e-4, 7), "in a timed launch")
     assert (found["status"], found["owner"]) == ("inaccurate", "kernel")
     assert found["reason"] == "in a timed launch: y: too far" and found["worst_ratio"] == 2.5
-    assert not gates.verdict(found["metrics"], found["gates"]).ok
+    assert not tolerances.verdict(found["metrics"], found["gates"]).ok
 
 
 def test_a_second_call_without_numbers_decides_too() -> None:

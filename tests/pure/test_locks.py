@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from farm.errors import LockRefused
 from farm.guard import locks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,9 +35,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def other() -> Iterator[subprocess.Popen[str]]:
     """A process that holds the device GPU-1."""
     held = subprocess.Popen(
-        [sys.executable, "-c", HOLD, "GPU-1"], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", HOLD, "GPU-1"],
+        stdout=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     assert held.stdout is not None
     assert held.stdout.readline() == "held\n"
     yield held
@@ -46,12 +49,12 @@ def other() -> Iterator[subprocess.Popen[str]]:
 
 def test_who_holds_it_is_named(other: subprocess.Popen[str]) -> None:
     told: list[str] = []
-    with pytest.raises(locks.Refused) as refused:
+    with pytest.raises(LockRefused) as refused:
         locks.acquire("GPU-1", {}, 0.3, waiting=told.append)
     user = pwd.getpwuid(os.getuid()).pw_name
     who = f"another farm (pid {other.pid}, user {user!r}, run 'r1')"
-    assert told == [f"waits for {who}, up to 0.3 s"]
-    assert str(refused.value).startswith(f"the device is in use by {who}; waited 0.3 s for ")
+    assert told == [f"waiting up to 0.3 s for {who}"]
+    assert str(refused.value).startswith(f"the device is in use by {who} after a wait of 0.3 s for ")
     assert "\n" not in str(refused.value)
 
 
@@ -60,7 +63,7 @@ def test_another_device_is_free(other: subprocess.Popen[str]) -> None:
 
 
 def test_kill_9_of_the_holder_frees_it(other: subprocess.Popen[str]) -> None:
-    got: list[locks.Lock] = []
+    got: list[locks.DeviceLock] = []
     waits = threading.Event()
     thread = threading.Thread(
         target=lambda: got.append(locks.acquire("GPU-1", {}, 30, waiting=lambda text: waits.set()))
@@ -75,7 +78,7 @@ def test_kill_9_of_the_holder_frees_it(other: subprocess.Popen[str]) -> None:
 
 def test_two_in_one_process_exclude_each_other_too() -> None:
     first = locks.acquire("GPU-1", {"run": "a"}, 0)
-    with pytest.raises(locks.Refused, match=f"pid {os.getpid()}, .*run 'a'"):
+    with pytest.raises(LockRefused, match=f"pid {os.getpid()}, .*run 'a'"):
         locks.acquire("GPU-1", {"run": "b"}, 0)
     first.release()
     first.release()
@@ -96,7 +99,7 @@ def test_a_child_does_not_inherit_it() -> None:
 
 
 def test_the_wait_ends_when_its_actor_is_stopped(other: subprocess.Popen[str]) -> None:
-    with pytest.raises(locks.Refused, match="being stopped"):
+    with pytest.raises(LockRefused, match="stopping"):
         locks.acquire("GPU-1", {}, 600, stop=lambda: True)
 
 
@@ -118,7 +121,7 @@ def test_a_folder_that_cannot_be_used_is_one_clear_sentence(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FARM_LOCKS", str(tmp_path / "file"))
-    with pytest.raises(locks.Refused, match=r"file/GPU-1\.lock: the device's lock cannot be opened .*set FARM_LOCKS"):
+    with pytest.raises(LockRefused, match=r"file/GPU-1\.lock: the device's lock cannot be opened .*set FARM_LOCKS"):
         locks.acquire("GPU-1", {}, 0)
 
 
@@ -168,7 +171,7 @@ def test_an_unreadable_folder_is_refused(folder: Path) -> None:
     if os.getuid() == 0:  # who may read everything
         said = as_nobody(folder, "GPU-1")
     else:
-        with pytest.raises(locks.Refused) as refused:
+        with pytest.raises(LockRefused) as refused:
             locks.acquire("GPU-1", {}, 0)
         said = str(refused.value)
     assert "the device's lock cannot be opened (Permission denied)" in said
@@ -179,7 +182,7 @@ def test_a_link_in_its_place_is_refused(folder: Path, tmp_path: Path) -> None:
     victim = tmp_path / "precious"
     victim.write_text("precious")
     (folder / "GPU-1.lock").symlink_to(victim)
-    with pytest.raises(locks.Refused, match="cannot be opened"):
+    with pytest.raises(LockRefused, match="cannot be opened"):
         locks.acquire("GPU-1", {}, 0)
     assert victim.read_text() == "precious"
 
@@ -188,7 +191,7 @@ def test_a_link_in_its_place_is_refused(folder: Path, tmp_path: Path) -> None:
 def test_what_is_written_in_it_is_not_believed(folder: Path, text: str) -> None:
     held = locks.acquire("GPU-1", {}, 0)
     held.path.write_text(text)
-    with pytest.raises(locks.Refused, match=r"another farm \(it has not written who\)"):
+    with pytest.raises(LockRefused, match=r"holder unknown"):
         locks.acquire("GPU-1", {}, 0)
     held.release()
 

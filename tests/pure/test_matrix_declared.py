@@ -1,4 +1,4 @@
-"""What a provider declares of itself: it is planned with it, keyed by it, and no matrix may say it for it."""
+"""Parameters that a provider declares: they are planned, are part of the key, and cannot be set by a matrix."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 import jsonschema
 import pytest
-from matrix_fakes import WORLD, load_text, refusal
+from matrix_fakes import WORLD, check, load_text, refusal, sentence
 
-from farm.calls import call_for
+from farm.accuracy.evaluate import input_key
 from farm.cell import Cell, cell_key
+from farm.contracts.base import CellLike, Contract, Dimension, Parameter, Tensor
+from farm.contracts.call import call_for
 from farm.errors import UsageError
 from farm.matrix import ProviderInfo, json_schema, plan
-from kernels.contract import Contract, Dimension, Parameter
 
 
 class Sum(Contract):
@@ -26,6 +27,10 @@ class Sum(Contract):
         Parameter("offset", float, 0.0),
     )
     typed = ("x",)
+
+    def tensors(self, cell: CellLike) -> tuple[Tensor, ...]:
+        """x."""
+        return (Tensor("x", cell.dtypes["x"], tuple(cell.dims.values()), "input"),)
 
 
 SUM = Sum()
@@ -72,7 +77,7 @@ def test_it_is_in_the_key_and_the_id_leaves_it_to_the_name(tmp_path: Path) -> No
 
 
 def test_inputs_are_shared_whatever_is_declared(tmp_path: Path) -> None:
-    assert len({c.input_key() for c in planned(tmp_path)}) == 2  # one for each shape
+    assert len({input_key(c, SUM) for c in planned(tmp_path)}) == 2  # one for each shape
 
 
 def test_a_provider_is_never_passed_it(tmp_path: Path) -> None:
@@ -82,18 +87,11 @@ def test_a_provider_is_never_passed_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        ("offset: [0.0, 1.0]", "kind: unrounded"),
-        ("offset: [0.0, 1.0]", "variant: [{kind: unrounded}]"),
-    ],
+    "change", [("offset: [0.0, 1.0]", "kind: unrounded"), ("offset: [0.0, 1.0]", "variant: [{kind: unrounded}]")]
 )
-def test_a_matrix_that_says_it_is_refused(tmp_path: Path, change: tuple[str, str]) -> None:
+def test_a_matrix_that_sets_it_is_refused(tmp_path: Path, change: tuple[str, str]) -> None:
     message = refusal(tmp_path, TEXT.replace(*change), **SUMS)
-    assert message.startswith("m.yaml:5: axes.")
-    assert "kind" in message and message.endswith(
-        "is what a provider says of itself, in DECLARES of its file; remove it here"
-    )
+    check(message, "matrix-declared-parameter", "m.yaml:5: axes.", "kind", "DECLARES")
 
 
 def test_an_editor_is_not_offered_it() -> None:
@@ -110,10 +108,11 @@ def test_rules_and_selections_may_name_it(tmp_path: Path) -> None:
     skipped = {(c.provider, c.shape) for c in cells if c.skip_reason}
     assert skipped == {("precise", "8x65")}
     assert {c.provider for c in planned(tmp_path, select="kind=rounded")} == {"farm", "torch"}
-    with pytest.raises(UsageError, match="kind"):
+    with pytest.raises(UsageError) as caught:
         planned(tmp_path, select="kind=round")
+    check(sentence(caught.value), "matrix-rule-value", "--select kind=round: kind ", '"rounded"')
     nobody = TEXT.replace("precise: {}, ", "") + rule
-    assert "matches no cell" in refusal(tmp_path, nobody, **SUMS)
+    assert refusal(tmp_path, nobody, **SUMS).id == "matrix-rule-matches-nothing"
 
 
 def test_a_plan_with_it_is_the_same_every_time(tmp_path: Path) -> None:

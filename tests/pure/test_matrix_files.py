@@ -10,8 +10,8 @@ import pytest
 import yaml
 from matrix_fakes import BASE, WORLD, load_text
 
+from farm.contracts.discovery import contract
 from farm.matrix import json_schema, load_all, plan
-from farm.ops import contract
 
 MATRICES = Path(__file__).resolve().parents[2] / "matrices"
 FILES = sorted(MATRICES.glob("*.yaml"))
@@ -72,19 +72,21 @@ def test_both_norms_hold_the_shapes_of_four_pull_requests(op: str) -> None:
 
 #: File -> op, shapes, dtypes, operations: what the four pull requests show tables of.
 TABLES = {
-    "rms_norm_modes": (
-        "rms_norm", {f"4096x{1024 << i}" for i in range(5)}, {"float16", "bfloat16"}, {"forward"},
-    ),
-    "rms_norm_qwen3": (
-        "rms_norm", {"32768x128", "8192x4096"}, {"bfloat16"}, {"forward", "backward"},
-    ),
+    "rms_norm_modes": ("rms_norm", {f"4096x{1024 << i}" for i in range(5)}, {"float16", "bfloat16"}, {"forward"}),
+    "rms_norm_qwen3": ("rms_norm", {"32768x128", "8192x4096"}, {"bfloat16"}, {"forward", "backward"}),
     "rms_norm_float32_wide": (
-        "rms_norm", {f"4096x{4096 << i}" for i in range(4)}, {"float32"}, {"forward", "backward", "full"},
+        "rms_norm",
+        {f"4096x{4096 << i}" for i in range(4)},
+        {"float32"},
+        {"forward", "backward", "full"},
     ),
     "fused_add_rms_norm_float32": (
-        "fused_add_rms_norm", {f"2048x{512 << i}" for i in range(3)}, {"float32"}, {"forward", "backward", "full"},
+        "fused_add_rms_norm",
+        {f"2048x{512 << i}" for i in range(3)},
+        {"float32"},
+        {"forward", "backward", "full"},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", TABLES)

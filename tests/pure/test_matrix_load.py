@@ -37,8 +37,10 @@ def test_lists_in_a_shape_multiply_in_the_contracts_order(tmp_path: Path) -> Non
 def test_dtypes_by_alias_and_by_tensor(tmp_path: Path) -> None:
     found = expanded(tmp_path, with_axis("dtype: [bf16, {x: float16}, {x: fp16, weight: fp32}]"))
     assert [tuple(c.dtypes.values()) for c in found] == [
-        ("bfloat16", "bfloat16"), ("float16", "float16"), ("float16", "float32"),
-    ]  # fmt: skip
+        ("bfloat16", "bfloat16"),
+        ("float16", "float16"),
+        ("float16", "float32"),
+    ]
 
 
 def test_variants_go_together_and_parameters_multiply(tmp_path: Path) -> None:
@@ -66,9 +68,11 @@ def test_aliases_may_be_used(tmp_path: Path) -> None:
 def test_providers_in_a_mapping_have_farm_first_in_a_list_the_lists_order(tmp_path: Path) -> None:
     mapping = BASE.replace("[torch]", "{torch: {}, liger: , farm: {mode: [multi_wave_cached, auto]}}")
     assert [(c.provider, c.mode, c.role) for c in expanded(tmp_path, mapping)] == [
-        ("farm", "multi_wave_cached", "subject"), ("farm", "auto", "subject"), ("liger", "auto", "peer"),
+        ("farm", "multi_wave_cached", "subject"),
+        ("farm", "auto", "subject"),
+        ("liger", "auto", "peer"),
         ("torch", "auto", "peer"),
-    ]  # fmt: skip
+    ]
     assert [c.provider for c in expanded(tmp_path, BASE.replace("[torch]", "[torch, farm]"))] == ["torch", "farm"]
 
 
@@ -76,8 +80,10 @@ def test_the_mode_axis_applies_to_the_providers_that_have_it(tmp_path: Path) -> 
     text = with_axis("mode: [static_persistent, multi_wave_cached]")
     text = text.replace("[torch]", "{farm: {}, torch: {}}")
     assert [(c.provider, c.mode) for c in expanded(tmp_path, text)] == [
-        ("farm", "static_persistent"), ("farm", "multi_wave_cached"), ("torch", "auto"),
-    ]  # fmt: skip
+        ("farm", "static_persistent"),
+        ("farm", "multi_wave_cached"),
+        ("torch", "auto"),
+    ]
     own = text.replace("farm: {}", "farm: {mode: auto}")
     assert [(c.provider, c.mode) for c in expanded(tmp_path, own)] == [("farm", "auto"), ("torch", "auto")]
 
@@ -89,9 +95,11 @@ def test_an_axis_of_a_backend_replaces_the_axis(tmp_path: Path) -> None:
     assert [(c.provider, c.dtype) for c in expanded(tmp_path, text)] == [("torch", "float32"), ("torch", "float16")]
     found = expanded(tmp_path, text, "ascend")
     assert [(c.provider, c.dtype, c.params["weight"]) for c in found] == [
-        ("farm", "bfloat16", True), ("torch", "bfloat16", True), ("farm", "bfloat16", False),
+        ("farm", "bfloat16", True),
+        ("torch", "bfloat16", True),
+        ("farm", "bfloat16", False),
         ("torch", "bfloat16", False),
-    ]  # fmt: skip
+    ]
     assert {c.timing for c in found} == {Timing("rotating_graph", cache="warm")}
 
 
@@ -100,9 +108,14 @@ def test_an_axis_of_a_backend_replaces_the_axis(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("backend", "method"),
-    [("cuda", "rotating_graph"), ("rocm", "rotating_graph"), ("ascend", "rotating_graph"), ("cpu", "none"),
-     ("sim", "host")],
-)  # fmt: skip
+    [
+        ("cuda", "rotating_graph"),
+        ("rocm", "rotating_graph"),
+        ("ascend", "rotating_graph"),
+        ("cpu", "none"),
+        ("sim", "host"),
+    ],
+)
 def test_every_backend_has_its_own_policy(tmp_path: Path, backend: str, method: str) -> None:
     (cell,) = expanded(tmp_path, BASE, backend)
     assert cell.timing == Timing(method)
@@ -141,10 +154,12 @@ RULES = [
     ('hidden: "!=4096", provider: farm', ["farm 64", "farm 16384"]),
     ("hidden: [64, 16384], provider: torch", ["torch 64", "torch 16384"]),
     ('provider: "!=torch", hidden: 64', ["farm 64"]),
-    ("provider: farm, mode: auto, dtype: fp32, hidden: 64, tag: b, op: norm, operation: forward, family: mixed, "
-     "seed: 0, casting: llama, weight: true, eps: \"<1e-3\", x_dtype: float32, backend: cuda, timing: rotating_graph",
-     ["farm 64"]),
-]  # fmt: skip
+    (
+        "provider: farm, mode: auto, dtype: fp32, hidden: 64, tag: b, op: norm, operation: forward, family: mixed, "
+        'seed: 0, casting: llama, weight: true, eps: "<1e-3", x_dtype: float32, backend: cuda, timing: rotating_graph',
+        ["farm 64"],
+    ),
+]
 
 
 @pytest.mark.parametrize(("rule", "expected"), RULES)
@@ -168,8 +183,9 @@ def test_rules_are_checked_against_the_whole_matrix_not_what_is_run(tmp_path: Pa
     """A rule for a backend that is not asked for today is no mistake."""
     text = BASE + "exclude:\n  - {backend: ascend, reason: later}\n"
     assert [c.skip_reason for c in expanded(tmp_path, text, "cuda", "ascend")] == [
-        "", "later (excluded: backend=ascend)",
-    ]  # fmt: skip
+        "",
+        "later (excluded: backend=ascend)",
+    ]
     only = BASE + "backends: {ascend: {dtype: bf16}}\nexclude:\n  - {dtype: bf16, reason: later}\n"
     assert [c.skip_reason for c in expanded(tmp_path, only, "cuda")] == [""]
 
@@ -235,8 +251,10 @@ def test_a_provider_of_ones_own_is_added_unless_listed(tmp_path: Path) -> None:
     own = {"mine": "a:b", "norm:only": "c:d", "product:other": "e:f"}
     found = expanded(tmp_path, BASE, extra_providers=own)
     assert [(c.provider, c.role, c.mode) for c in found] == [
-        ("torch", "peer", "auto"), ("mine", "subject", "auto"), ("only", "subject", "auto"),
-    ]  # fmt: skip
+        ("torch", "peer", "auto"),
+        ("mine", "subject", "auto"),
+        ("only", "subject", "auto"),
+    ]
     listed = expanded(tmp_path, BASE.replace("[torch]", "[mine]"), extra_providers={"mine": "a:b"})
     assert [c.provider for c in listed] == ["mine"]
 
@@ -282,10 +300,10 @@ def test_tolerances_for_a_cell(tmp_path: Path) -> None:
     (matrix,) = load_text(tmp_path, text)
     plain, wide = cells(matrix, ["cuda"])
     general = {"output": "*", "metric": "max_ulp", "limit": 4.0, "reason": "all", "date": "2026-01-31"}
-    assert tolerances(matrix, plain) == [general]
+    assert tolerances(matrix.tolerances, plain) == [general]
     narrow = {"output": "y", "metric": "rel_l2", "limit": 1e-3, "reason": "wide", "date": "2026-11-20"}
-    assert tolerances(matrix, wide) == [general, narrow]
-    assert tolerances(plan([matrix], ["cuda"]).matrices[0], wide) == [general, narrow]
+    assert tolerances(matrix.tolerances, wide) == [general, narrow]
+    assert tolerances(plan([matrix], ["cuda"]).matrices[0].tolerances, wide) == [general, narrow]
 
 
 def test_load_gives_the_one_matrix(tmp_path: Path) -> None:

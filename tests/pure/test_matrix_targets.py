@@ -1,4 +1,4 @@
-"""A matrix that names targets, or wants quiet: what is planned, and what is refused."""
+"""A matrix that names targets, or requests isolation: what is planned, and what is refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from matrix_fakes import BASE, CONTRACTS, WORLD, load_text, refusal
+from matrix_fakes import BASE, CONTRACTS, WORLD, check, load_text, refusal, sentence
 
 from farm.cell import Cell, cell_key
 from farm.compile import targets
@@ -16,7 +16,7 @@ from farm.matrix import Matrix, Plan, cell_id, cells, default_timing, plan, quie
 from farm.matrix import load as load_real
 from farm.matrix.model import MAX_CELLS, MatrixInfo
 from farm.matrix.schema import json_schema
-from farm.simulation import script_for
+from farm.matrix.sim_script import script_for
 
 TARGETS = 'targets: {cuda: [GB200, "H200:mig-1g.18gb"], rocm: MI300X}\n'
 WIDE = BASE.replace("{rows: 8, hidden: 64}", "{rows: 8, hidden: [64, 128]}")
@@ -42,7 +42,7 @@ def test_each_cell_of_the_backend_is_planned_once_for_each_target(tmp_path: Path
         assert cell.cell_id == cell_id(cell, CONTRACTS[cell.op], default_timing(cell.backend))
 
 
-def test_the_counts_tell_backends_and_targets(tmp_path: Path) -> None:
+def test_backends_and_targets_are_counted(tmp_path: Path) -> None:
     found = plan([load(tmp_path, TARGETS)], ["cuda", "cpu"])
     assert found.backends["cuda"].cells == 2 * found.backends["cpu"].cells == 4
     assert {name: count.cells for name, count in found.targets.items()} == {"cuda:GB200": 2, "cuda:H200:mig-1g.18gb": 2}
@@ -110,14 +110,15 @@ def test_rules_and_selections_may_name_a_target(tmp_path: Path) -> None:
     assert {c.target for c in chosen} == {"cuda:GB200"}
     others = plan([matrix], ["cuda", "cpu"], select="target=!=GB200").cells
     assert {c.target for c in others} == {"cuda:H200:mig-1g.18gb", ""}
-    with pytest.raises(UsageError, match='did you mean "GB200"'):
+    with pytest.raises(UsageError) as caught:
         plan([matrix], ["cuda"], select="target=GB20")
+    check(sentence(caught.value), "matrix-rule-value", "--select target=GB20: target ", '"GB200"')
 
 
 def test_a_tolerance_may_be_a_targets_own(tmp_path: Path) -> None:
     own = "tolerances: [{match: {target: GB200}, output: y, metric: rel_l2, limit: 1.0, reason: r, date: 2026-01-31}]\n"
     found = plan([load(tmp_path, TARGETS + own)], ["cuda"])
-    assert [bool(tolerances_for(found.matrix(c), c)) for c in found.cells] == [True, True, False, False]
+    assert [bool(tolerances_for(found.matrix(c).tolerances, c)) for c in found.cells] == [True, True, False, False]
 
 
 def test_quiet_is_for_what_is_timed(tmp_path: Path) -> None:
@@ -133,48 +134,71 @@ def test_targets_count_towards_the_limit(tmp_path: Path) -> None:
     big = BASE.replace("{rows: 8, hidden: 64}", f"{{rows: {rows}, hidden: {hidden}}}")
     load_text(tmp_path, big)
     names = ", ".join(f"P{i}" for i in range(5))
-    assert "cells on one backend (cuda)" in refusal(tmp_path, big + f"targets: {{cuda: [{names}]}}\n")
+    found = refusal(tmp_path, big + f"targets: {{cuda: [{names}]}}\n")
+    check(found, "matrix-too-many-cells", "m.yaml:1: ", "cuda", f"{MAX_CELLS:,}")
 
 
-WRONG = {
-    "no backend": ("targets: {cdua: [GB200]}\n", 'm.yaml:7: targets.cdua is no backend; did you mean "cuda"?'),
-    "a list": ("targets: [GB200]\n", "m.yaml:7: targets is a list; it must be a mapping (cuda: [GB200])"),
-    "empty": ("targets: {}\n", "m.yaml:7: targets is empty; fill it or leave it out"),
-    "no pattern": ("targets: {cuda: []}\n", "m.yaml:7: targets.cuda is empty; fill it or leave it out"),
-    "a number": ("targets: {cuda: [200]}\n", "m.yaml:7: targets.cuda[0] is 200; it must be text"),
-    "spaces": ("targets: {rocm: [AMD Instinct MI300X]}\n", 'm.yaml:7: targets.rocm[0] is "AMD Instinct MI300X"; write '
-               'it without spaces, like "AMD-Instinct-MI300X"'),
-    "backend in it": ('targets: {cuda: ["cuda:GB200"]}\n', 'm.yaml:7: targets.cuda[0] is "cuda:GB200"; targets of '
-                      'cuda are named without it: write "GB200"'),
-    "an at sign": ('targets: {cuda: ["GB@200"]}\n', 'm.yaml:7: targets.cuda[0] is "GB@200"; write it '
-                   "MODEL[:PARTITION][:POWERW][:CLOCKS], like GB200 or H200:mig-1g.18gb"),
-    "quiet": ("quiet: hots\n", 'm.yaml:7: quiet is "hots"; did you mean "host"?'),
-    "quiet unlike any": ("quiet: true\n", "m.yaml:7: quiet is true; the values are none, module, host"),
-    "a rule's target": (TARGETS + "exclude: [{target: GB20, reason: r}]\n", 'm.yaml:8: exclude[0].target is "GB20"; '
-                        'did you mean "GB200"?'),
-    "a rule without targets": ("exclude: [{target: GB200, reason: r}]\n", "m.yaml:7: exclude[0] matches no cell "
-                               "(target=GB200); correct it or remove it"),
-    "a rule of another backend": (TARGETS + "exclude: [{target: MI300X, backend: cuda, reason: r}]\n", "m.yaml:8: "
-                                  "exclude[0] matches no cell (backend=cuda, target=MI300X); correct it or remove it"),
-    "near miss of the key": ("target: {cuda: [GB200]}\n", 'm.yaml:7: target is no key of a matrix; did you mean '
-                             '"targets"?'),
-}  # fmt: skip
+WRONG: dict[str, tuple[str, ...]] = {
+    "no backend": ("targets: {cdua: [GB200]}\n", "matrix-target-backend", "m.yaml:7: targets.cdua ", '"cuda"'),
+    "a list": ("targets: [GB200]\n", "matrix-wrong-kind", "m.yaml:7: targets ", "(cuda: [GB200])"),
+    "empty": ("targets: {}\n", "matrix-empty-value", "m.yaml:7: targets "),
+    "no pattern": ("targets: {cuda: []}\n", "matrix-empty-value", "m.yaml:7: targets.cuda "),
+    "a number": ("targets: {cuda: [200]}\n", "matrix-not-text", "m.yaml:7: targets.cuda[0] ", "200"),
+    "spaces": (
+        "targets: {rocm: [AMD Instinct MI300X]}\n",
+        "matrix-target-spaces",
+        "m.yaml:7: targets.rocm[0] ",
+        '"AMD Instinct MI300X"',
+        '"AMD-Instinct-MI300X"',
+    ),
+    "backend in it": (
+        'targets: {cuda: ["cuda:GB200"]}\n',
+        "matrix-target-prefix",
+        "m.yaml:7: targets.cuda[0] ",
+        '"cuda:GB200"',
+        '"GB200"',
+    ),
+    "an at sign": ('targets: {cuda: ["GB@200"]}\n', "matrix-target-form", "m.yaml:7: targets.cuda[0] ", '"GB@200"'),
+    "quiet": ("quiet: hots\n", "matrix-unknown-quiet", "m.yaml:7: quiet ", '"hots"', '"host"'),
+    "quiet unlike any": ("quiet: true\n", "matrix-unknown-quiet", "m.yaml:7: quiet ", "none, module, host"),
+    "a rule's target": (
+        TARGETS + "exclude: [{target: GB20, reason: r}]\n",
+        "matrix-rule-value",
+        "m.yaml:8: exclude[0].target ",
+        '"GB20"',
+        '"GB200"',
+    ),
+    "a rule without targets": (
+        "exclude: [{target: GB200, reason: r}]\n",
+        "matrix-rule-matches-nothing",
+        "m.yaml:7: exclude[0] ",
+        "(target=GB200)",
+    ),
+    "a rule of another backend": (
+        TARGETS + "exclude: [{target: MI300X, backend: cuda, reason: r}]\n",
+        "matrix-rule-matches-nothing",
+        "m.yaml:8: exclude[0] ",
+        "(backend=cuda, target=MI300X)",
+    ),
+    "near miss of the key": ("target: {cuda: [GB200]}\n", "matrix-unknown-key", "m.yaml:7: target ", '"targets"'),
+}
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_refused_with_its_place(name: str, tmp_path: Path) -> None:
-    text, told = WRONG[name]
-    assert refusal(tmp_path, BASE + text).endswith(told)
+    text, *expected = WRONG[name]
+    check(refusal(tmp_path, BASE + text), *expected)
 
 
 def test_a_target_given_twice_is_refused(tmp_path: Path) -> None:
-    assert "targets.cuda[1]" in refusal(tmp_path, BASE + "targets: {cuda: [GB200, GB200]}\n")
+    found = refusal(tmp_path, BASE + "targets: {cuda: [GB200, GB200]}\n")
+    check(found, "matrix-value-twice", "m.yaml:7: targets.cuda[1] ", '"GB200"')
 
 
 def test_targets_of_a_backend_without_axes_are_refused(tmp_path: Path) -> None:
     only = "name: m\nop: norm\nproviders: [torch]\nbackends: {cpu: {shape: [{rows: 1, hidden: 1}]}}\n"
-    told = refusal(tmp_path, only + "targets: {cuda: [GB200]}\n")
-    assert told.endswith("targets.cuda names targets of a backend that has no axes here (cpu have)")
+    found = refusal(tmp_path, only + "targets: {cuda: [GB200]}\n")
+    check(found, "matrix-target-no-axes", "m.yaml:5: targets.cuda ", "cpu")
 
 
 def test_the_schema_knows_both() -> None:

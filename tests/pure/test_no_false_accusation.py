@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from farm.contracts.discovery import contract, known_ops
 from farm.matrix import builtin_providers, load_all
-from farm.ops import contract, known_ops
 
 FILE = Path(__file__).resolve().parents[2] / "matrices" / "no_false_accusation.yaml"
 MATRICES = {m.op: m for m in load_all(FILE)}

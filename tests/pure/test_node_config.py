@@ -1,4 +1,4 @@
-"""A node's configuration: what it may say, and the one sentence for each thing that it may not."""
+"""A node's configuration: what it may contain, and the one sentence for each error."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from farm.actor.supervise import Environment
 from farm.errors import UsageError
-from farm.nodes import config
+from farm.node import config
+from farm.node.environment import Environment
 
 WHOLE = """
 backend: rocm
@@ -44,8 +44,12 @@ def test_all_of_it(tmp_path: Path) -> None:
     assert (box.wrapped, box.end, box.python) == (True, ("docker", "kill", "{name}"), "")
     assert not box.own
     assert found.simulate == {
-        "model": "AMD Instinct MI300X", "devices": 2, "power_limit_w": 750, "module": "oam-0", "flavour": "3.1"
-    }  # fmt: skip
+        "model": "AMD Instinct MI300X",
+        "devices": 2,
+        "power_limit_w": 750,
+        "module": "oam-0",
+        "flavour": "3.1",
+    }
 
 
 def test_where_it_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,68 +63,73 @@ def test_where_it_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     other = tmp_path / "other.yaml"
     other.write_text("backend: cuda\n")
     assert config.load({"FARM_NODE": str(other)}).backend == "cuda"  # what is named comes first
-    with pytest.raises(UsageError, match="there is no such file"):
+    with pytest.raises(UsageError) as refused:
         config.load({"FARM_NODE": str(tmp_path / "missing.yaml")})
+    assert refused.value.id == "node-config-yaml" and str(tmp_path / "missing.yaml") in str(refused.value)
     monkeypatch.setenv("FARM_NODE", str(other))
     assert config.load().backend == "cuda"
 
 
-def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
+def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
     found = read(tmp_path, "# nothing yet\n")
     assert found == config.NodeConfig(file=str(tmp_path / "node.yaml"))
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "name", "facts"),
     [
-        ("bakend: rocm", 'node.yaml:1: bakend is unknown; did you mean "backend"?'),
-        ("colour: red", "colour is unknown; the keys of a node's configuration are backend, devices"),
-        ("- rocm", "node.yaml:1: the configuration is a list; it must be a mapping (name: value)"),
-        ("backend: rocmm", 'node.yaml:1: backend is "rocmm"; did you mean "rocm"?'),
-        ("backend: rocm\nbackend: cuda", "backend is given twice (first in line 1)"),
-        ("backend: [rocm", "is not YAML"),
-        ("backend: rocm\n---\nbackend: cuda", "a second document; a node has one configuration"),
-        ("devices: many", 'devices is "many"; it must be a whole number from 1 to 1024'),
-        ("devices: 0", "devices is 0; it must be a whole number"),
-        ("devices: true", "devices is true; it must be a whole number"),
-        ("expect: {modle: x}", 'expect.modle is unknown; did you mean "model"?'),
-        ("expect: MI300X", 'expect is "MI300X"; it must be a mapping'),
-        ("expect: {driver: 6.10}", "expect.driver reads as a number, which would lose its last zeros; put it"),
-        ("expect: {model: ''}", 'expect.model is ""; it must be text'),
-        ("labels: {'a b': c}", "labels.a b is no label's name"),
-        ("labels: {backend: cuda}", "labels.backend is set by the farm"),
-        ("labels: {a: 'b c'}", "labels.a is no label's value"),
-        ("labels: {a: [b]}", "labels.a is a list; it must be text"),
-        ("environments: {x: {}}", "environments.x needs either python (the path of an interpreter) or command"),
-        ("environments: {x: {python: /p, command: [a, '{child}']}}", "environments.x needs either python"),
-        ("environments: {x: {python: python3}}", "environments.x.python is no absolute path"),
-        ("environments: {x: {pyton: /p}}", 'environments.x.pyton is unknown; did you mean "python"?'),
-        ("environments: {'x y': {python: /p}}", "environments.x y is no name"),
-        ("environments: {x: {command: python}}", 'environments.x.command is "python"; it must be a list of words'),
-        ("environments: {x: {command: [python3]}}", "environments.x.command never starts the child"),
-        ("environments: {x: {command: ['{chidl}', '{child}']}}", 'holds "{chidl}", which stands for nothing; did you'),
-        ("environments: {x: {command: ['a{env}', '{child}']}}", 'holds "{env}" inside "a{env}"'),
-        ("environments: {x: {python: /p, end: [kill]}}", "environments.x.end ends what a client left behind"),
-        ("environments: {x: {python: /p, wrapped: 1}}", "environments.x.wrapped is 1; it must be true or false"),
-        ("environments: {x: {python: /p, variables: {PYTHONPATH: /a}}}", "is the farm's to set; use path"),
-        ("environments: {x: {python: /p, variables: {HIP_VISIBLE_DEVICES: '0'}}}",
-         "environments.x.variables.HIP_VISIBLE_DEVICES is the farm's to set; remove it: it would show a child another"),
-        ("environments: {x: {python: /p, variables: {1a: b}}}", "environments.x.variables.1a is no variable's name"),
-        ("environments: {x: {python: /p, path: [a]}}", "environments.x.path[0] is no absolute path"),
-        ("simulate: {model: x}", "simulate needs backend, which says whose devices the fakes play"),
-        ("backend: rocm\nsimulate: {modell: x}", 'simulate.modell is no key of a fake; did you mean "model"?'),
-        ("backend: rocm\nsimulate: {devices: none}", 'node.yaml:2: simulate.devices is "none"'),
+        ("bakend: rocm", "key", ["node.yaml:1:", "bakend", '"backend"']),
+        ("colour: red", "key", ["colour", "backend, devices"]),
+        ("- rocm", "value", ["node.yaml:1:"]),
+        ("backend: rocmm", "backend", ["node.yaml:1:", '"rocmm"', '"rocm"']),
+        ("backend: rocm\nbackend: cuda", "yaml", ["backend", "line 1"]),
+        ("backend: [rocm", "yaml", []),
+        ("backend: rocm\n---\nbackend: cuda", "documents", []),
+        ("devices: many", "value", ['devices is "many"', "1 to 1024"]),
+        ("devices: 0", "value", ["devices is 0"]),
+        ("devices: true", "value", ["devices is true"]),
+        ("expect: {modle: x}", "key", ["expect.modle", '"model"']),
+        ("expect: MI300X", "value", ['expect is "MI300X"']),
+        ("expect: {driver: 6.10}", "number", ["expect.driver"]),
+        ("expect: {model: ''}", "value", ['expect.model is ""']),
+        ("labels: {'a b': c}", "label", ["labels.a b "]),
+        ("labels: {backend: cuda}", "label-reserved", ["labels.backend"]),
+        ("labels: {a: 'b c'}", "label", ["labels.a "]),
+        ("labels: {a: [b]}", "value", ["labels.a "]),
+        ("environments: {x: {}}", "environment-start", ["environments.x "]),
+        ("environments: {x: {python: /p, command: [a, '{child}']}}", "environment-start", ["environments.x "]),
+        ("environments: {x: {python: python3}}", "path", ["environments.x.python"]),
+        ("environments: {x: {pyton: /p}}", "key", ["environments.x.pyton", '"python"']),
+        ("environments: {'x y': {python: /p}}", "name", ["environments.x y "]),
+        ("environments: {x: {command: python}}", "value", ['environments.x.command is "python"']),
+        ("environments: {x: {command: [python3]}}", "command-child", ["environments.x.command", "{child}"]),
+        ("environments: {x: {command: ['{chidl}', '{child}']}}", "template", ['"{chidl}"', '"{child}"']),
+        ("environments: {x: {command: ['a{env}', '{child}']}}", "template", ['"{env}"', '"a{env}"']),
+        ("environments: {x: {python: /p, end: [kill]}}", "end", ["environments.x.end", "wrapped: true"]),
+        ("environments: {x: {python: /p, wrapped: 1}}", "value", ["environments.x.wrapped is 1"]),
+        ("environments: {x: {python: /p, variables: {PYTHONPATH: /a}}}", "variable-reserved", ["PYTHONPATH", "path"]),
+        (
+            "environments: {x: {python: /p, variables: {HIP_VISIBLE_DEVICES: '0'}}}",
+            "variable-reserved",
+            ["environments.x.variables.HIP_VISIBLE_DEVICES"],
+        ),
+        ("environments: {x: {python: /p, variables: {1a: b}}}", "variable", ["environments.x.variables.1a"]),
+        ("environments: {x: {python: /p, path: [a]}}", "path", ["environments.x.path[0]"]),
+        ("simulate: {model: x}", "simulate", ["simulate", "backend"]),
+        ("backend: rocm\nsimulate: {modell: x}", "key", ["simulate.modell", '"model"']),
+        ("backend: rocm\nsimulate: {devices: none}", "value", ["node.yaml:2:", 'simulate.devices is "none"']),
     ],
-)  # fmt: skip
-def test_what_is_wrong_is_said_in_one_sentence(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(UsageError) as caught:
+)
+def test_what_is_wrong_is_reported_in_one_sentence(tmp_path: Path, text: str, name: str, facts: list[str]) -> None:
+    with pytest.raises(UsageError) as refused:
         read(tmp_path, text)
-    told = str(caught.value)
-    assert said in told, told
-    assert told.startswith(f"{tmp_path / 'node.yaml'}:")
-    assert "\n" not in told
-    assert "matrix" not in told
-    assert caught.value.exit_code == 2
+    sentence = str(refused.value)
+    assert refused.value.id == f"node-config-{name}"
+    assert all(fact in sentence for fact in facts), sentence
+    assert sentence.startswith(f"{tmp_path / 'node.yaml'}:")
+    assert "\n" not in sentence
+    assert "matrix" not in sentence
+    assert refused.value.exit_code == 2
 
 
 def test_an_environment_by_name(tmp_path: Path) -> None:
@@ -130,14 +139,16 @@ def test_an_environment_by_name(tmp_path: Path) -> None:
     own = config.environment(found, "default")
     assert own.own
     assert own.path == Environment.default().path
-    with pytest.raises(UsageError, match='there is no environment "min"; did you mean "mine"'):
-        config.environment(found, "min")
-    with pytest.raises(UsageError, match=r'there is no environment "zz"; it has default, gone, mine'):
-        config.environment(found, "zz")
-    with pytest.raises(UsageError, match=r"environments.gone.python is /nowhere/python, which is no program here"):
-        config.environment(found, "gone")
-    with pytest.raises(UsageError, match=r"this node has no configuration \(FARM_NODE is not set\)"):
-        config.environment(config.NodeConfig(), "mine")
+    for there, name, identifier, facts in (
+        (found, "min", "node-no-environment", ['"min"', '"mine"']),
+        (found, "zz", "node-no-environment", ['"zz"', "default, gone, mine"]),
+        (found, "gone", "node-no-interpreter", ["environments.gone.python", "/nowhere/python"]),
+        (config.NodeConfig(), "mine", "node-no-environment", ["FARM_NODE"]),
+    ):
+        with pytest.raises(UsageError) as refused:
+            config.environment(there, name)
+        assert refused.value.id == identifier
+        assert all(fact in str(refused.value) for fact in facts), refused.value
 
 
 def test_a_default_that_the_node_names_is_not_the_supervisors_own(tmp_path: Path) -> None:

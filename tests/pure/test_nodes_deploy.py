@@ -19,9 +19,9 @@ import pytest
 import yaml
 
 from farm.cli.main import parser
-from farm.coordinator.roster import nodes as roster_nodes
-from farm.coordinator.roster import resource
-from farm.nodes import command, config
+from farm.cluster.inventory import nodes as roster_nodes
+from farm.cluster.inventory import resource
+from farm.node import config, join_command
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -126,7 +126,7 @@ def test_every_pod_has_room_the_settings_and_time_to_drain(cluster: dict[str, An
     for group in [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]:
         spec, only = group["template"]["spec"], container(group)
         set_to = {e["name"]: e["value"] for e in only["env"]}
-        wanted = {**command.SETTINGS, **command.HEALTH}
+        wanted = {**join_command.SETTINGS, **join_command.HEALTH}
         assert {k: v for k, v in wanted.items() if k != "RAY_DEDUP_LOGS"} == set_to
         shm = next(v for v in spec["volumes"] if v["name"] == "shm")
         assert shm["emptyDir"]["medium"] == "Memory"
@@ -217,5 +217,5 @@ def test_commands_of_the_guides_are_commands(name: str) -> None:
 
 def test_the_guide_names_every_setting_and_every_file() -> None:
     text = (DEPLOY.parent / "docs" / "cluster.md").read_text(encoding="utf-8")
-    assert [s for s in command.SETTINGS if s not in text] == []
+    assert [s for s in join_command.SETTINGS if s not in text] == []
     assert [f.name for f in [*UNITS, *KUBERAY.iterdir()] if f.name not in text] == []

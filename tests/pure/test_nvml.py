@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from farm.backends import _nvml, cuda
-from farm.guard.telemetry import Process, Sample
+from farm.backends.api import Process, Sample
 
 #: Two devices.  A call whose name is in STUB_REFUSES gives "not supported".
 STUB = r"""
@@ -116,9 +116,16 @@ def test_reasons_are_named(stub: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_compiler
 @pytest.mark.parametrize(
     ("device", "uuid"),
-    [("0", "GPU-aa11-0"), ("1", "GPU-bb22-1"), ("GPU-bb22-1", "GPU-bb22-1"), ("GPU-bb", "GPU-bb22-1"), ("2", None),
-     ("GPU-cc", None), ("", None)],
-)  # fmt: skip
+    [
+        ("0", "GPU-aa11-0"),
+        ("1", "GPU-bb22-1"),
+        ("GPU-bb22-1", "GPU-bb22-1"),
+        ("GPU-bb", "GPU-bb22-1"),
+        ("2", None),
+        ("GPU-cc", None),
+        ("", None),
+    ],
+)
 def test_a_device_is_found_by_index_uuid_or_its_beginning(stub: str, device: str, uuid: str | None) -> None:
     library = _nvml.load(stub)
     found = _nvml.handle(library, device)

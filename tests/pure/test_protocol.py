@@ -35,8 +35,8 @@ def test_a_message_survives_its_line(message: protocol.Message) -> None:
     assert line.endswith("\n")
     assert line.count("\n") == 1
     assert len(line.splitlines()) == 1  # no separator that another reader takes for a line's end
-    assert protocol.decode(line) == message
-    assert protocol.decode(line.encode()) == message
+    assert protocol.decode_stamped(line) == (message, "")
+    assert protocol.decode_stamped(line.encode()) == (message, "")
 
 
 @given(st.text(), st.text())
@@ -47,26 +47,38 @@ def test_no_text_of_the_code_under_test_breaks_a_line(reason: str, trace: str) -
     except UnicodeEncodeError:
         pytest.fail("surrogates must be escaped")
     assert line.encode("ascii").count(b"\n") == 1
-    assert protocol.decode(line) == message
+    assert protocol.decode_stamped(line) == (message, "")
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        b"", b"\n", b"all cells passed", b"{}", b"[]", b"3", b"null", b'"measured"', b'{"kind":"measured"}',
-        b'{"kind":"nothing"}', b'{"kind":["exit"]}', b'{"kind":"exit","extra":1}', b"\xff\xfe\x00", b'{"kind":"exit"',
+        b"",
+        b"\n",
+        b"all cells passed",
+        b"{}",
+        b"[]",
+        b"3",
+        b"null",
+        b'"measured"',
+        b'{"kind":"measured"}',
+        b'{"kind":"nothing"}',
+        b'{"kind":["exit"]}',
+        b'{"kind":"exit","extra":1}',
+        b"\xff\xfe\x00",
+        b'{"kind":"exit"',
         b'{"kind":"phase","revision":"a","round":0,"attempt":1}',
     ],
-)  # fmt: skip
+)
 def test_what_is_no_message_is_a_value_error(line: bytes) -> None:
     with pytest.raises(ValueError, match="not a protocol line"):
-        protocol.decode(line)
+        protocol.decode_stamped(line)
 
 
 @given(st.binary(max_size=80))
 def test_no_bytes_do_worse_than_a_value_error(line: bytes) -> None:
     with pytest.raises(ValueError, match="not a protocol line"):
-        protocol.decode(line)
+        protocol.decode_stamped(line)
 
 
 def test_every_message_of_an_attempt_says_which() -> None:

@@ -52,14 +52,14 @@ def test_our_modes_are_the_kernels_modes():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_its_ops_exist(name):
-    from farm.ops import known_ops
+    from farm.contracts.discovery import known_ops
 
     assert set(importlib.import_module(f"farm.providers.{name}").OPS) <= set(known_ops())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_declares_only_what_its_ops_ask_for(name):
-    from farm.ops import contract
+    from farm.contracts.discovery import contract
 
     module = importlib.import_module(f"farm.providers.{name}")
     for op, declared in getattr(module, "DECLARES", {}).items():

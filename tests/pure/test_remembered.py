@@ -12,10 +12,10 @@ torch = pytest.importorskip("torch")
 from fake_device import FakeApi, norm  # noqa: E402
 
 from farm.cell import Timing  # noqa: E402
-from farm.child import timed  # noqa: E402
-from farm.child.calling import Problem  # noqa: E402
+from farm.child import measure  # noqa: E402
 from farm.child.findings import REMEMBERED, RETURNED_AGAIN, disqualifying  # noqa: E402
-from farm.timing.policies import common, graph  # noqa: E402
+from farm.child.provider_call import Problem  # noqa: E402
+from farm.child.timing import common, graph  # noqa: E402
 
 POLICY = Timing("rotating_graph", min_samples=6, max_samples=12, max_seconds=0.05).to_dict()
 Function = Callable[..., Any]
@@ -52,10 +52,10 @@ def flags(function: Function, operation: str) -> list[str]:
         weight.requires_grad_()
     upstream = [dy] if operation in ("backward", "full") else []
     given = Problem([x, weight], upstream, [x, weight] if upstream else [], operation)
-    result = timed.measure(
-        "rotating_graph", function, given, device=torch.device("cpu"), cache_bytes=4096, bytes_moved=2048, policy=POLICY
+    bench = measure.bench_of(
+        function, given, device=torch.device("cpu"), cache_bytes=4096, bytes_moved=2048, policy=POLICY
     )
-    return disqualifying(result.flags)
+    return disqualifying(measure.measure("rotating_graph", bench, given).flags)
 
 
 @pytest.mark.parametrize("operation", ["no-grad-forward", "forward", "backward", "full"])

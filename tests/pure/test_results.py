@@ -11,15 +11,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status, canonical_json
-from farm.results import COLUMNS, counts, finish_row, planned_row, verdict
+from farm.store.results import COLUMNS, counts, finish_row, planned_row, verdict
 
 CELL = Cell(
-    backend="sim", op="rms_norm", provider="farm", mode="auto", operation="forward",
-    dtypes={"x": "bfloat16", "weight": "float32"}, dims={"rows": 4, "hidden": 100}, params={"eps": 1e-6, "offset": 0.0},
-    index=7, matrix="m", cell_id="sim/x",
-)  # fmt: skip
-SPEEDS = ("time_us_p20", "time_us_p50", "time_us_p80", "time_rel_mad", "host_us_p50", "bandwidth_gbps", "tflops",
-          "share_of_roof")  # fmt: skip
+    backend="sim",
+    op="rms_norm",
+    provider="farm",
+    mode="auto",
+    operation="forward",
+    dtypes={"x": "bfloat16", "weight": "float32"},
+    dims={"rows": 4, "hidden": 100},
+    params={"eps": 1e-6, "offset": 0.0},
+    index=7,
+    matrix="m",
+    cell_id="sim/x",
+)
+SPEEDS = (
+    "time_us_p20",
+    "time_us_p50",
+    "time_us_p80",
+    "time_rel_mad",
+    "host_us_p50",
+    "bandwidth_gbps",
+    "tflops",
+    "share_of_roof",
+)
 
 
 def measured(samples: list[float], *, peak: float | None = None, cold: bool = True, **timing: Any) -> dict[str, Any]:
@@ -117,9 +133,13 @@ def test_a_time_near_the_launch_floor_is_called_so() -> None:
 def test_the_worst_outputs_metrics_become_columns() -> None:
     judged = {
         "metrics": {"y": {"max_ulp": 9.0, "rel_l2": 0.1, "max_abs": 0.2}, "dw": {"max_ulp": 1.0}},
-        "gates": {"y": {"rel_l2": 0.01}}, "worst_output": "y", "worst_metric": "rel_l2", "worst_ratio": 10.0,
-        "output_hash": "o", "input_hash": "i",
-    }  # fmt: skip
+        "gates": {"y": {"rel_l2": 0.01}},
+        "worst_output": "y",
+        "worst_metric": "rel_l2",
+        "worst_ratio": 10.0,
+        "output_hash": "o",
+        "input_hash": "i",
+    }
     row = a_row(judged=judged)
     assert (row["max_ulp"], row["rel_l2"], row["max_abs"], row["worst_ratio"]) == (9.0, 0.1, 0.2, 10.0)
     # refused before any number was looked at

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from farm import __version__, revision
+from farm import __version__
+from farm.shipping import revision
 
 
 def git(folder: Path, *words: str) -> None:

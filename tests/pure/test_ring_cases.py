@@ -204,6 +204,8 @@ def test_a_case_that_began_and_did_not_end_is_why_its_process_ended() -> None:
     cases = [replace(FORWARD, rows=rows) for rows in (1, 2, 3)]
     lines = [{"begin": 0}, {"end": 0, "problem": ""}, {"begin": 1}]
     assert ring_check.judged(cases, lines, "exit code 1: gone") == [
-        (cases[0], ""), (cases[1], "exit code 1: gone"), (cases[2], "not reached"),
-    ]  # fmt: skip
+        (cases[0], ""),
+        (cases[1], "exit code 1: gone"),
+        (cases[2], "not reached"),
+    ]
     assert all(problem for _, problem in ring_check.judged(cases, [], "no time left"))

@@ -167,7 +167,7 @@ def another_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], 
         dispatch._triton.cache_clear()
 
     def become(version: str) -> None:
-        def found(name: str) -> Any:
+        def found(name: str, package: str | None = None) -> Any:
             if name == "triton" and not version:
                 raise ImportError(name)
             return SimpleNamespace(__version__=version)

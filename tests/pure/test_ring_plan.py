@@ -108,12 +108,20 @@ def test_a_row_that_is_wider_than_the_ring_is_refused_by_the_model() -> None:
 
 
 PLANS: list[dict[str, Any]] = [
-    {"hidden": hidden, "chunk": chunk, "column_bytes": column, "weight_bytes": weight, "per_core": per_core,
-     "regs": regs, "ahead": ahead, "most": most}
+    {
+        "hidden": hidden,
+        "chunk": chunk,
+        "column_bytes": column,
+        "weight_bytes": weight,
+        "per_core": per_core,
+        "regs": regs,
+        "ahead": ahead,
+        "most": most,
+    }
     for hidden, chunk, column, weight, per_core, regs, ahead, most in itertools.product(
         (4096, 12296, 32768, 131072), (2048, 4096, 8192), (2, 4, 8), (0, 2, 4), (1, 2), (0, 2), (1, 3), (0, 3)
     )
-]  # fmt: skip
+]
 
 
 def test_plans_fit_and_can_be_played() -> None:

@@ -14,8 +14,8 @@ from amd_hosts import MASKS, Host
 from farm import backends
 from farm.backends import HostDevice, Identity, _amd, _amd_tool, _amdsmi, rocm
 from farm.backends._amd import Found
-from farm.nodes import admission
-from farm.targets import same_part
+from farm.device_pattern import same_part
+from farm.node import admission
 
 bare, host = amd_hosts.bare, amd_hosts.host
 TOOLS = pytest.mark.parametrize("by", ["amdsmi", "amd-smi", "kfd"])
@@ -33,16 +33,25 @@ def test_whole_gpus(host: Host, by: str, part: str, watts: int) -> None:
     assert [(d.id, d.name) for d in found] == [("0", f"AMD Instinct {part}"), ("1", f"AMD Instinct {part}")]
     assert len({d.uuid for d in found}) == 2 and all(d.uuid.startswith("GPU-") for d in found)
     said = rocm.identity("1", {})
-    assert said == Identity(f"AMD Instinct {part}", found[1].uuid, "", watts, "", "6.14.14",
-                            "7.1.1" if by == "amdsmi" else "", "amd-0000:1d:00")  # fmt: skip
+    assert said == Identity(
+        f"AMD Instinct {part}",
+        found[1].uuid,
+        "",
+        watts,
+        "",
+        "6.14.14",
+        "7.1.1" if by == "amdsmi" else "",
+        "amd-0000:1d:00",
+    )
     assert same_part(part, said.model)
     assert rocm.physical_id("1", {}) == "amd-0000:1d:00-0"
     assert rocm.peaks(said.model) is not None
 
 
 @TOOLS
-@pytest.mark.parametrize(("part", "mode", "each"), [("MI300X", "cpx-nps4", 8), ("MI325X", "dpx-nps2", 2),
-                                                    ("MI355X", "cpx-nps1", 8)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("part", "mode", "each"), [("MI300X", "cpx-nps4", 8), ("MI325X", "dpx-nps2", 2), ("MI355X", "cpx-nps1", 8)]
+)
 def test_partitions_are_devices_of_one_module(host: Host, by: str, part: str, mode: str, each: int) -> None:
     host(part, mode, gpus=2, by=by)
     found = rocm.detect()
@@ -161,20 +170,38 @@ def test_clocks_that_an_operator_has_set_are_part_of_the_target(host: Host, by: 
 
 @pytest.mark.parametrize(
     ("level", "limit", "told"),
-    [("AMDSMI_DEV_PERF_LEVEL_AUTO", 2100, ""), ("auto", None, ""), ("N/A", None, ""), (None, None, ""), (0, None, ""),
-     ("AMDSMI_DEV_PERF_LEVEL_UNKNOWN", 2100, ""), ("perf_determinism", None, "determinism"),
-     ("AMDSMI_DEV_PERF_LEVEL_MANUAL", 1700.0, "manual-1700mhz"), ("AMDSMI_DEV_PERF_LEVEL_STABLE_PEAK", 2100,
-      "stable-peak"), ("profile_peak", None, "profile-peak"), ("high", 2100, "high")],
-)  # fmt: skip
+    [
+        ("AMDSMI_DEV_PERF_LEVEL_AUTO", 2100, ""),
+        ("auto", None, ""),
+        ("N/A", None, ""),
+        (None, None, ""),
+        (0, None, ""),
+        ("AMDSMI_DEV_PERF_LEVEL_UNKNOWN", 2100, ""),
+        ("perf_determinism", None, "determinism"),
+        ("AMDSMI_DEV_PERF_LEVEL_MANUAL", 1700.0, "manual-1700mhz"),
+        ("AMDSMI_DEV_PERF_LEVEL_STABLE_PEAK", 2100, "stable-peak"),
+        ("profile_peak", None, "profile-peak"),
+        ("high", 2100, "high"),
+    ],
+)
 def test_clock_levels(level: Any, limit: float | None, told: str) -> None:
     assert _amd.clocks(level, limit) == told
 
 
 @pytest.mark.parametrize(
     ("value", "told"),
-    [(750_000_000, 750), (750, 750), ("750 W", 750), ({"value": 1400, "unit": "W"}, 1400), (0, None), ("N/A", None),
-     (None, None), ({"value": "N/A"}, None), (0xFFFFFFFF, None)],
-)  # fmt: skip
+    [
+        (750_000_000, 750),
+        (750, 750),
+        ("750 W", 750),
+        ({"value": 1400, "unit": "W"}, 1400),
+        (0, None),
+        ("N/A", None),
+        (None, None),
+        ({"value": "N/A"}, None),
+        (0xFFFFFFFF, None),
+    ],
+)
 def test_power_limits_come_in_many_forms(value: Any, told: int | None) -> None:
     assert _amd.watts(value) == told
 
@@ -185,18 +212,32 @@ def test_temperatures_in_degrees_and_in_thousandths() -> None:
 
 @pytest.mark.parametrize(
     ("modes", "told"),
-    [(("SPX", "NPS1"), ""), (("CPX", "NPS4"), "cpx-nps4"), (("CPX", "NPS1"), "cpx-nps1"), (("N/A", "N/A"), ""),
-     (("", ""), ""), (("DPX", ""), "dpx"), (("SPX", "NPS4"), "spx-nps4"), (("SPX", "N/A"), "")],
-)  # fmt: skip
+    [
+        (("SPX", "NPS1"), ""),
+        (("CPX", "NPS4"), "cpx-nps4"),
+        (("CPX", "NPS1"), "cpx-nps1"),
+        (("N/A", "N/A"), ""),
+        (("", ""), ""),
+        (("DPX", ""), "dpx"),
+        (("SPX", "NPS4"), "spx-nps4"),
+        (("SPX", "N/A"), ""),
+    ],
+)
 def test_modes_as_parts_of_a_target(modes: tuple[str, str], told: str) -> None:
     assert _amd.partition(*modes) == told
 
 
 @pytest.mark.parametrize(
     ("bdf", "told"),
-    [("0000:0c:00.3", ("0000:0c:00", 3)), ("0C:1f.0", ("0000:0c:1f", 0)), ("00000001:0c:00.0", ("0001:0c:00", 0)),
-     ("N/A", ("", 0)), ("", ("", 0)), ("0000:0c:00", ("", 0))],
-)  # fmt: skip
+    [
+        ("0000:0c:00.3", ("0000:0c:00", 3)),
+        ("0C:1f.0", ("0000:0c:1f", 0)),
+        ("00000001:0c:00.0", ("0001:0c:00", 0)),
+        ("N/A", ("", 0)),
+        ("", ("", 0)),
+        ("0000:0c:00", ("", 0)),
+    ],
+)
 def test_places(bdf: str, told: tuple[str, int]) -> None:
     assert _amd.located(bdf) == told
 
@@ -256,13 +297,20 @@ def hips_view(environment: dict[str, str], count: int) -> list[str]:
     return seen
 
 
-@pytest.mark.parametrize("inherited", [{}, {"ROCR_VISIBLE_DEVICES": "4,5"}, {"HIP_VISIBLE_DEVICES": "5"},
-                                       {"ROCR_VISIBLE_DEVICES": "4,5", "HIP_VISIBLE_DEVICES": "1"},
-                                       {"CUDA_VISIBLE_DEVICES": "7", "GPU_DEVICE_ORDINAL": "2"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "inherited",
+    [
+        {},
+        {"ROCR_VISIBLE_DEVICES": "4,5"},
+        {"HIP_VISIBLE_DEVICES": "5"},
+        {"ROCR_VISIBLE_DEVICES": "4,5", "HIP_VISIBLE_DEVICES": "1"},
+        {"CUDA_VISIBLE_DEVICES": "7", "GPU_DEVICE_ORDINAL": "2"},
+    ],
+)
 def test_a_child_sees_its_device_whatever_its_supervisor_was_masked_to(
     inherited: dict[str, str], bare: pytest.MonkeyPatch
 ) -> None:
-    from farm.actor.supervise import Environment, child_variables
+    from farm.node.environment import Environment, child_variables
 
     for name, value in inherited.items():
         bare.setenv(name, value)
@@ -310,7 +358,7 @@ def test_a_package_that_cannot_be_imported(host: Host, tmp_path: Path) -> None:
 def test_the_command_stands_in_for_a_package_that_is_not_there(host: Host) -> None:
     host(by="amd-smi")
     assert len(rocm.detect()) == 2
-    assert "is not there" in rocm.trouble()
+    assert "is not installed" in rocm.trouble()
 
 
 def test_a_driver_that_is_not_loaded(host: Host) -> None:
@@ -327,7 +375,7 @@ def test_a_library_that_hangs_costs_a_deadline_once(host: Host, bare: pytest.Mon
     assert rocm.detect() == []
     assert rocm.identity("0", {}) is None
     assert rocm.telemetry("0", {}, "") is None
-    assert "has not answered before" in rocm.trouble()  # it is not asked again
+    assert "did not answer an earlier query" in rocm.trouble()  # it is not asked again
 
 
 def test_queries_that_all_fail_leave_what_was_listed(host: Host) -> None:
@@ -401,10 +449,18 @@ def test_topology_without_the_device_file_is_no_device(host: Host, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("model", "gbps"),
-    [("AMD Instinct MI300X", 5325), ("AMD Instinct MI300X OAM", 5325), ("AMD-Instinct-MI325X-OAM", 6000),
-     ("AMD Instinct MI355X", 8000), ("AMD Instinct MI350X", 8000), ("AMD Instinct MI300A", 5325),
-     ("AMD Instinct MI308X", 5325), ("AMD Instinct MI210", 1638.4), ("AMD Instinct MI250X", 1638.4)],
-)  # fmt: skip
+    [
+        ("AMD Instinct MI300X", 5325),
+        ("AMD Instinct MI300X OAM", 5325),
+        ("AMD-Instinct-MI325X-OAM", 6000),
+        ("AMD Instinct MI355X", 8000),
+        ("AMD Instinct MI350X", 8000),
+        ("AMD Instinct MI300A", 5325),
+        ("AMD Instinct MI308X", 5325),
+        ("AMD Instinct MI210", 1638.4),
+        ("AMD Instinct MI250X", 1638.4),
+    ],
+)
 def test_peaks(model: str, gbps: float) -> None:
     found = rocm.peaks(model)
     assert found is not None and found[0] == gbps

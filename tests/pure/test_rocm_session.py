@@ -14,17 +14,24 @@ from amd_hosts import Host
 
 from farm.backends import rocm
 from farm.cell import Target
-from farm.child.session import EnvironmentUnusable
-from farm.nodes import admission
+from farm.errors import EnvironmentUnusable
+from farm.node import admission
 from farm.providers import aiter
 
 bare, host = amd_hosts.bare, amd_hosts.host
 #: As HIP tells an MI300X: an L2 of one die, a UUID whose bytes are letters.
 PROPERTIES = {
-    "name": "AMD Instinct MI300X", "gcnArchName": "gfx942:sramecc+:xnack-", "multi_processor_count": 304,
-    "warp_size": 64, "L2_cache_size": 4 << 20, "total_memory": 192 << 30, "pci_bus_id": 0x0C, "pci_device_id": 0,
-    "pci_domain_id": 0, "uuid": "61316232-6333-3030-3030-303030303030",
-}  # fmt: skip
+    "name": "AMD Instinct MI300X",
+    "gcnArchName": "gfx942:sramecc+:xnack-",
+    "multi_processor_count": 304,
+    "warp_size": 64,
+    "L2_cache_size": 4 << 20,
+    "total_memory": 192 << 30,
+    "pci_bus_id": 0x0C,
+    "pci_device_id": 0,
+    "pci_domain_id": 0,
+    "uuid": "61316232-6333-3030-3030-303030303030",
+}
 
 
 def hip_torch(patch: pytest.MonkeyPatch, available: bool = True, without: tuple[str, ...] = (), **other: Any) -> None:
@@ -40,8 +47,13 @@ def test_it_says_what_it_opened(host: Host, bare: pytest.MonkeyPatch) -> None:
     host("MI300X", by="kfd")
     hip_torch(bare)
     session = rocm.open_session("0", {})
-    assert session.target == {"backend": "rocm", "model": "AMD Instinct MI300X", "partition": "", "power_limit_w": 750,
-                              "clocks": ""}  # fmt: skip
+    assert session.target == {
+        "backend": "rocm",
+        "model": "AMD Instinct MI300X",
+        "partition": "",
+        "power_limit_w": 750,
+        "clocks": "",
+    }
     said = session.fingerprint
     assert (said["arch"], said["compute_units"], said["warp_size"]) == ("gfx942:sramecc+:xnack-", 304, 64)
     assert (said["hip"], said["driver"], said["memory_gib"]) == ("7.1.25424", "6.14.14", 192.0)
@@ -56,7 +68,7 @@ def test_cold_counts_the_infinity_cache_and_not_what_hip_calls_l2(host: Host, ba
     session = rocm.open_session("0", {})
     assert session.cache_bytes == 256 << 20
     assert (session.fingerprint["l2_mib"], session.fingerprint["last_level_mib"]) == (4.0, 256.0)
-    from farm.timing.policies import Bench
+    from farm.child.timing import Bench
 
     bench = Bench(lambda: None, lambda: None, torch.device("cpu"), session.cache_bytes, 1, {})  # type: ignore[arg-type,return-value]
     assert bench.cold_bytes >= 4 * (256 << 20)
@@ -76,7 +88,7 @@ def test_host_and_child_are_of_one_device_and_are_admitted(host: Host, bare: pyt
 def test_another_device_than_the_one_that_is_locked_is_refused(host: Host, bare: pytest.MonkeyPatch) -> None:
     host("MI300X", by="kfd", gpus=2)
     hip_torch(bare)
-    with pytest.raises(EnvironmentUnusable, match=r"0000:1d:00 by the driver, and HIP opened the one at 0000:0c:00"):
+    with pytest.raises(EnvironmentUnusable, match=r"0000:1d:00, but HIP opened the device at 0000:0c:00"):
         rocm.open_session("1", {})
 
 
@@ -91,9 +103,13 @@ def test_an_older_torch_tells_less(host: Host, bare: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(
     ("name", "planted", "model"),
-    [("AMD Instinct MI300X", "", "AMD Instinct MI300X"), ("AMD Radeon Graphics", "", "AMD Instinct MI355X"),
-     ("AMD Radeon Graphics", "unknown_part", "AMD Radeon Graphics"), ("", "unknown_part", "AMD GPU")],
-)  # fmt: skip
+    [
+        ("AMD Instinct MI300X", "", "AMD Instinct MI300X"),
+        ("AMD Radeon Graphics", "", "AMD Instinct MI355X"),
+        ("AMD Radeon Graphics", "unknown_part", "AMD Radeon Graphics"),
+        ("", "unknown_part", "AMD GPU"),
+    ],
+)
 def test_a_part_that_rocm_does_not_name(
     host: Host, bare: pytest.MonkeyPatch, name: str, planted: str, model: str
 ) -> None:
@@ -115,7 +131,7 @@ def test_without_the_drivers_files_hip_alone_is_believed(bare: pytest.MonkeyPatc
 
 
 def test_a_torch_for_another_vendor(bare: pytest.MonkeyPatch) -> None:
-    with pytest.raises(EnvironmentUnusable, match=r"is built for .*, not for ROCm: install torch") as refused:
+    with pytest.raises(EnvironmentUnusable, match=r"is built for .*, not for ROCm; install a ROCm build") as refused:
         rocm.open_session("0", {})
     assert refused.value.owner == "infra"
     bare.setattr(torch.version, "cuda", "13.0")
@@ -132,16 +148,21 @@ def test_no_device_is_seen_and_why(bare: pytest.MonkeyPatch, tmp_path: Path, sta
         kfd.touch()
     if state == "no permission":
         bare.setattr(rocm.os, "access", lambda *_: False)
-    words = {"no driver": "no /dev/kfd: load", "no permission": "groups render and video", "other": "rocminfo"}[state]
+    words = {"no driver": "kfd does not exist", "no permission": "groups render and video", "other": "rocminfo"}[state]
     with pytest.raises(EnvironmentUnusable, match=words):
         rocm.open_session("0", {})
 
 
 @pytest.mark.parametrize(
     ("told", "uuid"),
-    [("61316232-6333-3030-3030-303030303030", "GPU-a1b2c30000000000"), (None, ""), ("", ""),
-     ("4b2c1a9f-8d3e-6f7a-b5c9-2e4d8a1f6c3b", "GPU-4b2c1a9f-8d3e-6f7a-b5c9-2e4d8a1f6c3b"), ("odd", "GPU-odd")],
-)  # fmt: skip
+    [
+        ("61316232-6333-3030-3030-303030303030", "GPU-a1b2c30000000000"),
+        (None, ""),
+        ("", ""),
+        ("4b2c1a9f-8d3e-6f7a-b5c9-2e4d8a1f6c3b", "GPU-4b2c1a9f-8d3e-6f7a-b5c9-2e4d8a1f6c3b"),
+        ("odd", "GPU-odd"),
+    ],
+)
 def test_uuids_as_amds_tools_write_them(told: str | None, uuid: str) -> None:
     assert rocm._uuid(told) == uuid
 
@@ -176,9 +197,14 @@ class FakeHip:
 
 @pytest.mark.parametrize(
     ("kinds", "refuses", "told"),
-    [([0, 0, 2, 1, 0], "", {"kernel": 3, "memset": 1, "memcpy": 1}), ([], "", {}), ([5, 0], "", {"kernel": 1}),
-     ([0], "nodes", None), ([0], "type", None)],
-)  # fmt: skip
+    [
+        ([0, 0, 2, 1, 0], "", {"kernel": 3, "memset": 1, "memcpy": 1}),
+        ([], "", {}),
+        ([5, 0], "", {"kernel": 1}),
+        ([0], "nodes", None),
+        ([0], "type", None),
+    ],
+)
 def test_work_in_a_graph_is_counted(
     monkeypatch: pytest.MonkeyPatch, kinds: list[int], refuses: str, told: dict[str, int] | None
 ) -> None:
@@ -240,7 +266,7 @@ def test_what_aiter_does_not_take_is_said(stand_in: list[tuple[Any, ...]], op: s
     others = (x,) if op == "fused_add_rms_norm" else ()
     with pytest.raises(NotImplementedError, match="always has a weight"):
         function(x, *others, None)
-    with pytest.raises(NotImplementedError, match=r"x is torch\.bfloat16, weight torch\.float32"):
+    with pytest.raises(NotImplementedError, match=r"x is torch\.bfloat16, but weight is torch\.float32"):
         function(x, *others, torch.randn(8))
     with pytest.raises(TypeError):
         function(x, *others, torch.randn(8).bfloat16(), 1e-6, offset=1.0)

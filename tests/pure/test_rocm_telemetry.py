@@ -11,9 +11,9 @@ import pytest
 from amd_hosts import Host
 
 from farm.backends import _amd_tool, _amdsmi, rocm
+from farm.backends.api import Counters, Sample
 from farm.guard import telemetry
-from farm.guard.telemetry import Counters, Sample
-from farm.guard.watch import Watch
+from farm.guard.sampler import Sampler
 
 bare, host = amd_hosts.bare, amd_hosts.host
 BOTH = pytest.mark.parametrize("by", ["amdsmi", "amd-smi"])
@@ -72,9 +72,7 @@ def test_nobody_on_the_device_is_an_empty_list_and_not_unknown(host: Host, by: s
 
 @BOTH
 def test_a_partition_reads_what_only_its_gpus_first_can_tell_there(
-    host: Host,
-    by: str,
-    answered: threading.Event,
+    host: Host, by: str, answered: threading.Event
 ) -> None:
     host("MI300X", "cpx-nps4", gpus=2, by=by, pids=[7])
     reader = rocm.telemetry("13", {}, "")
@@ -91,16 +89,15 @@ def test_a_partition_reads_what_only_its_gpus_first_can_tell_there(
 @BOTH
 @pytest.mark.parametrize(
     ("active", "reasons", "throttled"),
-    [(["ppt_pwr"], ("sw_power_cap",), False), (["prochot_thrm"], ("hw_thermal",), True),
-     (["hbm_thrm", "vr_thrm"], ("hw_thermal",), True), (["socket_thrm", "ppt_pwr"], None, True)],
-)  # fmt: skip
+    [
+        (["ppt_pwr"], ("sw_power_cap",), False),
+        (["prochot_thrm"], ("hw_thermal",), True),
+        (["hbm_thrm", "vr_thrm"], ("hw_thermal",), True),
+        (["socket_thrm", "ppt_pwr"], None, True),
+    ],
+)
 def test_what_throttles(
-    host: Host,
-    by: str,
-    answered: threading.Event,
-    active: list[str],
-    reasons: Any,
-    throttled: bool,
+    host: Host, by: str, answered: threading.Event, active: list[str], reasons: Any, throttled: bool
 ) -> None:
     host("MI355X", by=by, violation=active)
     if by == "amd-smi":
@@ -114,9 +111,7 @@ def test_what_throttles(
 
 @BOTH
 def test_clocks_that_are_set_are_told_and_count_as_no_throttling(
-    host: Host,
-    by: str,
-    answered: threading.Event,
+    host: Host, by: str, answered: threading.Event
 ) -> None:
     host(by=by, perf_level="MANUAL", max_mhz=1700)
     if by == "amd-smi":
@@ -133,9 +128,7 @@ def test_until_the_library_has_answered_nothing_is_said_of_throttling(host: Host
 
 
 def test_an_answer_that_is_old_says_nothing_of_now(
-    host: Host,
-    answered: threading.Event,
-    monkeypatch: pytest.MonkeyPatch,
+    host: Host, answered: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host(violation=["prochot_thrm"])
     reader = rocm.telemetry("0", {}, "")
@@ -148,10 +141,7 @@ def test_an_answer_that_is_old_says_nothing_of_now(
     ("active", "reasons"), [([], ()), (["ppt_pwr"], ("sw_power_cap",)), (["socket_thrm"], ("hw_thermal",))]
 )
 def test_parts_before_mi300_tell_by_bits(
-    host: Host,
-    answered: threading.Event,
-    active: list[str],
-    reasons: tuple[str, ...],
+    host: Host, answered: threading.Event, active: list[str], reasons: tuple[str, ...]
 ) -> None:
     host("MI250X", violation=active)
     sample = sampled(rocm.telemetry("0", {}, ""), answered)
@@ -160,11 +150,20 @@ def test_parts_before_mi300_tell_by_bits(
 
 @pytest.mark.parametrize(
     ("status", "told"),
-    [(None, None), ({}, None), ({"active_ppt_pwr": "N/A", "per_ppt_pwr": "N/A"}, None), ({"active_ppt_pwr": 255}, None),
-     ({"per_ppt_pwr": 0xFFFFFFFFFFFFFFFF}, None), ({"active_ppt_pwr": 0}, ()), ({"active_ppt_pwr": 1},
-      ("sw_power_cap",)), ({"active_hbm_thrm": "ACTIVE"}, ("hw_thermal",)), ({"active_hbm_thrm": "NOT ACTIVE"}, ()),
-     ({"active_ppt_pwr": False, "per_ppt_pwr": 3}, ("sw_power_cap",)), ("N/A", None)],
-)  # fmt: skip
+    [
+        (None, None),
+        ({}, None),
+        ({"active_ppt_pwr": "N/A", "per_ppt_pwr": "N/A"}, None),
+        ({"active_ppt_pwr": 255}, None),
+        ({"per_ppt_pwr": 0xFFFFFFFFFFFFFFFF}, None),
+        ({"active_ppt_pwr": 0}, ()),
+        ({"active_ppt_pwr": 1}, ("sw_power_cap",)),
+        ({"active_hbm_thrm": "ACTIVE"}, ("hw_thermal",)),
+        ({"active_hbm_thrm": "NOT ACTIVE"}, ()),
+        ({"active_ppt_pwr": False, "per_ppt_pwr": 3}, ("sw_power_cap",)),
+        ("N/A", None),
+    ],
+)
 def test_violations_in_every_documented_form(status: Any, told: Any) -> None:
     assert _amdsmi.throttling(status) == told
 
@@ -187,14 +186,13 @@ def test_a_library_that_somebody_else_has_shut_down_is_opened_again(host: Host) 
 
 
 def test_a_driver_that_hangs_under_its_reader_ends_telemetry_and_no_more(
-    host: Host,
-    monkeypatch: pytest.MonkeyPatch,
+    host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host()
     reader = rocm.telemetry("0", {}, "")
     stuck = threading.Event()
     monkeypatch.setattr(reader, "memory_used_mib", lambda: stuck.wait(60))
-    watch = Watch(reader, answer_s=0.2)
+    watch = Sampler(reader, answer_s=0.2)
     assert watch.memory_used_mib() is None
     assert "did not answer" in watch.failed
     stuck.set()
@@ -202,8 +200,7 @@ def test_a_driver_that_hangs_under_its_reader_ends_telemetry_and_no_more(
 
 
 def test_the_command_is_started_no_oftener_than_it_can_tell_something_new(
-    host: Host,
-    monkeypatch: pytest.MonkeyPatch,
+    host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host(by="amd-smi")
     reader = rocm.telemetry("0", {}, "")

@@ -7,6 +7,7 @@ back gets nothing more, and nothing starves: every run ends.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from test_scheduler import Watch, World, ends, grants
 
 from farm.cell import Owner, Status
+from farm.device_pattern import serves
 from farm.scheduler import Scheduler
 from farm.scheduler.events import (
     Action,
@@ -37,7 +39,6 @@ from farm.scheduler.events import (
     Started,
     Tick,
 )
-from farm.targets import serves
 
 MODELS = ("NVIDIA H200", "NVIDIA GB200")
 
@@ -53,7 +54,7 @@ class Machine:
     target: str
 
     def up(self, at: float = 0.0) -> DeviceUp:
-        return DeviceUp(at, self.name, self.backend, self.target, self.module)
+        return DeviceUp(at, self.name, self.target, self.module)
 
 
 def machine(name: str, model: str = "NVIDIA H200", host: str = "h", module: str = "", partition: str = "") -> Machine:
@@ -146,8 +147,12 @@ class ChangingWorld(World):
         super().turn()
 
 
+#: machines by name; those that are there from the start; (backend, target, quiet) of each cell; grace in seconds
+Plan = tuple[dict[str, Machine], list[str], list[tuple[str, str, str]], float]
+
+
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[dict[str, Machine], list[str], list[tuple[str, str, str]], float]:
+def worlds(draw: st.DrawFn) -> Plan:
     backends = [f"b{i}" for i in range(draw(st.integers(1, 2)))]
     machines = {}
     for i in range(draw(st.integers(1, 6))):
@@ -192,10 +197,14 @@ def scheduler_of(
 @settings(max_examples=300, deadline=None)
 @given(world=worlds(), seconds=st.sampled_from([0.001, 0.1, 3.0]), data=st.data())
 def test_whatever_comes_and_goes_every_cell_ends_once_where_it_belongs(
-    world: tuple[dict[str, Machine], list[str], list[tuple[str, str, str]], float], seconds: float, data: st.DataObject
+    world: Plan, seconds: float, data: st.DataObject
 ) -> None:
+    play(world, seconds, data.draw(st.randoms(use_true_random=False)))
+
+
+def play(world: Plan, seconds: float, dice: random.Random) -> None:
+    """A whole run of these cells on these machines; `make soak` plays more of them."""
     machines, present, cells, grace = world
-    dice = data.draw(st.randoms(use_true_random=False))
     scheduler = scheduler_of(machines, present, cells, grace, seconds)
     watch = StrictWatch(len(cells), machines=machines, wants=cells)
     played = ChangingWorld(scheduler, watch, machines, present, dice.randrange)
@@ -222,9 +231,9 @@ def test_the_watch_notices_a_wrong_device_noise_and_a_device_asked_back() -> Non
         return made
 
     def lease(n: int, device: str, cell: int, pattern: str = "", quiet: str = "none") -> Grant:
-        from farm.scheduler.events import Attempt, Pool
+        from farm.scheduler.events import Attempt, CellPool
 
-        return Grant(Lease(n, device, (Attempt(cell, 1),), 1.0, Pool("b", pattern, quiet)))
+        return Grant(Lease(n, device, (Attempt(cell, 1),), 1.0, CellPool("b", pattern, quiet)))
 
     with pytest.raises(AssertionError, match="GB200 on b:NVIDIA-H200"):
         watch().see([lease(1, "b:0", 0, "GB200")])
@@ -288,7 +297,7 @@ def test_a_target_that_no_device_is_ends_as_lost_and_says_what_there_is() -> Non
     s, actions = made([("b", "MI300X", "none"), ("b", "", "none")], H200, GB200)
     (lost,) = [a for a in actions if isinstance(a, Conclude)]
     assert (lost.cell, lost.status, lost.owner) == (0, Status.LOST, Owner.INFRA)
-    assert "no device of target b:MI300X was left to run it" in lost.reason
+    assert "no device of target b:MI300X" in lost.reason
     assert "b:0 is b:NVIDIA-H200; b:1 is b:NVIDIA-GB200" in lost.reason
     run_out(s, actions)
     assert s.open_cells == 0
@@ -338,7 +347,8 @@ def test_a_pool_without_devices_waits_for_the_grace() -> None:
     assert s.step(Tick(159.0)) == []
     actions = s.step(Tick(160.0))
     assert ends(actions) == [(0, Status.LOST)]
-    assert "no device of backend b was left to run it within 60 s" in actions[0].reason  # type: ignore[union-attr]
+    reason = actions[0].reason  # type: ignore[union-attr]
+    assert "no device of backend b" in reason and "within 60 s" in reason
 
 
 def test_a_device_that_comes_within_the_grace_runs_the_cells_and_the_clock_begins_anew() -> None:
@@ -385,7 +395,7 @@ def test_what_is_added_twice_or_unknown_changes_nothing() -> None:
     assert s.step(DeviceAdded(1.0, "b:0", "b", "h")) == []
     assert s.step(DeviceDown(1.0, "nobody", "?")) == []
     assert s.step(Drain(1.0, "nobody", "?")) == []
-    assert s.step(DeviceUp(1.0, "nobody", "b")) == []
+    assert s.step(DeviceUp(1.0, "nobody")) == []
 
 
 def test_a_drained_device_ends_its_lease_and_takes_no_other() -> None:
@@ -460,16 +470,19 @@ def test_what_the_last_device_of_a_pool_does_not_run_is_lost_when_it_is_handed_b
 def quiet_trio(quiet: str) -> tuple[Scheduler, list[Action], dict[str, Machine]]:
     """Two devices of a module and a third on the host, one on another host; two loud cells, then quiet ones."""
     machines = [
-        machine("b:0", module="m"), machine("b:1", module="m"), machine("b:2", module="n"),
+        machine("b:0", module="m"),
+        machine("b:1", module="m"),
+        machine("b:2", module="n"),
         machine("b:3", host="far", module="m"),
-    ]  # fmt: skip
+    ]
     cells = [("b", "", "none")] * 2 + [("b", "", quiet)] * 6
     s, actions = made(cells, *machines, seconds=3.0)
     return s, actions, {m.name: m for m in machines}
 
 
-@pytest.mark.parametrize(("quiet", "beside"), [("none", {"b:1", "b:2", "b:3"}), ("module", {"b:2", "b:3"}),
-                                               ("host", {"b:3"})])  # fmt: skip
+@pytest.mark.parametrize(
+    ("quiet", "beside"), [("none", {"b:1", "b:2", "b:3"}), ("module", {"b:2", "b:3"}), ("host", {"b:3"})]
+)
 def test_who_may_work_beside_a_quiet_cell(quiet: str, beside: set[str]) -> None:
     s, actions, machines = quiet_trio(quiet)
     held = {lease.device: lease for lease in grants(actions)}

@@ -23,8 +23,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("spec", ["", "mine", "mine=", "mine=mod", "mine=mod:", "=mod:f", "mine=:f", "mod:f"])
 def test_what_is_no_provider(spec: str) -> None:
-    with pytest.raises(UsageError, match="NAME=module:function"):
+    with pytest.raises(UsageError) as refused:
         shipping.parse(spec)
+    assert refused.value.id == "shipping-provider-form" and "[OP:]NAME=module:function" in str(refused.value)
 
 
 def test_specs() -> None:
@@ -44,8 +45,13 @@ def test_a_module_travels_as_one_file_and_back(folder: Path, tmp_path_factory: p
     assert [p.name for p in (spool / "providers").iterdir()] == [shipped["sha"]]
     code = subprocess.run(
         [sys.executable, "-c", "import mine; print(mine.f(3))"],
-        env={**os.environ, "PYTHONPATH": where}, capture_output=True, text=True, check=True, timeout=60, cwd="/",
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": where},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        cwd="/",
+    )
     assert code.stdout == "3\n"
 
 
@@ -76,26 +82,45 @@ def test_nothing_to_ship() -> None:
     assert shipping.pack([]) is None
 
 
-def test_refusals_say_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r'no module "absent_module".*PYTHONPATH'):
-        shipping.pack(["absent_module:f"])
+def refusal(path: str) -> tuple[str, str]:
+    """The identifier and the sentence with which a provider's path is refused."""
+    with pytest.raises(UsageError) as refused:
+        shipping.pack([path])
+    return refused.value.id, str(refused.value)
+
+
+def test_refusals_state_the_fault(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    id, sentence = refusal("absent_module:f")
+    assert id == "shipping-provider-module" and '"absent_module"' in sentence and "PYTHONPATH" in sentence
     (folder / "mine.py").write_text("def g(): pass\n")
-    with pytest.raises(UsageError, match='defines no "f"'):
-        shipping.pack(["mine:f"])
+    id, sentence = refusal("mine:f")
+    assert id == "shipping-provider-function" and '"f"' in sentence and str(folder / "mine.py") in sentence
+    id, sentence = refusal("mine.sub:f")
+    assert id == "shipping-provider-not-a-package" and '"mine.sub"' in sentence
+    (folder / "pack").mkdir()
+    (folder / "pack" / "__init__.py").write_text("")
+    id, sentence = refusal("pack.sub:f")
+    assert id == "shipping-provider-submodule" and '"pack.sub"' in sentence
     (folder / "mine.py").write_text("def f(:\n")
-    with pytest.raises(UsageError, match="no Python"):
-        shipping.pack(["mine:f"])
+    id, sentence = refusal("mine:f")
+    assert id == "shipping-provider-not-python" and "line 1" in sentence
     (folder / "mine.py").write_text("def f(): pass\n")
     monkeypatch.setattr(shipping, "MAX_BYTES", 3)
-    with pytest.raises(UsageError, match="MiB that travel"):
-        shipping.pack(["mine:f"])
+    assert refusal("mine:f")[0] == "shipping-provider-too-big"
 
 
 @pytest.mark.parametrize(
     "text",
-    ["f = 1", "class f: 0", "from os import path as f", "import os as f", "from os import *", "def __getattr__(n): 0",
-     "if True:\n    def f(): pass"],
-)  # fmt: skip
+    [
+        "f = 1",
+        "class f: 0",
+        "from os import path as f",
+        "import os as f",
+        "from os import *",
+        "def __getattr__(n): 0",
+        "if True:\n    def f(): pass",
+    ],
+)
 def test_every_way_to_define_a_name_is_seen(folder: Path, text: str) -> None:
     (folder / "mine.py").write_text(text + "\n")
     assert shipping.pack(["mine:f"]) is not None

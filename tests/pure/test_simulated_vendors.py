@@ -13,13 +13,22 @@ from typing import Any
 import pytest
 
 from farm import backends
-from farm.backends import _simulated, sim
+from farm.backends import _sim_session, _simulated, sim
 from farm.cell import Target
 from farm.child.protocol import Failed, Measured, Phase, Run
-from farm.nodes import admission
+from farm.node import admission
 
-MI = {"as": "rocm", "model": "AMD Instinct MI300X", "partition": "cpx-nps4", "power_limit_w": 750, "driver": "6.14.14",
-      "stack": "7.1.1", "per_module": 8, "torch": "2.9.1+rocm7.1", "host": "a"}  # fmt: skip
+MI = {
+    "as": "rocm",
+    "model": "AMD Instinct MI300X",
+    "partition": "cpx-nps4",
+    "power_limit_w": 750,
+    "driver": "6.14.14",
+    "stack": "7.1.1",
+    "per_module": 8,
+    "torch": "2.9.1+rocm7.1",
+    "host": "a",
+}
 GB = {"as": "cuda", "model": "NVIDIA GB200", "power_limit_w": 1200, "driver": "580.95", "stack": "13.0", "host": "b"}
 NPU = {"as": "ascend", "model": "Ascend910B3", "driver": "25.2.0", "stack": "8.3.RC1", "host": "c"}
 PLAYED = {"rocm": MI, "cuda": GB, "ascend": NPU}
@@ -34,7 +43,7 @@ def order(tmp_path: Path, script: dict[str, Any], method: str = "none", **call: 
 
 
 def play(options: dict[str, Any], message: Run, monkeypatch: pytest.MonkeyPatch) -> tuple[Failed | Measured, list[str]]:
-    monkeypatch.setattr(sim, "_outputs", lambda *_: [])
+    monkeypatch.setattr(_sim_session, "_outputs", lambda *_: [])
     phases: list[str] = []
     session = sim.open_session("0", options)
     return session.run(message, lambda m: phases.append(m.phase) if isinstance(m, Phase) else None), phases
@@ -86,7 +95,7 @@ def test_two_nodes_that_this_machine_plays_share_nothing(monkeypatch: pytest.Mon
     names = []
     for node in ("one.yaml", "two.yaml"):
         monkeypatch.setenv("FARM_NODE", f"/etc/{node}")
-        state = sim._state_file(tmp_path, "0", plain)
+        state = _simulated.state_file(tmp_path, "0", plain)
         names += [sim.physical_id("0", plain), _simulated.uuid("0", plain), state.name]
         assert sim.physical_id("0", {}) == ""  # a plain fake is the run's own, whatever the node
         assert sim.physical_id("0", plain) != sim.physical_id("1", plain)
@@ -133,7 +142,7 @@ def test_too_much_on_chip_memory_is_a_compile_error_of_a_process_that_lives(
 
 CHILD = """
 import json, sys
-from farm.backends import sim
+from farm.backends import _sim_session, sim
 from farm.child.protocol import Run
 message = json.loads(sys.argv[2])
 sim.open_session("0", json.loads(sys.argv[1])).run(Run(**message), lambda said: None)
@@ -152,9 +161,12 @@ print("alive")
 def test_amds_faults_end_the_process_without_an_exception(kind: str, number: int, words: str, tmp_path: Path) -> None:
     message = vars(order(tmp_path, {"fault": kind}))
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, json.dumps(MI), json.dumps(message)], capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", CHILD, json.dumps(MI), json.dumps(message)],
+        capture_output=True,
+        text=True,
+        timeout=60,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
-    )  # fmt: skip
+    )
     assert done.returncode == -number, done
     assert words in done.stderr and "Traceback" not in done.stderr and "alive" not in done.stdout
 
@@ -163,11 +175,13 @@ def test_a_capture_that_kills_spares_the_process_that_times_by_events(tmp_path: 
     script = {"fault": "capture", "time_us": 5}
     for override, code in (({}, -signal.SIGSEGV), ({"timing_override": "events"}, 0)):
         message = vars(order(tmp_path, script, "rotating_graph", **override))
-        source = CHILD.replace("message =", "sim._outputs = lambda *_: []\nmessage =")
+        source = CHILD.replace("message =", "_sim_session._outputs = lambda *_: []\nmessage =")
         done = subprocess.run(
-            [sys.executable, "-c", source, json.dumps(MI), json.dumps(message)], capture_output=True, timeout=60,
+            [sys.executable, "-c", source, json.dumps(MI), json.dumps(message)],
+            capture_output=True,
+            timeout=60,
             env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
-        )  # fmt: skip
+        )
         assert done.returncode == code, done
 
 
@@ -191,7 +205,7 @@ def test_ascends_errors_carry_their_number(tmp_path: Path, monkeypatch: pytest.M
 def test_a_fault_that_no_such_device_has_is_the_scripts_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reply, _ = play(GB, order(tmp_path, {"fault": "gremlins"}), monkeypatch)
     assert isinstance(reply, Failed)
-    assert (reply.status, reply.owner) == ("infra_error", "harness") and "known: abort" in reply.reason
+    assert (reply.status, reply.owner) == ("infra_error", "harness") and "available: abort" in reply.reason
 
 
 @pytest.mark.parametrize(("backend", "kind"), sorted(k for k, one in _simulated.FAULTS.items() if not one.graph_only))

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from farm import results
 from farm.cell import Cell, Status
 from farm.cli.merge import _named as named
+from farm.errors import id_of
 from farm.matrix import load_all, plan
-from farm.results import SCHEMA, finish_row, sample_row
 from farm.sites import merging, planfile
 from farm.sites.merging import Report
 from farm.sites.planfile import PlanFile
+from farm.store import results
+from farm.store.results import ALIKE, SCHEMA, finish_row, sample_row
 
 MATRIX = """
 name: m
@@ -56,10 +57,16 @@ def of_rows(
     file: PlanFile, part: str, rows: list[dict[str, Any]], name: str = "", at: float = 0.0, **head: Any
 ) -> Report:
     named = {
-        "schema": SCHEMA, "run_id": name or part, "plan": file.described(part), "counts": results.counts(rows),
-        "created": f"created at {at}", "finished": "2026-11-21T13:00:00+00:00", "seconds": 2.0,
-        "revision": {"name": "abc", "version": "0.1.0", "kernels": "k"}, **head,
-    }  # fmt: skip
+        "schema": SCHEMA,
+        "run_id": name or part,
+        "plan": file.described(part),
+        "counts": results.counts(rows),
+        "created": f"created at {at}",
+        "finished": "2026-11-21T13:00:00+00:00",
+        "seconds": 2.0,
+        "revision": {"name": "abc", "version": "0.1.0", "kernels": "k"},
+        **head,
+    }
     cells = {c.cell_id: c for c in file.plan.cells}
     timing = {"method": "host", "samples_us": [1.0]}
     samples = [s for r in rows if (s := sample_row(cells[r["cell_id"]], 1, timing)) and r["evidence"]]
@@ -74,7 +81,7 @@ def with_row(report: Report, at: int, **more: Any) -> Report:
 
 def test_three_sites_are_one_ledger(file: PlanFile) -> None:
     reports = [report(file, b) for b in ("rocm", "ascend", "cuda")]
-    assert [merging.wrong(r, file) for r in reports] == ["", "", ""]
+    assert [merging.wrong(r, file) for r in reports] == [None, None, None]
     merged = merging.merge(file, reports)
     assert [(r["index"], r["cell_id"]) for r in merged.rows] == [(c.index, c.cell_id) for c in file.plan.cells]
     assert results.counts(merged.rows) == {"passed": 8, "skipped": 4}
@@ -86,6 +93,16 @@ def test_three_sites_are_one_ledger(file: PlanFile) -> None:
     assert head["revision"] == {"name": "abc", "version": "0.1.0", "kernels": "k"}
     assert [r["part"] for r in head["merged"]] == ["rocm", "ascend", "cuda"]
     json.dumps(head, allow_nan=False)
+
+
+def test_each_row_keeps_what_judged_it_also_from_a_farm_that_did_not_record_it(file: PlanFile) -> None:
+    old, new = report(file, "rocm", schema=ALIKE[0]), with_row(report(file, "cuda"), 0, judged_by="of-cuda")
+    for row in (*old.rows, *old.told):
+        row.pop("judged_by", None)
+    assert [merging.wrong(r, file) for r in (old, new)] == [None, None]
+    merged = merging.merge(file, [old, new])
+    assert merged.rows[0]["judged_by"] == "of-cuda"
+    assert {r.get("judged_by") for r, n in zip(merged.rows, merged.origin) if n == 0} == {None}
 
 
 def test_what_no_site_reported_is_lost_with_its_target(file: PlanFile) -> None:
@@ -113,7 +130,7 @@ def test_the_first_finished_of_two_results_stays_and_the_other_is_named(file: Pl
 def test_sites_that_disagree_are_told_loudly(file: PlanFile) -> None:
     bad = with_row(report(file, "cuda", "bad", 60.0), 0, status="crashed", fault_owner="kernel")
     (warning,) = merging.merge(file, [report(file, "cuda", "good"), bad]).warnings
-    assert "sites disagree" in warning and "is passed in good and crashed in bad" in warning
+    assert "sites disagree" in warning and "is passed in good but crashed in bad" in warning
 
 
 @pytest.mark.parametrize("fault", ["lost", "infra_error"])
@@ -146,13 +163,13 @@ def test_an_interrupted_site_counts_with_what_it_has(file: PlanFile) -> None:
     done = report(file, "cuda", "nv")
     rows = [done.rows[0], *(results.planned_row(c) for c in planfile.part(file.plan, "cuda").cells[1:])]
     cut = replace(done, complete=False, rows=rows, told=())
-    assert merging.wrong(cut, file) == ""
+    assert merging.wrong(cut, file) is None
     merged = merging.merge(file, [cut, report(file, "rocm"), report(file, "ascend")])
     assert results.counts(merged.rows)["lost"] == 2
     assert merged.rows[1]["reason"] == "planned, no result: run nv was interrupted"
     assert merged.silent == {}
     (warning,) = merged.warnings
-    assert "run nv is not complete: 2 of its 3 cells are lost; farm resume nv" in warning
+    assert "run nv " in warning and "2 of 3 cells" in warning and "farm resume nv" in warning
 
 
 def test_a_site_that_still_runs_is_told_as_such(file: PlanFile) -> None:
@@ -162,10 +179,8 @@ def test_a_site_that_still_runs_is_told_as_such(file: PlanFile) -> None:
     merged = merging.merge(file, [going, report(file, "rocm"), report(file, "ascend")])
     assert merged.rows[1]["reason"] == "planned, no result: run nv was still being written by process 7 on node-b"
     (warning,) = merged.warnings
-    assert warning == (
-        "run nv is still being written by process 7 on node-b: 2 of its 3 cells had no result yet and are lost here; "
-        "when it has ended, merge it with this merged run"
-    )
+    assert "run nv is still being written by process 7 on node-b: 2 of 3 cells" in warning
+    assert "farm resume" not in warning
     again = merging.merge(file, [of_rows(file, "", merged.rows, "all", merged=merged.runs), done])
     assert again.warnings == [] and "writer" not in again.runs[0]
 
@@ -173,20 +188,18 @@ def test_a_site_that_still_runs_is_told_as_such(file: PlanFile) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda r: replace(r, head={}, rows=[]), "has only just been begun by process 7 on node-b; merge when it has"),
-        (lambda r: replace(r, rows=r.rows[:1]), "is still being written by process 7 on node-b, and not whole yet"),
-        (
-            lambda r: replace(r, head={**r.head, "kind": "merged"}),
-            "is a merge that process 7 on node-b writes just now",
-        ),
+        (lambda r: replace(r, head={}, rows=[]), "merge-starting"),
+        (lambda r: replace(r, rows=r.rows[:1]), "merge-still-written"),
+        (lambda r: replace(r, head={**r.head, "kind": "merged"}), "merge-merging"),
     ],
 )
 def test_a_site_that_has_only_begun_is_not_called_damaged(
     file: PlanFile, change: Callable[[Report], Report], told: str
 ) -> None:
     going = change(replace(report(file, "cuda", "nv"), complete=False, told=(), writer="process 7 on node-b"))
-    assert told in merging.wrong(going, file)
-    assert "still being" not in merging.wrong(replace(going, writer=""), file)
+    found = merging.wrong(going, file)
+    assert found and found.id == told and "process 7 on node-b" in found
+    assert id_of(merging.wrong(replace(going, writer=""), file)) not in ("", told)
 
 
 def test_a_late_site_joins_a_merged_run(file: PlanFile) -> None:
@@ -199,7 +212,7 @@ def test_a_late_site_joins_a_merged_run(file: PlanFile) -> None:
         "counts": results.counts(early.rows),
     }
     merged_run = Report("both", head, True, early.rows, early.samples, early.rows)
-    assert merging.wrong(merged_run, file) == ""
+    assert merging.wrong(merged_run, file) is None
     assert merging.merge(file, [merged_run]).silent == {"ascend:910B3": 3, "ascend:910B4": 3}
     late = merging.merge(file, [merged_run, report(file, "ascend")])
     assert results.counts(late.rows) == {"passed": 8, "skipped": 4}
@@ -211,9 +224,14 @@ def test_a_late_site_joins_a_merged_run(file: PlanFile) -> None:
 def merged_run(file: PlanFile, reports: list[Report], name: str = "both") -> Report:
     found = merging.merge(file, reports)
     head = {
-        **merging.head(file, reports, found), "schema": SCHEMA, "run_id": name, "counts": results.counts(found.rows),
-        "created": name, "command": "farm merge", "finished": "2026-11-21T14:00:00+00:00",
-    }  # fmt: skip
+        **merging.head(file, reports, found),
+        "schema": SCHEMA,
+        "run_id": name,
+        "counts": results.counts(found.rows),
+        "created": name,
+        "command": "farm merge",
+        "finished": "2026-11-21T14:00:00+00:00",
+    }
     return Report(name, json.loads(json.dumps(head)), True, found.rows, found.samples, found.rows)
 
 
@@ -261,8 +279,10 @@ def test_runs_named_alike_have_names_of_their_own_also_in_a_second_merge(file: P
     assert [r.name for r in again] == ["nightly (3)", "both", "nightly (2)"]
     merged = merging.merge(file, again)
     assert {(r["run_id"], r["part"]) for r in merged.runs} == {
-        ("nightly", "cuda"), ("nightly (2)", "rocm"), ("nightly (3)", "cuda"),
-    }  # fmt: skip
+        ("nightly", "cuda"),
+        ("nightly (2)", "rocm"),
+        ("nightly (3)", "cuda"),
+    }
 
 
 def test_devices_of_a_run_that_comes_twice_are_listed_once(file: PlanFile) -> None:
@@ -305,62 +325,62 @@ def _told(at: int, **more: Any) -> Callable[[Report], Report]:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (_edit(schema=SCHEMA + 1), f"schema {SCHEMA + 1}, this farm merges {SCHEMA}"),
-        (_edit(schema=SCHEMA - 1), f"schema {SCHEMA - 1}"),
-        (_edit(kind="compile"), "was compiled"),
-        (_edit(kind="judged"), "was judged again, maybe by other gates"),
-        (
-            lambda r: replace(r, head={"complete": False}, complete=False, rows=[], told=()),
-            "has no plan in its journal",
-        ),
-        (_edit(plan=None), "is no part of a plan"),
-        (_edit(plan={"part": "cuda", "sha256": "x", "hash": "y"}), "another plan (other cells)"),
-        (_edit(counts={"passed": 3}), "run.json counts other statuses"),
-        (lambda r: with_row(r, 0, cell_key="x"), "its cell 0 is"),
-        (lambda r: with_row(r, 1, index=2), "its cell 1 is"),
-        (lambda r: with_row(r, 1, status="great"), "has the status 'great'"),
-        (_told(0, time_us_p50=1.0), "has another time_us_p50 in its tables than in its journal"),
-        (_told(0, status="inaccurate"), "has another status in its tables"),
-        (lambda r: replace(r, rows=r.rows[:-1], told=r.told[:-1]), "it has 2 cells where its part of the plan has 3"),
-        (lambda r: replace(r, told_samples=[{**s, "floor_us": 9.0} for s in r.samples]), "has another floor_us in sam"),
-        (lambda r: replace(r, told_samples=r.samples[:1]), "samples.parquet has 2 cells, its journal samples of 1"),
-        (lambda r: replace(r, told=r.told[:-1]), "its journal has other cells"),
-        (lambda r: replace(r, rows=[r.rows[1], r.rows[0], r.rows[2]]), "its cell 0 is"),
+        (_edit(schema=SCHEMA + 1), f"schema {SCHEMA + 1} [merge-schema-unknown]"),
+        (_edit(schema=ALIKE[0] - 1), f"schema {ALIKE[0] - 1} [merge-schema-unknown]"),
+        (_edit(kind="compile"), "[merge-compiled]"),
+        (_edit(kind="judged"), "[merge-judged]"),
+        (lambda r: replace(r, head={"complete": False}, complete=False, rows=[], told=()), "[merge-not-started]"),
+        (_edit(plan=None), "[merge-without-plan]"),
+        (_edit(plan={"part": "cuda", "sha256": "x", "hash": "y"}), "[merge-other-plan]"),
+        (_edit(counts={"passed": 3}), "status counts [merge-damaged]"),
+        (lambda r: with_row(r, 0, cell_key="x"), "cell 0 [merge-damaged]"),
+        (lambda r: with_row(r, 1, index=2), "cell 1 [merge-damaged]"),
+        (lambda r: with_row(r, 1, status="great"), "'great' [merge-damaged]"),
+        (_told(0, time_us_p50=1.0), "time_us_p50 [merge-damaged]"),
+        (_told(0, status="inaccurate"), "status [merge-damaged]"),
+        (lambda r: replace(r, rows=r.rows[:-1], told=r.told[:-1]), "2 cells [merge-damaged]"),
+        (lambda r: replace(r, told_samples=[{**s, "floor_us": 9.0} for s in r.samples]), "floor_us [merge-damaged]"),
+        (lambda r: replace(r, told_samples=r.samples[:1]), "samples.parquet [merge-damaged]"),
+        (lambda r: replace(r, told=r.told[:-1]), "journal [merge-damaged]"),
+        (lambda r: replace(r, rows=[r.rows[1], r.rows[0], r.rows[2]]), "cell 0 [merge-damaged]"),
     ],
 )
 def test_what_cannot_be_merged_is_refused(file: PlanFile, change: Callable[[Report], Report], told: str) -> None:
     good = report(file, "cuda")
-    assert merging.wrong(good, file) == ""
-    assert told in merging.wrong(change(good), file)
+    assert merging.wrong(good, file) is None
+    found = merging.wrong(change(good), file)
+    data, _, name = told.rpartition("[")
+    assert found and found.id == name.rstrip("]") and data.strip() in found
 
 
 def test_a_run_of_a_part_that_the_plan_has_not_is_refused(file: PlanFile) -> None:
     odd = replace(report(file, "cuda"), head={**report(file, "cuda").head, "plan": file.described("cuda:GB200")})
-    assert 'its plan has no part "cuda:GB200"' in merging.wrong(odd, file)
+    found = merging.wrong(odd, file)
+    assert found and found.id == "merge-damaged" and '"cuda:GB200"' in found
 
 
 def test_the_same_cells_under_other_gates_are_another_plan(file: PlanFile, tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text(MATRIX + "deadlines: {check: 9}\n")
-    other = planfile.read(
-        planfile.write(plan(load_all(tmp_path / "m.yaml"), ["cuda", "rocm", "ascend"]), {}), "OTHER"
-    )  # fmt: skip
+    other = planfile.read(planfile.write(plan(load_all(tmp_path / "m.yaml"), ["cuda", "rocm", "ascend"]), {}), "OTHER")
     assert other.plan.plan_hash == file.plan.plan_hash and other.sha256 != file.sha256
-    assert "the same cells but other deadlines" in merging.wrong(report(other, "cuda"), file)
+    found = merging.wrong(report(other, "cuda"), file)
+    assert found and found.id == "merge-other-plan" and "deadlines" in found
 
 
 def test_a_nan_is_no_edit(file: PlanFile) -> None:
     good = with_row(report(file, "cuda"), 0, worst_ratio=float("nan"))
-    assert merging.wrong(replace(good, told=[{**r} for r in good.rows]), file) == ""
+    assert merging.wrong(replace(good, told=[{**r} for r in good.rows]), file) is None
 
 
 def test_a_merge_that_was_cut_short_is_refused(file: PlanFile) -> None:
-    assert "cut short" in merging.wrong(replace(_edit(kind="merged")(report(file, "")), complete=False), file)
+    cut = replace(_edit(kind="merged")(report(file, "")), complete=False)
+    assert id_of(merging.wrong(cut, file)) == "merge-interrupted"
 
 
 def test_a_page_tells_the_warnings_of_a_merged_run(file: PlanFile) -> None:
     from synthetic_runs import fake_run
 
-    from dashboards import queries
+    from farm.report import queries
 
-    told = queries.warnings(fake_run(warnings=["sites disagree, and what was finished first stays: x"]))
-    assert "Sites disagree, and what was finished first stays: x." in told
+    told = queries.warnings(fake_run(warnings=["sites disagree: x"]))
+    assert "Sites disagree: x." in told

@@ -60,8 +60,17 @@ def faked(monkeypatch: pytest.MonkeyPatch, problem: Any, ended: str = "") -> Any
         assert module == "benchmarks.split_check" and seconds > 0
         if words[0] == "--child-time":
             tried = [[100.0, {**seeds(Task(*split_check.TASKS[0]))[0]}]]
-            return [{"task": "t", "bytes": 1, "roof_us": 95.0, "today_us": 110.0, "today": "forward_ring",
-                     "tried": tried, "failed": {"why": 2}}], ended  # fmt: skip
+            return [
+                {
+                    "task": "t",
+                    "bytes": 1,
+                    "roof_us": 95.0,
+                    "today_us": 110.0,
+                    "today": "forward_ring",
+                    "tried": tried,
+                    "failed": {"why": 2},
+                }
+            ], ended
         cases = [Case(**fields) for fields in json.loads(words[1])]
         lines = [{"begin": n} for n in range(len(cases))]
         return [*lines, *({"end": n, "problem": problem(case)} for n, case in enumerate(cases))], ended

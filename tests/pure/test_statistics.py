@@ -11,15 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.timing.statistics import (
-    Bounds,
-    enough,
-    impossible_because,
-    median_half_width,
-    quality,
-    quantile,
-    summarize,
-)
+from farm.timing.statistics import Bounds, enough, impossible_because, median_half_width, quality, quantile, summarize
 
 times = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=200)
 POLICY = {"min_samples": 20.0, "max_samples": 200.0, "target_rel_width": 0.01, "max_seconds": 1.0}
@@ -136,11 +128,11 @@ def test_quality_against_a_roof() -> None:
     [
         (10.0, {}, ""),
         (10.0, {"outside": True}, "outside the timed stream"),
-        (-1.0, {}, "no clock"),
+        (-1.0, {}, "not a positive number"),
         (20.0, {"roof_us": 30.0}, "the best copy"),
-        (20.0, {"peak_gbps": 3000.0}, "the part's memory"),
+        (20.0, {"peak_gbps": 3000.0}, "memory bandwidth"),
         (1.0, {"peak_gbps": 3000.0, "cold": False}, "any cache"),
-        (20.0, {"operations": 10**9, "peak_tflops": 1.0}, "matrix units"),
+        (20.0, {"operations": 10**9, "peak_tflops": 1.0}, "matrix throughput"),
     ],
 )
 def test_what_is_impossible_says_which_bound_it_breaks(us: float, more: dict[str, Any], words: str) -> None:

@@ -13,20 +13,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from farm import spool
 from farm.cell import Cell, Status
 from farm.errors import InfraError, StoreError
-from farm.results import COLUMNS, counts, finish_row, planned_row
-from farm.store import SAMPLE_COLUMNS, RunWriter, Store, fold
+from farm.store import SAMPLE_COLUMNS, RunWriter, Store, fold, spool
 from farm.store import runs as store
+from farm.store.results import COLUMNS, counts, finish_row, planned_row
 
 
 def a_cell(index: int, **more: Any) -> Cell:
     return Cell(
-        backend="sim", op="rms_norm", provider="farm", mode="auto", operation="forward",
-        dtypes={"x": "float32", "weight": "float32"}, dims={"rows": 2, "hidden": 64 + index}, params={"eps": 1e-6},
-        index=index, matrix="m", cell_id=f"sim/rms_norm/farm/{index}", **more,
-    )  # fmt: skip
+        backend="sim",
+        op="rms_norm",
+        provider="farm",
+        mode="auto",
+        operation="forward",
+        dtypes={"x": "float32", "weight": "float32"},
+        dims={"rows": 2, "hidden": 64 + index},
+        params={"eps": 1e-6},
+        index=index,
+        matrix="m",
+        cell_id=f"sim/rms_norm/farm/{index}",
+        **more,
+    )
 
 
 def a_row(cell: Cell, status: Status = Status.PASSED, **more: Any) -> dict[str, Any]:
@@ -145,15 +153,18 @@ def test_a_store_that_cannot_be_written_says_so_in_one_sentence(tmp_path: Path) 
     for act in (lambda s: s.probe(), lambda s: s.create("x")):
         with pytest.raises(StoreError) as caught:
             act(Store(tmp_path / "file"))
-        assert "--out" in str(caught.value)
-        assert "\n" not in str(caught.value)
+        assert caught.value.id == "store-unwritable" and str(tmp_path / "file") in str(caught.value)
+        assert "--out" in str(caught.value) and "\n" not in str(caught.value)
         assert caught.value.exit_code == 2
 
 
 def test_a_run_id_is_used_once(tmp_path: Path) -> None:
     written(tmp_path, 0)
-    with pytest.raises(StoreError, match="--run-id"):
-        Store(tmp_path).create("run-1")
+    for refuse in (Store(tmp_path).create, Store(tmp_path).refuse_existing):
+        with pytest.raises(StoreError, match="--run-id") as refused:
+            refuse("run-1")
+        assert refused.value.id == "store-run-exists"
+    Store(tmp_path).refuse_existing("run-2")
 
 
 def test_a_full_disk_is_one_sentence_wherever_it_strikes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,8 +172,9 @@ def test_a_full_disk_is_one_sentence_wherever_it_strikes(tmp_path: Path, monkeyp
         pytest.skip("/dev/full is Linux's")
     writer, planned = written(tmp_path, 1)
     monkeypatch.setattr(writer, "_journal", open("/dev/full", "a", encoding="utf-8"))  # noqa: SIM115 - cannot close
-    with pytest.raises(InfraError, match=r"No space left.*what finished before is in its journal"):
+    with pytest.raises(InfraError, match=r"No space left.*farm resume run-1") as refused:
         writer.append({"event": "result", "row": a_row(planned[1])})
+    assert refused.value.id == "store-write-failed"
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -174,12 +186,13 @@ def test_a_full_disk_is_one_sentence_wherever_it_strikes(tmp_path: Path, monkeyp
     with pytest.raises(InfraError, match="No space left"):
         writer.log("x", "y")
     monkeypatch.setattr(store, "_write_table", full)
-    with pytest.raises(InfraError, match="its tables cannot be written"):
+    with pytest.raises(InfraError, match="No space left") as refused:
         writer.finish([], [], {})
+    assert refused.value.id == "store-write-failed"
     assert not (writer.dir / "run.json").exists()
     rows = Store(tmp_path).run("run-1").rows
     assert [r["status"] for r in rows] == ["passed", "lost", "lost"]
-    writer.close()  # tries the lost line again; that would hide what was told
+    writer.close()  # tries the lost line again; an error there would hide the first one
 
 
 def test_runs_are_found_by_id_by_beginning_and_as_the_last(tmp_path: Path) -> None:
@@ -188,12 +201,14 @@ def test_runs_are_found_by_id_by_beginning_and_as_the_last(tmp_path: Path) -> No
     s = Store(tmp_path)
     assert s.run("20260101").id.endswith("-a")
     assert s.run("last").id.endswith("-b")
-    with pytest.raises(StoreError, match="several runs"):
-        s.run("2026")
-    with pytest.raises(StoreError, match='no run "nothing"'):
-        s.run("nothing")
-    with pytest.raises(StoreError):
-        Store(tmp_path / "absent").run("last")
+    for store_, name, id in (
+        (s, "2026", "store-run-ambiguous"),
+        (s, "nothing", "store-run-unknown"),
+        (Store(tmp_path / "absent"), "last", "store-run-unknown"),
+    ):
+        with pytest.raises(StoreError, match=f'"{name}"') as refused:
+            store_.run(name)
+        assert refused.value.id == id
 
 
 def test_logs_stay_in_their_folder_and_are_bounded(tmp_path: Path) -> None:
@@ -241,8 +256,11 @@ def test_a_spool_of_dead_owners_is_removed_and_nothing_else(base: Path) -> None:
     (base / "farm-test-young").mkdir()
     assert {Path(p).name for p in spool.sweep(base)} == {"farm-test-dead", "farm-test-reused"}
     assert {p.name for p in base.iterdir()} == {
-        "farm-test-elsewhere", "other-dead", "farm-test-shared", "farm-test-young"
-    }  # fmt: skip
+        "farm-test-elsewhere",
+        "other-dead",
+        "farm-test-shared",
+        "farm-test-young",
+    }
 
 
 def test_a_spool_that_nobody_ever_owned_goes_after_a_day(base: Path) -> None:
@@ -269,19 +287,25 @@ def test_a_damaged_calibration_is_left_out_with_a_sentence(tmp_path: Path, text:
     (tmp_path / "calibrations" / "zzz.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     found, (sentence,) = here.calibrations()
     assert [c.id for c in found] == [kept.stem]
-    assert "zzz.json: this calibration is left out" in sentence and "\n" not in sentence
+    assert sentence.id == "store-calibration-unreadable" and "zzz.json: " in sentence and "\n" not in sentence
 
 
 def test_a_store_that_cannot_take_a_calibration_says_so(tmp_path: Path) -> None:
     (tmp_path / "calibrations").write_text("in the way")
-    with pytest.raises(StoreError, match="the store cannot be written"):
+    with pytest.raises(StoreError) as refused:
         Store(tmp_path).keep_calibration(_calibration())
+    assert refused.value.id == "store-unwritable"
     assert Store(tmp_path).calibrations() == ([], [])
 
 
 def _calibration() -> dict[str, Any]:
     return {
-        "schema": 1, "id": "sim-1-20261121T120000Z", "made": "2026-11-21T12:00:00+00:00", "gemm": [],
-        "target": {"backend": "sim", "model": "sim-1"}, "fingerprint": {}, "policy": {"method": "host", "version": 2},
+        "schema": 1,
+        "id": "sim-1-20261121T120000Z",
+        "made": "2026-11-21T12:00:00+00:00",
+        "gemm": [],
+        "target": {"backend": "sim", "model": "sim-1"},
+        "fingerprint": {},
+        "policy": {"method": "host", "version": 2},
         "curve": [{"bytes": 1048576, "us": 3.0}],
-    }  # fmt: skip
+    }

@@ -17,10 +17,11 @@ from typing import Any
 import pyarrow.parquet as parquet
 import pytest
 
-from farm.errors import InfraError, StoreError
+from farm.errors import InfraError, StoreError, id_of
+from farm.process import procfs
 from farm.store import Store
 from farm.store import lock as runlock
-from farm.store.lock import NAME, Busy, Lost, acquire, holder
+from farm.store.lock import NAME, RunBusy, RunLockLost, acquire, holder
 
 HOLD = "import sys, time; from pathlib import Path; from farm.store.lock import acquire; \
 lock = acquire(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
@@ -38,9 +39,9 @@ def foreign(folder: Path, **more: Any) -> Path:
     return path
 
 
-def test_a_second_writer_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused_with_the_name_of_the_first(tmp_path: Path) -> None:
     first = acquire(tmp_path)
-    with pytest.raises(Busy, match=f"process {os.getpid()} on "):
+    with pytest.raises(RunBusy, match=f"process {os.getpid()} on "):
         acquire(tmp_path)
     first.release()
     first.release()
@@ -51,15 +52,15 @@ def test_a_second_writer_is_refused_and_told_who_the_first_is(tmp_path: Path) ->
 def test_a_killed_writers_lock_is_free_at_once(tmp_path: Path) -> None:
     holder = held_elsewhere(tmp_path)
     try:
-        with pytest.raises(Busy, match=f"process {holder.pid} on "):
+        with pytest.raises(RunBusy, match=f"process {holder.pid} on "):
             acquire(tmp_path)
     finally:
         holder.send_signal(signal.SIGKILL)
         holder.communicate(timeout=20)
     assert (tmp_path / NAME).exists()
-    told: list[str] = []
-    acquire(tmp_path, waiting=told.append).release()
-    assert told == []
+    heard: list[str] = []
+    acquire(tmp_path, waiting=heard.append).release()
+    assert heard == []
 
 
 @pytest.mark.parametrize("alive", [True, False])
@@ -71,18 +72,19 @@ def test_a_writer_of_another_host_is_watched(tmp_path: Path, alive: bool) -> Non
         while not over.wait(0.02):
             os.utime(path)
 
-    told: list[str] = []
+    heard: list[str] = []
     if alive:
         threading.Thread(target=beat, daemon=True).start()
     try:
         if alive:
-            with pytest.raises(Busy, match="process 7 on node-b"):
-                acquire(tmp_path, watch_s=20.0, waiting=told.append)
+            with pytest.raises(RunBusy, match="process 7 on node-b"):
+                acquire(tmp_path, watch_s=20.0, waiting=heard.append)
         else:
-            acquire(tmp_path, watch_s=0.1, waiting=told.append).release()
+            acquire(tmp_path, watch_s=0.1, waiting=heard.append).release()
     finally:
         over.set()
-    assert len(told) == 1 and "whether process 7 on node-b still lives" in told[0]
+    assert len(heard) == 1 and "process 7 on node-b" in heard[0]
+    assert f"{20.0 if alive else 0.1:g} s" in heard[0]
 
 
 def test_a_writer_shows_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,10 +105,10 @@ def test_without_flock_the_pid_decides(tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", none)
-    mine = {"pid": os.getpid(), "begun": runlock._begun(os.getpid()), "place": runlock._place()}
+    mine = {"pid": os.getpid(), "begun": procfs.started(os.getpid()), "place": runlock._place()}
     foreign(tmp_path, **(mine if alive else {**mine, "begun": "1"}))  # the same pid, begun at another time
     if alive:
-        with pytest.raises(Busy, match=f"process {os.getpid()}"):
+        with pytest.raises(RunBusy, match=f"process {os.getpid()}"):
             acquire(tmp_path)
     else:
         acquire(tmp_path).release()
@@ -142,8 +144,9 @@ def test_a_run_that_is_written_is_not_opened_again(tmp_path: Path) -> None:
     store = Store(tmp_path)
     writer = store.create("run-1")
     writer.plan({}, [])
-    with pytest.raises(StoreError, match="writes this run now"):
+    with pytest.raises(StoreError, match=f"process {os.getpid()} on ") as refused:
         store.reopen("run-1")
+    assert refused.value.id == "store-run-busy"
     writer.close()
     store.reopen("run-1").close()
     assert not (tmp_path / "runs/run-1" / NAME).exists()
@@ -156,8 +159,9 @@ def test_a_lock_is_its_holders_until_another_writes_it(tmp_path: Path) -> None:
     lock = acquire(tmp_path)
     lock.check()
     foreign(tmp_path)
-    with pytest.raises(Lost, match="process 7 on node-b writes this run now"):
+    with pytest.raises(RunLockLost, match="process 7 on node-b") as lost:
         lock.check()
+    assert id_of(lost.value.args[0]) == "store-lock-taken"
     lock.release()
     assert json.loads((tmp_path / NAME).read_text())["host"] == "node-b"  # which holds it
 
@@ -165,10 +169,11 @@ def test_a_lock_is_its_holders_until_another_writes_it(tmp_path: Path) -> None:
 def test_a_lock_that_was_removed_is_lost(tmp_path: Path) -> None:
     lock = acquire(tmp_path)
     (tmp_path / NAME).unlink()
-    with pytest.raises(Lost, match="was removed"):
+    with pytest.raises(RunLockLost, match=r"writer\.lock") as lost:
         lock.check()
+    assert id_of(lost.value.args[0]) == "store-lock-removed"
     other = acquire(tmp_path)
-    with pytest.raises(Lost, match=f"process {os.getpid()} on"):  # of this very process, and yet another
+    with pytest.raises(RunLockLost, match=f"process {os.getpid()} on"):  # of this very process, and yet another
         lock.check()
     lock.release()
     other.check()
@@ -208,8 +213,9 @@ def test_a_writer_that_lost_the_run_writes_nothing(tmp_path: Path, write: Any) -
     writer.append({"event": "early"})
     foreign(writer.dir)
     before = {p: p.read_bytes() for p in writer.dir.rglob("*") if p.is_file()}
-    with pytest.raises(InfraError, match="process 7 on node-b writes this run now, since this process showed no sign"):
+    with pytest.raises(InfraError, match=r"process 7 on node-b .* 30 s") as refused:
         write(writer)
+    assert refused.value.id == "store-lock-taken" and "farm resume run-1" in str(refused.value)
     writer.close()
     assert {p: p.read_bytes() for p in writer.dir.rglob("*") if p.is_file()} == before
 
@@ -218,8 +224,9 @@ def test_run_json_is_not_written_over_the_other_writers_run(tmp_path: Path, monk
     """The run is lost while the tables are written."""
     writer = Store(tmp_path).create("run-1")
     monkeypatch.setattr("farm.store.runs._write_table", lambda path, rows, columns: foreign(writer.dir))
-    with pytest.raises(InfraError, match="writes this run now"):
+    with pytest.raises(InfraError) as refused:
         writer.finish([], [], {})
+    assert refused.value.id == "store-lock-taken"
     writer.close()
     assert not (writer.dir / "run.json").exists()
 
@@ -253,8 +260,9 @@ def test_tables_of_a_complete_run_are_not_those_of_a_writer_that_lost_it(
 
     before: dict[Path, bytes] = {}
     monkeypatch.setattr(parquet, "write_table", held_up)
-    with pytest.raises(InfraError, match=r"writer\.lock was removed"):
+    with pytest.raises(InfraError) as refused:
         stopped.finish([], [], {"by": "the one that was stopped"})
+    assert refused.value.id == "store-lock-removed"
     stopped.close()
     whole = {p: content for p, content in before.items() if p.suffix != ".tmp"}
     assert {p.name for p in whole} == {"cells.parquet", "samples.parquet", "run.json", "journal.jsonl"}
@@ -281,20 +289,25 @@ def test_a_lock_that_cannot_be_read_stops_the_writer(tmp_path: Path) -> None:
     writer = Store(tmp_path).create("run-1")
     (writer.dir / NAME).unlink()
     (writer.dir / NAME).symlink_to(tmp_path / "elsewhere")  # O_NOFOLLOW refuses it; a dead network does so too
-    with pytest.raises(InfraError, match=r"writer\.lock cannot be written"):
+    with pytest.raises(InfraError, match=r"writer\.lock") as refused:
         writer.append({"event": "late"})
+    assert refused.value.id == "store-write-failed"
     writer.close()
 
 
 WRITES = """
 import sys, time
 from farm.store import Store
+from farm.errors import InfraError
 writer = Store(sys.argv[1]).create("run-1")
-for number in range(100000):
-    writer.append({"event": "line", "number": number})
-    if number == 9:
-        print("ten", flush=True)
-    time.sleep(0.002)
+try:
+    for number in range(100000):
+        writer.append({"event": "line", "number": number})
+        if number == 9:
+            print("ten", flush=True)
+        time.sleep(0.002)
+except InfraError as error:
+    sys.exit(error.id)
 """
 
 
@@ -315,8 +328,8 @@ def test_a_stopped_writer_loses_the_run_and_notices(tmp_path: Path, monkeypatch:
         assert begun.count("\n") >= 10
         writer.append({"event": "of the second"})
         first.send_signal(signal.SIGCONT)
-        told = first.communicate(timeout=30)[1]
-        assert first.returncode != 0 and "writes this run now, since this process showed no sign of life" in told
+        printed = first.communicate(timeout=30)[1]
+        assert first.returncode != 0 and "store-lock-taken" in printed
         writer.append({"event": "of the second"})
         assert journal.read_text() == begun + 2 * '{"event":"of the second"}\n'
         writer.close()
@@ -345,7 +358,7 @@ def test_what_a_stopped_writers_kernel_still_writes_is_nobodys(tmp_path: Path, m
 # who writes, for whoever only reads
 
 
-def test_who_writes_is_told_without_taking_the_lock(tmp_path: Path) -> None:
+def test_the_writer_is_named_without_taking_the_lock(tmp_path: Path) -> None:
     assert holder(tmp_path) == ""
     process = held_elsewhere(tmp_path)
     assert holder(tmp_path).startswith(f"process {process.pid} on ")
@@ -354,7 +367,7 @@ def test_who_writes_is_told_without_taking_the_lock(tmp_path: Path) -> None:
     assert (tmp_path / NAME).exists() and holder(tmp_path) == ""
 
 
-def test_a_writer_of_another_host_is_told_by_its_last_touch(tmp_path: Path) -> None:
+def test_a_writer_of_another_host_is_known_by_its_last_touch(tmp_path: Path) -> None:
     path = foreign(tmp_path)
     assert holder(tmp_path) == "process 7 on node-b"
     os.utime(path, (time.time() - 3600,) * 2)  # of a run that was copied while it went on, an hour ago

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from farm.backends.api import Counters, Process, Sample
 from farm.guard import telemetry
-from farm.guard.telemetry import Counters, Process, Sample
 
 MINE = Process(100, "python")
 OTHER = Process(7, "gedit")
@@ -75,7 +75,7 @@ def test_the_power_limit_counts_where_it_costs_clock(
         ({"processes": (OTHER, MINE)}, "another process on the device: gedit (pid 7)"),
         ({"processes": (Process(8), MINE)}, "another process on the device: pid 8"),
         ({"ecc_uncorrected": 2}, "2 uncorrected memory errors"),
-        ({"xid": (79,)}, "the driver told of Xid 79"),
+        ({"xid": (79,)}, "the driver reported Xid 79"),
     ],
 )
 def test_company_and_errors_disturb(after: dict[str, Any], words: str) -> None:
@@ -91,13 +91,22 @@ def test_errors_before_the_block_are_not_its_own() -> None:
     assert (said["ecc_uncorrected"], said["xid"], said["disturbed"]) == (0, [], None)
     said = telemetry.summarize(block(), before, Counters(4, (13, 79), (MINE,)), {100})
     assert (said["ecc_uncorrected"], said["xid"]) == (1, [79])
-    assert said["disturbed"] == "1 uncorrected memory error; the driver told of Xid 79"
+    assert said["disturbed"] == "1 uncorrected memory error; the driver reported Xid 79"
 
 
 def test_what_cannot_be_read_is_none() -> None:
     said = telemetry.summarize([Sample(1.0)], Counters(), Counters(), {100})
-    for name in ("sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w", "throttle", "ecc_uncorrected", "xid",
-                 "foreign", "disturbed"):  # fmt: skip
+    for name in (
+        "sm_clock_mhz",
+        "mem_clock_mhz",
+        "temperature_c",
+        "power_w",
+        "throttle",
+        "ecc_uncorrected",
+        "xid",
+        "foreign",
+        "disturbed",
+    ):
         assert said[name] is None, name
     assert not said["throttled"]
     assert telemetry.columns(said) == {"sm_clock_mhz": None, "temperature_c": None, "power_w": None, "throttle": ""}
@@ -138,18 +147,24 @@ def test_remarks() -> None:
     assert telemetry.flag(["throttled (x)", "throttled (y)"], "throttled (z)") == (
         "throttled (z) while timed (timed 3 times)"
     )
-    assert telemetry.flag(["disturbed (x)"], "") == "timed 2 times: before it was disturbed (x)"
+    assert telemetry.flag(["disturbed (x)"], "") == "timed 2 times; the previous try was disturbed (x)"
 
 
 @pytest.mark.parametrize(
     ("found", "said", "quality"),
     [
-        ("ok", BAD, "throttled"), ("launch_bound", BAD, "throttled"), ("noisy", BAD, "throttled"),
-        ("impossible", BAD, "impossible"), ("none", BAD, "none"), ("ok", WELL, "ok"), ("ok", None, "ok"),
-        ("impossible", {**WELL, "disturbed": "x"}, "impossible"), ("noisy", {**WELL, "disturbed": "x"}, "noisy"),
+        ("ok", BAD, "throttled"),
+        ("launch_bound", BAD, "throttled"),
+        ("noisy", BAD, "throttled"),
+        ("impossible", BAD, "impossible"),
+        ("none", BAD, "none"),
+        ("ok", WELL, "ok"),
+        ("ok", None, "ok"),
+        ("impossible", {**WELL, "disturbed": "x"}, "impossible"),
+        ("noisy", {**WELL, "disturbed": "x"}, "noisy"),
         ("ok", {**BAD, "disturbed": "x"}, "throttled"),
     ],
-)  # fmt: skip
+)
 def test_quality(found: str, said: dict[str, Any] | None, quality: str) -> None:
     assert telemetry.quality(found, said) == quality
 

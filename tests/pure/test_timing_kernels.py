@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from farm.cell import Timing
-from farm.timing.kernels import MARKER, Record, RecordsLost, busy_ns, per_call
-from farm.timing.methods import METHODS, VERSIONS, spends
+from farm.cell import METHODS, VERSIONS, Timing, spends
+from farm.errors import RecordsLost
+from farm.timing.kernels import MARKER, Record, busy_ns, per_call
 
 
 def mark(at: int, stream: int = 7) -> Record:
@@ -36,9 +36,14 @@ def test_overlapping_kernels_count_once() -> None:
 
 def test_copies_and_fills_are_work_and_waits_are_none() -> None:
     records = [
-        mark(0), kernel(20, 120, kind="gpu_memset"), kernel(200, 400, kind="gpu_memcpy"), kernel(500, 900),
-        kernel(0, 5000, kind="cuda_sync"), kernel(0, 5000, kind="gpu_user_annotation"), mark(1000),
-    ]  # fmt: skip
+        mark(0),
+        kernel(20, 120, kind="gpu_memset"),
+        kernel(200, 400, kind="gpu_memcpy"),
+        kernel(500, 900),
+        kernel(0, 5000, kind="cuda_sync"),
+        kernel(0, 5000, kind="gpu_user_annotation"),
+        mark(1000),
+    ]
     found = per_call(records, 1)
     assert (found.times_us, found.launched, found.kernels) == ((0.7,), (3,), (1,))
 
@@ -49,7 +54,7 @@ def test_what_runs_before_the_first_marker_belongs_to_no_call() -> None:
 
 @pytest.mark.parametrize("marks", [0, 1, 3])
 def test_lost_markers_are_no_times(marks: int) -> None:
-    with pytest.raises(RecordsLost, match=f"{marks} markers of 2"):
+    with pytest.raises(RecordsLost, match=f"{marks} of 2 markers"):
         per_call([mark(100 * i) for i in range(marks)], 1)
 
 

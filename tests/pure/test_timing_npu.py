@@ -13,12 +13,12 @@ import torch
 from fake_device import FakeApi, norm
 
 from farm.backends import _mspti
-from farm.cell import Timing
-from farm.child import timed
-from farm.child.calling import Problem
-from farm.timing import policies
-from farm.timing.methods import METHODS, spends
-from farm.timing.policies import Bench, common, event, graph, monitored, profiled
+from farm.cell import METHODS, Timing, spends
+from farm.child import measure as timed
+from farm.child import timing
+from farm.child.provider_call import Problem
+from farm.child.timing import Bench, common, event, graph, monitored, profiled
+from farm.errors import CaptureFailed
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "stubs" / "mspti"))
 
@@ -68,10 +68,16 @@ def problem(operation: str = "no-grad-forward") -> Problem:
 def measure(function: Callable[..., Any], method: str = "mspti", of: Problem | None = None, **more: Any) -> Any:
     given = of or problem()
     own = more.pop("own", method)
-    return timed.measure(
-        method, function, given, device=CPU, cache_bytes=CACHE, bytes_moved=2 * given.inputs[0].nbytes,
-        policy={**POLICY, "method": own}, **more,
-    )  # fmt: skip
+    bench = timed.bench_of(
+        function,
+        given,
+        device=CPU,
+        cache_bytes=CACHE,
+        bytes_moved=2 * given.inputs[0].nbytes,
+        policy={**POLICY, "method": own},
+        **more,
+    )
+    return timed.measure(method, bench, given)
 
 
 # graphs
@@ -89,7 +95,7 @@ def test_a_rotating_graph_is_an_npu_graph_there(api: FakeApi, operation: str) ->
 
 def test_a_module_without_graphs_is_a_failed_capture(api: FakeApi) -> None:
     del api.NPUGraph  # type: ignore[attr-defined]
-    with pytest.raises(policies.CaptureFailed, match="no graphs for this device"):
+    with pytest.raises(CaptureFailed, match="graphs on this device"):
         measure(norm, "rotating_graph")
 
 
@@ -100,7 +106,7 @@ def test_a_graph_holds_no_more_launches_than_the_device_allows(
     found = measure(norm, "rotating_graph", max_launches=most)
     assert (found.launches, found.sets) == (launches, sets)
     assert found.cold is (sets == 8)  # fewer sets do not exceed the cache, which is told
-    assert ("buffer sets do not exceed the cache" in found.flags) is (sets < 8)
+    assert ("the buffer sets fit in the cache, so inputs may be warm" in found.flags) is (sets < 8)
 
 
 def test_the_floors_graph_keeps_to_that_too(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +126,7 @@ def test_the_floors_graph_keeps_to_that_too(api: FakeApi, monkeypatch: pytest.Mo
 
 
 def test_mspti_is_a_method_that_spends_its_process() -> None:
-    assert "mspti" in METHODS and spends("mspti") and policies.POLICIES["mspti"].version == 1
+    assert "mspti" in METHODS and spends("mspti") and timing.POLICIES["mspti"].version == 1
     assert Timing("mspti").version == 1
 
 
@@ -164,7 +170,7 @@ def test_a_call_that_launches_the_marker_gets_another(api: FakeApi, recorder: Ca
             operator(bits)
         return norm(x, weight)
 
-    with pytest.raises(policies.Unusable, match="no marker here"):
+    with pytest.raises(timing.TimingUnusable, match="no marker for this call"):
         measure(with_all, recorder=recorder)
 
 
@@ -176,7 +182,7 @@ def test_a_call_that_launches_now_and_then_says_so(api: FakeApi, recorder: Calla
         calls += 1
         return norm(x, weight).clone() if calls % 2 else norm(x, weight)
 
-    assert "launches 6 to 7 kernels a call" in measure(odd, recorder=recorder).flags
+    assert "launches 6 to 7 kernels per call" in measure(odd, recorder=recorder).flags
 
 
 def test_records_that_are_lost_are_not_made_up_for(
@@ -188,7 +194,7 @@ def test_records_that_are_lost_are_not_made_up_for(
     marker = monitored.marker_of(bench, running, lambda: norm(*problem().inputs))
     monkeypatch.setattr(stub, "LOSES", 3)
     inputs = problem().inputs
-    with pytest.raises(policies.Unusable, match=r"has \d+ markers of 11; MSPTI loses kernels"):
+    with pytest.raises(timing.TimingUnusable, match=r"\d+ of 11 markers; MSPTI loses kernels"):
         monitored.session_of(bench, running, marker, lambda: norm(*inputs), 10)
 
 
@@ -197,20 +203,22 @@ def test_kernels_without_times_are_no_record(
 ) -> None:
     monkeypatch.setattr(_mspti, "ARRIVAL_S", 0.01)
     monkeypatch.setattr(stub, "BLIND", True)
-    with pytest.raises(policies.Unusable, match=r"records no kernels in this process.*LD_PRELOAD"):
+    with pytest.raises(timing.TimingUnusable, match=r"records no kernels in this process.*LD_PRELOAD"):
         measure(norm, recorder=recorder)
 
 
 def test_a_device_without_a_monitor_or_one_that_does_not_start(
     api: FakeApi, recorder: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(policies.Unusable, match="no kernel monitor on cpu"):
+    with pytest.raises(timing.TimingUnusable, match="no kernel monitor on cpu"):
         measure(norm)
     monkeypatch.setattr(stub, "REFUSES", True)
-    with pytest.raises(policies.Unusable, match=r"does not start here \(MsptiResult.MSPTI_ERROR_INNER\)"):
+    with pytest.raises(
+        timing.TimingUnusable, match=r"does not start in this process \(MsptiResult.MSPTI_ERROR_INNER\)"
+    ):
         measure(norm, recorder=recorder)
     monkeypatch.setitem(sys.modules, "mspti", None)
-    with pytest.raises(policies.Unusable, match="cannot be loaded here"):
+    with pytest.raises(timing.TimingUnusable, match="cannot be loaded in this process"):
         measure(norm, recorder=recorder)
 
 

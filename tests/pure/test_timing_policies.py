@@ -10,11 +10,11 @@ import torch
 from fake_device import FakeApi, norm
 
 from farm.cell import Timing
-from farm.child import timed
-from farm.child.calling import Problem, WrongAnswer
-from farm.timing import policies
-from farm.timing.policies import Bench, common, event, graph, rotating_graph
-from farm.timing.policies import profiled as profiler
+from farm.child import measure as timed
+from farm.child.provider_call import Problem
+from farm.child.timing import Bench, common, event, graph, rotating_graph
+from farm.child.timing import profiled as profiler
+from farm.errors import CaptureFailed, WrongAnswer
 
 CPU = torch.device("cpu")
 POLICY = Timing("rotating_graph", min_samples=6, max_samples=12, max_seconds=0.05).to_dict()
@@ -44,10 +44,15 @@ def problem(rows: int = 8, hidden: int = 32, operation: str = "no-grad-forward")
 
 def measure(function: Callable[..., Any], method: str = "rotating_graph", of: Problem | None = None, **policy: Any):
     given = of or problem()
-    return timed.measure(
-        method, function, given, device=CPU, cache_bytes=CACHE, bytes_moved=2 * given.inputs[0].nbytes,
+    bench = timed.bench_of(
+        function,
+        given,
+        device=CPU,
+        cache_bytes=CACHE,
+        bytes_moved=2 * given.inputs[0].nbytes,
         policy={**POLICY, "method": method, **policy},
-    )  # fmt: skip
+    )
+    return timed.measure(method, bench, given)
 
 
 # buffer sets
@@ -182,7 +187,7 @@ def test_what_cannot_be_captured_says_so(api: FakeApi) -> None:
         api.synchronize()
         return norm(x, weight)
 
-    with pytest.raises(policies.CaptureFailed, match="not permitted"):
+    with pytest.raises(CaptureFailed, match="not permitted"):
         measure(waits)
 
 
@@ -200,7 +205,7 @@ def test_nodes_become_kernels_per_call(api: FakeApi) -> None:
     assert found.kernels == pytest.approx(600 / found.launches)
     assert rotating_graph(Bench(norm, problem, CPU, CACHE, 2048, POLICY)).kernels is None
     empty = rotating_graph(Bench(norm, problem, CPU, CACHE, 2048, POLICY, nodes=lambda g: {}))
-    assert empty.kernels == 0 and "launches nothing that a graph holds" in empty.flags
+    assert empty.kernels == 0 and "launches no work that a graph can capture" in empty.flags
 
 
 def test_a_call_of_seconds_is_replayed_one_by_one(api: FakeApi) -> None:
@@ -253,7 +258,7 @@ def test_work_that_outlives_the_timed_stream_is_told() -> None:
     assert common.outside([32.0] * 15, [785.0] * 15) is None  # an honest long call, whose end is noticed late
     assert common.outside([400.0] * 15, [420.0] * 15) == 400.0  # half of the work on another stream
     assert common.HostTimes([1.0], 80.0).flags == [
-        "works outside the timed stream: the device was busy 80 us after it had finished"
+        "works outside the timed stream: the device was busy 80 us after the stream ended"
     ]
     assert common.HostTimes([1.0], None).flags == []
 
@@ -261,8 +266,16 @@ def test_work_that_outlives_the_timed_stream_is_told() -> None:
 class Kineto:
     """One event as torch's profiler has it."""
 
-    def __init__(self, name: str, start: int, duration: int, *, kind: str | None = "kernel", stream: int = 7,
-                 device: Any = torch.autograd.DeviceType.CUDA):  # fmt: skip
+    def __init__(
+        self,
+        name: str,
+        start: int,
+        duration: int,
+        *,
+        kind: str | None = "kernel",
+        stream: int = 7,
+        device: Any = torch.autograd.DeviceType.CUDA,
+    ):
         self._said = (name, start, duration, stream, device)
         if kind is not None:
             self.activity_type = lambda: kind
@@ -298,24 +311,29 @@ def test_the_profilers_events_become_records_of_the_device() -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("triton_red_fused_0", "kernel"), ("Memcpy DtoD (Device -> Device)", "gpu_memcpy"), ("Memset (Device)",
-     "gpu_memset"), ("Context Sync", "sync"), ("Stream Synchronize", "sync")],
-)  # fmt: skip
+    [
+        ("triton_red_fused_0", "kernel"),
+        ("Memcpy DtoD (Device -> Device)", "gpu_memcpy"),
+        ("Memset (Device)", "gpu_memset"),
+        ("Context Sync", "sync"),
+        ("Stream Synchronize", "sync"),
+    ],
+)
 def test_a_torch_that_tells_no_kind_is_read_by_name(name: str, kind: str) -> None:
     assert profiler.kind_of(Kineto(name, 0, 1, kind=None)) == kind
     assert profiler.kind_of(Kineto("anything", 0, 1, kind="gpu_memset")) == "gpu_memset"
 
 
 def test_the_profiler_goes_round_the_sets_and_spends_the_process(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    from farm.timing.kernels import Calls
+    from farm.timing.kernels import KernelCalls
 
     sessions: list[int] = []
 
-    def session_of(bench: Bench, call: Callable[[], Any], count: int, tries: int = 3) -> Calls:
+    def session_of(bench: Bench, call: Callable[[], Any], count: int, tries: int = 3) -> KernelCalls:
         for _ in range(count):
             call()
         sessions.append(count)
-        return Calls((5.0,) * count, (2,) * count, (2,) * count, 0)
+        return KernelCalls((5.0,) * count, (2,) * count, (2,) * count, 0)
 
     monkeypatch.setattr(profiler, "session_of", session_of)
     monkeypatch.setattr(profiler, "SETTLE_MS", 0.01)

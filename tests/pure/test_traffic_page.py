@@ -1,4 +1,4 @@
-"""Bytes really moved stand beside the model's, in the row and in the tip of the cell on the run's page."""
+"""Bytes really moved and the model's are both in the row and in the tip of the cell on the run's page."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ import pytest
 from synthetic_runs import row
 from test_accuracy_evaluate import cell
 
-from dashboards import heat
-from farm import results
 from farm.cell import Status
+from farm.dashboards import heat
+from farm.store import results
 
 
 def finished(facts: dict[str, Any], timing: dict[str, Any]) -> dict[str, Any]:
     work = {"bytes_read": 60, "bytes_written": 40, "operations": {"vector": 7}}
     return results.finish_row(
-        cell(), status=Status.PASSED, reason="", owner="", attempt=1, evidence="interpreted",
+        cell(),
+        status=Status.PASSED,
+        reason="",
+        owner="",
+        attempt=1,
+        evidence="interpreted",
         measured={"facts": facts, "timing": timing, "work": work},
-    )  # fmt: skip
+    )
 
 
 def test_a_row_holds_both_and_null_where_nothing_was_counted() -> None:
@@ -31,10 +36,10 @@ def test_a_row_holds_both_and_null_where_nothing_was_counted() -> None:
     assert empty["bitwise_repeatable"] is None
 
 
-@pytest.mark.parametrize(("more", "told"), [({}, 1), ({"timed_outputs": [{"name": "y"}]}, 0)])
-def test_outputs_of_timed_launches_that_differ_are_told(more: dict[str, Any], told: int) -> None:
+@pytest.mark.parametrize(("more", "repeatable"), [({}, 1), ({"timed_outputs": [{"name": "y"}]}, 0)])
+def test_outputs_of_timed_launches_that_differ_are_recorded(more: dict[str, Any], repeatable: int) -> None:
     timing = {"method": "events", "samples_us": [5.0] * 20, "host_us": [], "cold": True, "floor_us": 1.0, **more}
-    assert finished({}, timing)["bitwise_repeatable"] == told
+    assert finished({}, timing)["bitwise_repeatable"] == repeatable
 
 
 def tip(**given: Any) -> str:
@@ -43,5 +48,5 @@ def tip(**given: Any) -> str:
 
 
 def test_the_page_says_what_a_kernel_that_reads_twice_moves() -> None:
-    assert "moves 1.50 of the model's bytes" in tip(bytes_moved=1000, bytes_counted=1500)
-    assert "of the model's bytes" not in tip(bytes_moved=1000)
+    assert "1.50x" in tip(bytes_moved=1000, bytes_counted=1500)
+    assert "x" not in tip(bytes_moved=1000)

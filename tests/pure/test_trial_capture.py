@@ -10,10 +10,11 @@ import torch
 from fake_device import FakeApi, norm
 
 from farm.cell import Timing
-from farm.child import timed
-from farm.child.calling import Problem
-from farm.timing.policies import Bench, CaptureFailed, common, graph, rotating_graph, trial
-from farm.timing.policies.trial import DIFFERS, try_capture
+from farm.child import measure
+from farm.child.provider_call import Problem
+from farm.child.timing import Bench, common, graph, rotating_graph, trial
+from farm.child.timing.trial import DIFFERS, try_capture
+from farm.errors import CaptureFailed
 
 CPU = torch.device("cpu")
 POLICY = Timing("rotating_graph").to_dict()
@@ -59,8 +60,7 @@ def problem(operation: str = "no-grad-forward", rows: int = 4) -> Problem:
 
 def bench(function: Callable[..., Any] = norm, operation: str = "no-grad-forward", **more: Any) -> Bench:
     given = {"max_launches": 16, "policy": POLICY, **more}
-    return timed.bench_of(function, problem(operation), device=CPU, cache_bytes=4096, bytes_moved=64,
-                          **given)  # fmt: skip
+    return measure.bench_of(function, problem(operation), device=CPU, cache_bytes=4096, bytes_moved=64, **given)
 
 
 @pytest.mark.parametrize("operation", ["forward", "no-grad-forward", "backward", "full"])

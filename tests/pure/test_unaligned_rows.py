@@ -69,9 +69,15 @@ def test_every_element_is_a_bodys_or_an_edges_and_of_one_row_only(hidden: int, v
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.sampled_from(TARGETS), st.integers(1, 3000), st.integers(1, 2000), st.sampled_from(list(SIZES)),
-    st.sampled_from(["forward", "backward"]), st.integers(1, 300), st.sampled_from([1, 2, 8, 32]), st.integers(0, 3),
-)  # fmt: skip
+    st.sampled_from(TARGETS),
+    st.integers(1, 3000),
+    st.integers(1, 2000),
+    st.sampled_from(list(SIZES)),
+    st.sampled_from(["forward", "backward"]),
+    st.integers(1, 300),
+    st.sampled_from([1, 2, 8, 32]),
+    st.integers(0, 3),
+)
 def test_each_row_has_one_program_and_a_programs_rows_begin_alike(
     target: str, rows: int, hidden: int, dtype: str, operation: str, cores: int, tile: int, per_core: int
 ) -> None:
@@ -148,7 +154,7 @@ def test_the_best_of_the_table_is_found_by_the_tile_of_whole_vectors(monkeypatch
         wanted = choose.UNALIGNED if dense else ("forward_rows",)
         nearest = tuned.find(
             "cuda:90", "rms_norm", "forward", "bfloat16", 6144, hidden, lambda kernel, _: kernel in wanted
-        )  # fmt: skip
+        )
         return nearest and nearest[1]
 
     assert found(4095, True) == found(4097, True) == found(4103, True) == other

@@ -72,8 +72,14 @@ def pip(folder: Path, machine: str, python: str) -> subprocess.CompletedProcess[
 
 def test_markers_are_read_as_of_the_machine_that_is_asked_about(tmp_path: Path) -> None:
     """pip would read them of the interpreter that it runs in."""
-    wheel(tmp_path, "top", "py3-none-any", 'arm; platform_machine == "aarch64"', 'intel; platform_machine == "x86_64"',
-          'old; python_version < "3.11"')  # fmt: skip
+    wheel(
+        tmp_path,
+        "top",
+        "py3-none-any",
+        'arm; platform_machine == "aarch64"',
+        'intel; platform_machine == "x86_64"',
+        'old; python_version < "3.11"',
+    )
     wheel(tmp_path, "arm", "cp310-abi3-manylinux_2_18_aarch64")
     wheel(tmp_path, "intel", "py3-none-manylinux2014_x86_64")
     wheel(tmp_path, "old", "cp310-cp310-manylinux_2_28_aarch64.manylinux_2_28_x86_64")

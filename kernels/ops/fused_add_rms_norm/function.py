@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from kernels.ops.rms_norm import function as norm
+from ..rms_norm import function as norm
 
 OP = "fused_add_rms_norm"
 

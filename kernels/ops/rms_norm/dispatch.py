@@ -11,7 +11,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from kernels.ops.rms_norm.choice import MODES, Choice
+from .choice import MODES, Choice
 
 #: What the interpreter pretends to have: few, so that persistent kernels walk more than one row group there.
 INTERPRETED_CORES = 4
@@ -21,7 +21,7 @@ def family(target: str, part: str = "choose") -> ModuleType:
     """The module that chooses (or `launch`es) for "cuda:90", "hip:gfx942", "npu:Ascend910B3" or "interpreter", which
     has a GPU's kernels."""
     name = "ascend" if target.startswith("npu") else "gpu"
-    return import_module(f"kernels.ops.rms_norm.{name}.{part}")
+    return import_module(f".{name}.{part}", __package__)
 
 
 def refusal(target: str, mode: str, rows: int, hidden: int, dtype: str, operation: str, op: str) -> str | None:
@@ -61,7 +61,7 @@ def choose(
     seen = {} if target.startswith("npu") else {"dense": dense, "ring": ring, "split": split}
     choice: Choice = family(target).choose(
         target, rows, hidden, dtype, operation, cores=cores, op=op, mode=mode, **seen
-    )  # fmt: skip
+    )
     return choice
 
 
@@ -96,8 +96,9 @@ def _are_aligned(*tensors: Any) -> bool:
     """Whether the rows and bases of all tensors (None counts as one) are at multiples of 16 bytes."""
     return all(
         (t.stride(0) | t.shape[1]) * t.element_size() % 16 == 0 and t.data_ptr() % 16 == 0
-        for t in tensors if t is not None
-    )  # fmt: skip
+        for t in tensors
+        if t is not None
+    )
 
 
 def can_split(target: str, *tensors: Any) -> bool:
@@ -126,7 +127,7 @@ SPLIT_TRITON = (3, 4)  # the first that compiles both kernels of gpu/split.py; t
 @cache
 def _has_gluon() -> bool:
     try:
-        import_module("kernels.ops.rms_norm.gpu.ring")
+        import_module(".gpu.ring", __package__)
     except Exception:  # whatever another Triton's lacks
         return False
     return _triton() in RING_TRITONS

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from kernels.ops.rms_norm import dispatch
-from kernels.ops.rms_norm.choice import Choice
+from . import dispatch
+from .choice import Choice
 
 CASTINGS = ("llama", "gemma", "none")
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}

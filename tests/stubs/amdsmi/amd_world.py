@@ -28,10 +28,20 @@ PARTS: dict[str, tuple[str, int, str, int, int, int, int]] = {
     "MI250X": ("AMD Instinct MI250X", 0x740C, "gfx90a", 110, 1, 65520, 560),
 }
 SAYS: dict[str, Any] = {
-    "power_cap_w": None, "perf_level": "AUTO", "max_mhz": 2100, "violation": [], "uncorrectable": 0, "pids": [],
-    "rocm": "7.1.1", "driver": "6.14.14", "used_mib": 300, "sm_mhz": 1987, "mem_mhz": 1300, "hotspot_c": 61,
+    "power_cap_w": None,
+    "perf_level": "AUTO",
+    "max_mhz": 2100,
+    "violation": [],
+    "uncorrectable": 0,
+    "pids": [],
+    "rocm": "7.1.1",
+    "driver": "6.14.14",
+    "used_mib": 300,
+    "sm_mhz": 1987,
+    "mem_mhz": 1300,
+    "hotspot_c": 61,
     "power_w": 412,
-}  # fmt: skip
+}
 DOCUMENTED_MODES = ("spx", "dpx", "tpx", "qpx", "cpx")
 
 
@@ -92,7 +102,19 @@ def gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
         for partition in range(parts):
             unique = 0xA1B2C30000000000 + (card << 8) + (0 if "shared_uuid" in wrong else partition)
             out.append(
-                Gpu(len(out), card, partition, 0x0C + 0x11 * card, name, device, target, units // parts, vram // parts,
-                    compute.upper(), memory.upper(), unique)
-            )  # fmt: skip
+                Gpu(
+                    len(out),
+                    card,
+                    partition,
+                    0x0C + 0x11 * card,
+                    name,
+                    device,
+                    target,
+                    units // parts,
+                    vram // parts,
+                    compute.upper(),
+                    memory.upper(),
+                    unique,
+                )
+            )
     return out

@@ -140,15 +140,29 @@ def amdsmi_get_gpu_enumeration_info(handle: Handle) -> dict[str, Any]:
     if "old" in wrong:
         raise _not_supported()
     hip = gpu.index + 8 if "container" in wrong else "N/A" if "no_hip_ids" in wrong else gpu.index
-    return {"drm_render": 128 + gpu.index, "drm_card": gpu.index, "hsa_id": gpu.index + 2, "hip_id": hip,
-            "hip_uuid": gpu.hip_uuid, "oam_id": gpu.card}  # fmt: skip
+    return {
+        "drm_render": 128 + gpu.index,
+        "drm_card": gpu.index,
+        "hsa_id": gpu.index + 2,
+        "hip_id": hip,
+        "hip_uuid": gpu.hip_uuid,
+        "oam_id": gpu.card,
+    }
 
 
 def amdsmi_get_gpu_asic_info(handle: Handle) -> dict[str, Any]:
     gpu = _asked("asic", handle)
-    return {"market_name": gpu.name, "vendor_id": "0x1002", "vendor_name": "Advanced Micro Devices Inc. [AMD/ATI]",
-            "device_id": hex(gpu.device), "rev_id": "0x00", "asic_serial": f"0x{gpu.card:016x}", "oam_id": gpu.card,
-            "num_compute_units": gpu.units, "target_graphics_version": gpu.target}  # fmt: skip
+    return {
+        "market_name": gpu.name,
+        "vendor_id": "0x1002",
+        "vendor_name": "Advanced Micro Devices Inc. [AMD/ATI]",
+        "device_id": hex(gpu.device),
+        "rev_id": "0x00",
+        "asic_serial": f"0x{gpu.card:016x}",
+        "oam_id": gpu.card,
+        "num_compute_units": gpu.units,
+        "target_graphics_version": gpu.target,
+    }
 
 
 def amdsmi_get_gpu_kfd_info(handle: Handle) -> dict[str, Any]:
@@ -193,14 +207,27 @@ def amdsmi_get_gpu_metrics_info(handle: Handle) -> dict[str, Any]:
     said = amd_world.says()
     if gpu.target == "gfx90a":  # the table of MI100 and MI200
         bits = sum(1 << {"ppt_pwr": 0, "socket_thrm": 37}[v] for v in said["violation"])
-        return {"current_gfxclk": said["sm_mhz"], "current_uclk": said["mem_mhz"], "temperature_hotspot": 61,
-                "average_socket_power": said["power_w"], "current_socket_power": "N/A", "current_gfxclks": ["N/A"] * 8,
-                "throttle_status": int(bool(bits)), "indep_throttle_status": bits}  # fmt: skip
+        return {
+            "current_gfxclk": said["sm_mhz"],
+            "current_uclk": said["mem_mhz"],
+            "temperature_hotspot": 61,
+            "average_socket_power": said["power_w"],
+            "current_socket_power": "N/A",
+            "current_gfxclks": ["N/A"] * 8,
+            "throttle_status": int(bool(bits)),
+            "indep_throttle_status": bits,
+        }
     dies = 8
-    return {"current_gfxclk": said["sm_mhz"], "current_gfxclks": [said["sm_mhz"]] * (dies - 1) + [65535],
-            "current_uclk": said["mem_mhz"], "temperature_hotspot": said["hotspot_c"],
-            "current_socket_power": said["power_w"], "average_socket_power": "N/A", "throttle_status": "N/A",
-            "indep_throttle_status": "N/A"}  # fmt: skip
+    return {
+        "current_gfxclk": said["sm_mhz"],
+        "current_gfxclks": [said["sm_mhz"]] * (dies - 1) + [65535],
+        "current_uclk": said["mem_mhz"],
+        "temperature_hotspot": said["hotspot_c"],
+        "current_socket_power": said["power_w"],
+        "average_socket_power": "N/A",
+        "throttle_status": "N/A",
+        "indep_throttle_status": "N/A",
+    }
 
 
 def amdsmi_get_violation_status(handle: Handle) -> dict[str, Any]:
@@ -228,8 +255,17 @@ def amdsmi_get_gpu_total_ecc_count(handle: Handle) -> dict[str, int]:
 def amdsmi_get_gpu_process_list(handle: Handle) -> list[dict[str, Any]]:
     _asked("processes", handle)
     memory = {"gtt_mem": 0, "cpu_mem": 0, "vram_mem": 1 << 30}
-    return [{"name": "N/A", "pid": pid, "mem": 1 << 30, "engine_usage": {"gfx": 0, "enc": 0}, "memory_usage": memory,
-             "cu_occupancy": 0} for pid in amd_world.says()["pids"]]  # fmt: skip
+    return [
+        {
+            "name": "N/A",
+            "pid": pid,
+            "mem": 1 << 30,
+            "engine_usage": {"gfx": 0, "enc": 0},
+            "memory_usage": memory,
+            "cu_occupancy": 0,
+        }
+        for pid in amd_world.says()["pids"]
+    ]
 
 
 def amdsmi_get_gpu_vram_usage(handle: Handle) -> dict[str, int]:

@@ -33,12 +33,25 @@ from pathlib import Path
 STATE = Path(os.environ.get("STUB_CONTAINERS", "/nonexistent"))
 #: Tool -> option -> whether it takes a value.
 OPTIONS = {
-    "docker": {"--rm": False, "-i": False, "--init": False, "--name": True, "--env": True, "--volume": True,
-               "--device": True, "--gpus": True, "--user": True, "--group-add": True, "--security-opt": True,
-               "--ipc": True, "--network": True, "--entrypoint": True},
+    "docker": {
+        "--rm": False,
+        "-i": False,
+        "--init": False,
+        "--name": True,
+        "--env": True,
+        "--volume": True,
+        "--device": True,
+        "--gpus": True,
+        "--user": True,
+        "--group-add": True,
+        "--security-opt": True,
+        "--ipc": True,
+        "--network": True,
+        "--entrypoint": True,
+    },
     "apptainer": {"--cleanenv": False, "--nv": False, "--rocm": False, "--env": True, "--bind": True, "--pwd": True},
     "enroot": {"--env": True, "--mount": True, "--rw": False, "--root": False, "--rc": True},
-}  # fmt: skip
+}
 VERBS = {"docker": "run", "apptainer": "exec", "enroot": "start"}
 MOUNTS = ("--volume", "--bind", "--mount")
 
@@ -101,8 +114,11 @@ def docker(name: str, command: list[str], environment: dict[str, str]) -> int:
     keep = [to_it] if (STATE / "keep-stdin").exists() else []
     subprocess.Popen(
         [sys.executable, __file__, "--daemon", json.dumps({**told, "streams": [inside, out, err], "keep": keep})],
-        pass_fds=[inside, out, err, *keep], env={}, start_new_session=True, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        pass_fds=[inside, out, err, *keep],
+        env={},
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+    )
     for end in (inside, out, err):
         os.close(end)
     for number in (signal.SIGTERM, signal.SIGUSR1):

@@ -24,8 +24,26 @@ BLIND = False
 REFUSES = False
 #: How often a monitor was started in this process.
 STARTS: list[int] = []
-_VIEWS = ("view", "detach", "expand", "t.default", "transpose", "slice", "select", "alias", "reshape", "as_strided",
-          "_unsafe_view", "unsqueeze", "squeeze", "permute", "empty", "is_", "_local_scalar_dense", "lift")  # fmt: skip
+_VIEWS = (
+    "view",
+    "detach",
+    "expand",
+    "t.default",
+    "transpose",
+    "slice",
+    "select",
+    "alias",
+    "reshape",
+    "as_strided",
+    "_unsafe_view",
+    "unsqueeze",
+    "squeeze",
+    "permute",
+    "empty",
+    "is_",
+    "_local_scalar_dense",
+    "lift",
+)
 
 
 class MsptiResult(enum.Enum):
@@ -77,10 +95,18 @@ class KernelMonitor:
         if LOSES and self._count % LOSES == 0:
             return
         times = (0, 0) if BLIND else (begin, begin + NS)
-        self._pending.append(SimpleNamespace(
-            kind="MSPTI_ACTIVITY_KIND_KERNEL", start=times[0], end=times[1], device_id=0, stream_id=2,
-            correlation_id=self._count, type="AI_VECTOR_CORE", name=name,
-        ))  # fmt: skip
+        self._pending.append(
+            SimpleNamespace(
+                kind="MSPTI_ACTIVITY_KIND_KERNEL",
+                start=times[0],
+                end=times[1],
+                device_id=0,
+                stream_id=2,
+                correlation_id=self._count,
+                type="AI_VECTOR_CORE",
+                name=name,
+            )
+        )
 
 
 class _Seen(TorchDispatchMode):

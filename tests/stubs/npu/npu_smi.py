@@ -155,25 +155,37 @@ def _typed(host: Host, kind: str, npu: int, only: int | None) -> str:
 
 def _common(host: Host, npu: int, chip: int) -> list[tuple[str, Any]]:
     return [
-        ("Memory Usage Rate(%)", 0), ("HBM Usage Rate(%)", 5), ("Aicore Usage Rate(%)", 0),
-        ("Aicore Freq(MHZ)", host.mhz), ("Aicore curFreq(MHZ)", 800 + chip), ("Aicore Count", host.cores),
-        ("Temperature(C)", 36 + npu), ("NPU Real-time Power(W)", "-" if chip else 90.5 + npu),
-    ]  # fmt: skip
+        ("Memory Usage Rate(%)", 0),
+        ("HBM Usage Rate(%)", 5),
+        ("Aicore Usage Rate(%)", 0),
+        ("Aicore Freq(MHZ)", host.mhz),
+        ("Aicore curFreq(MHZ)", 800 + chip),
+        ("Aicore Count", host.cores),
+        ("Temperature(C)", 36 + npu),
+        ("NPU Real-time Power(W)", "-" if chip else 90.5 + npu),
+    ]
 
 
 def _usages(host: Host, npu: int, chip: int) -> list[tuple[str, Any]]:
     return [
-        ("DDR Capacity(MB)", 0), ("DDR Usage Rate(%)", 0), ("HBM Capacity(MB)", host.hbm), ("HBM Usage Rate(%)", 5),
-        ("Aicore Usage Rate(%)", 0), ("Aivector Usage Rate(%)", 0), ("HBM Bandwidth Usage Rate(%)", 0),
-    ]  # fmt: skip
+        ("DDR Capacity(MB)", 0),
+        ("DDR Usage Rate(%)", 0),
+        ("HBM Capacity(MB)", host.hbm),
+        ("HBM Usage Rate(%)", 5),
+        ("Aicore Usage Rate(%)", 0),
+        ("Aivector Usage Rate(%)", 0),
+        ("HBM Bandwidth Usage Rate(%)", 0),
+    ]
 
 
 def _ecc(host: Host, npu: int, chip: int) -> list[tuple[str, Any]]:
     double = host.ecc if (npu, chip) == host.all()[0] else 0
     return [
-        ("DDR Single-bit Error Count", 0), ("DDR Double-bit Error Count", 0),
-        ("HBM Single-bit Error Count", 3), ("HBM Double-bit Error Count", double),
-    ]  # fmt: skip
+        ("DDR Single-bit Error Count", 0),
+        ("DDR Double-bit Error Count", 0),
+        ("HBM Single-bit Error Count", 3),
+        ("HBM Double-bit Error Count", double),
+    ]
 
 
 def _health(host: Host, npu: int, chip: int) -> list[tuple[str, Any]]:
@@ -193,15 +205,30 @@ def _board(host: Host, npu: int, chip: int) -> list[tuple[str, Any]]:
     kind = [] if host.two else [("Chip Type", "Ascend")]
     names = [("Chip Name", "Ascend910"), ("NPU Name", host.part)] if host.two else [("Chip Name", host.part)]
     return [
-        ("NPU ID", npu), ("Chip ID", chip), *kind, *names, ("Chip Version", "V1"), ("Board ID", "0x30"),
-        ("PCB ID", "NA"), ("BOM ID", 1), ("VDie ID", die), ("NDie ID", "00000000 00000000 00000000 00000000 00000000"),
-        ("Chip Position ID", chip), ("PCIe Bus Info", host.bus(npu, chip)), ("Firmware Version", "NA"),
-    ]  # fmt: skip
+        ("NPU ID", npu),
+        ("Chip ID", chip),
+        *kind,
+        *names,
+        ("Chip Version", "V1"),
+        ("Board ID", "0x30"),
+        ("PCB ID", "NA"),
+        ("BOM ID", 1),
+        ("VDie ID", die),
+        ("NDie ID", "00000000 00000000 00000000 00000000 00000000"),
+        ("Chip Position ID", chip),
+        ("PCIe Bus Info", host.bus(npu, chip)),
+        ("Firmware Version", "NA"),
+    ]
 
 
 _CHIP: dict[str, Any] = {
-    "common": _common, "usages": _usages, "ecc": _ecc, "health": _health, "proc-mem": _proc_mem, "board": _board,
-}  # fmt: skip
+    "common": _common,
+    "usages": _usages,
+    "ecc": _ecc,
+    "health": _health,
+    "proc-mem": _proc_mem,
+    "board": _board,
+}
 
 
 def _fields(pairs: Sequence[tuple[str, Any]]) -> str:

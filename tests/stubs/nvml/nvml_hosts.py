@@ -50,10 +50,18 @@ def h200(count: int = 2) -> list[Device]:
 def gb200() -> list[Device]:
     """Two modules of two GPUs in the order of the bus."""
     return [
-        Device("NVIDIA GB200", f"GPU-b{i}ac0ffe-1111-2222-3333-444455556666", 1_200_000, 2062, None, None,
-               near_cpus=(72 * (i // 2), 72 * (i // 2) + 71), board_id=0x800 + i)
+        Device(
+            "NVIDIA GB200",
+            f"GPU-b{i}ac0ffe-1111-2222-3333-444455556666",
+            1_200_000,
+            2062,
+            None,
+            None,
+            near_cpus=(72 * (i // 2), 72 * (i // 2) + 71),
+            board_id=0x800 + i,
+        )
         for i in range(4)
-    ]  # fmt: skip
+    ]
 
 
 def h200_mig(*, instances: bool = True) -> list[Device]:
@@ -69,8 +77,16 @@ class Nvml:
     """The library.  `lacks`: calls that this driver does not have; `init`: what nvmlInit_v2 gives; `hangs`: the call
     that never comes back."""
 
-    def __init__(self, gpus: list[Device], *, init: int = _OK, hangs: str = "", lacks: tuple[str, ...] = (),
-                 driver: str = "580.95.05", cuda: int = 13000):  # fmt: skip
+    def __init__(
+        self,
+        gpus: list[Device],
+        *,
+        init: int = _OK,
+        hangs: str = "",
+        lacks: tuple[str, ...] = (),
+        driver: str = "580.95.05",
+        cuda: int = 13000,
+    ):
         self.gpus, self.init, self.hangs, self.lacks = gpus, init, hangs, lacks
         self.driver, self.cuda = driver, cuda
         self.devices = [d for gpu in gpus for d in (gpu, *gpu.children)]

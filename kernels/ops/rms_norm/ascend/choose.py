@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from kernels.ops.rms_norm.choice import MODES, OPERATIONS, Choice, divide_up, next_power_of_2, previous_power_of_2
+from ..choice import MODES, OPERATIONS, Choice, divide_up, next_power_of_2, previous_power_of_2
 
 #: What one vector core of 910B has: 1,572,864 bits (the compiler's own table, and its "ub overflow" message).
 UNIFIED_BUFFER = 192 * 1024

@@ -90,9 +90,23 @@ def _store(P, values, first, start, hidden, lane, cols, inside):
 
 @triton.jit(do_not_specialize=["rows", "tiles"])
 def forward_rows(
-    X, R, W, Y, S, RSTD, rows, tiles, hidden, x_stride, r_stride, eps, offset,
-    ROUND: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    X,
+    R,
+    W,
+    Y,
+    S,
+    RSTD,
+    rows,
+    tiles,
+    hidden,
+    x_stride,
+    r_stride,
+    eps,
+    offset,
+    ROUND: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Whole rows in tiles of BLOCK >= hidden columns: x is read once, the weight once a program."""
     T: tl.constexpr = Y.dtype.element_ty
     lane = tl.arange(0, ROWS)
@@ -118,9 +132,23 @@ def forward_rows(
 
 @triton.jit(do_not_specialize=["rows", "tiles"])
 def forward_columns(
-    X, R, W, Y, S, RSTD, rows, tiles, hidden, x_stride, r_stride, eps, offset,
-    ROUND: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    X,
+    R,
+    W,
+    Y,
+    S,
+    RSTD,
+    rows,
+    tiles,
+    hidden,
+    x_stride,
+    r_stride,
+    eps,
+    offset,
+    ROUND: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Rows of any width in chunks of BLOCK columns, walked twice: for rstd, then for y (and the sum)."""
     T: tl.constexpr = Y.dtype.element_ty
     lane = tl.arange(0, ROWS)
@@ -153,9 +181,24 @@ def forward_columns(
 
 @triton.jit(do_not_specialize=["rows", "tiles"])
 def backward_rows(
-    DY, DS, X, W, RSTD, DX, DW, rows, tiles, hidden, dy_stride, ds_stride, x_stride, offset,
-    ROUND: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    DY,
+    DS,
+    X,
+    W,
+    RSTD,
+    DX,
+    DW,
+    rows,
+    tiles,
+    hidden,
+    dy_stride,
+    ds_stride,
+    x_stride,
+    offset,
+    ROUND: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """dx, and one float32 row of DW [programs, hidden] per program: its rows' share of dw, kept in the Unified Buffer
     until the last tile."""
     T: tl.constexpr = X.dtype.element_ty
@@ -189,9 +232,24 @@ def backward_rows(
 
 @triton.jit(do_not_specialize=["rows", "tiles"])
 def backward_columns(
-    DY, DS, X, W, RSTD, DX, DW, rows, tiles, hidden, dy_stride, ds_stride, x_stride, offset,
-    ROUND: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    DY,
+    DS,
+    X,
+    W,
+    RSTD,
+    DX,
+    DW,
+    rows,
+    tiles,
+    hidden,
+    dy_stride,
+    ds_stride,
+    x_stride,
+    offset,
+    ROUND: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Rows of any width in chunks of BLOCK columns, walked twice: for mean(m * xhat), then for dx and for one float32
     row of DW [tiles, hidden] per tile, its rows' share of dw."""
     T: tl.constexpr = X.dtype.element_ty

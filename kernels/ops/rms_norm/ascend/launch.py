@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from kernels import launches
-from kernels.ops.rms_norm.ascend import kernels
-from kernels.ops.rms_norm.ascend.choose import WHOLE_ROW
-from kernels.ops.rms_norm.choice import Choice, divide_up
+from .... import launches
+from ..choice import Choice, divide_up
+from . import kernels
+from .choose import WHOLE_ROW
 
 
 def forward(

@@ -6,7 +6,7 @@ The formulas, and what is relied on, are told in `__init__.py`; tiles in `tiles.
 import triton
 import triton.language as tl
 
-from kernels.ops.rms_norm.gpu.tiles import (
+from .tiles import (
     REP_AXIS,
     _columns,
     _groups,
@@ -20,7 +20,7 @@ from kernels.ops.rms_norm.gpu.tiles import (
     _weight_term,
     _zeros,
 )
-from kernels.ops.rms_norm.gpu.versions import gdc_launch_dependents, gdc_wait
+from .versions import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -34,14 +34,32 @@ def _prefetch_rows(P, first, rows, hidden, stride, ROWS: tl.constexpr, BLOCK: tl
     # Addresses outside become the tensor's first: a prefetch has no mask.
     pointers = tl.where(inside, P + first * stride + tile * stride + cols, P)
     tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1];\nmov.b32 $0, 0;", "=r,l", [pointers.to(tl.int64)], dtype=tl.int32, is_pure=False,
+        "prefetch.global.L2 [$1];\nmov.b32 $0, 0;",
+        "=r,l",
+        [pointers.to(tl.int64)],
+        dtype=tl.int32,
+        is_pure=False,
         pack=1,
-    )  # fmt: skip
+    )
 
 
 @triton.jit
-def _product(DY, X, W, first, tile, start, row_exists, hidden, dy_stride, x_stride, offset,
-             BLOCK: tl.constexpr, SPAN: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
+def _product(
+    DY,
+    X,
+    W,
+    first,
+    tile,
+    start,
+    row_exists,
+    hidden,
+    dy_stride,
+    x_stride,
+    offset,
+    BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
+    WHOLE: tl.constexpr,
+):
     """dy * (weight + offset) * x of one chunk, float32, summed to a tile of SPAN columns."""
     cols, col_exists = _columns(start, hidden, BLOCK, SPAN, WHOLE)
     inside = row_exists & col_exists
@@ -65,11 +83,35 @@ def _store_dx(DX, DS, xhat, m, rstd, mean, first, tile, cols, inside, hidden, ds
 
 @triton.jit(do_not_specialize=["rows", "hidden", "dy_stride", "ds_stride", "x_stride"])
 def backward_rows(
-    DY, DS, X, W, RSTD, DX, DW, rows, hidden, dy_stride, ds_stride, x_stride, offset,
-    ROUND: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr,
-    WHOLE: tl.constexpr, EVEN: tl.constexpr, SPREAD: tl.constexpr, STAGES: tl.constexpr, HOLD: tl.constexpr,
-    FOLD: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr, LOAD: tl.constexpr, STORE: tl.constexpr,
-):  # fmt: skip
+    DY,
+    DS,
+    X,
+    W,
+    RSTD,
+    DX,
+    DW,
+    rows,
+    hidden,
+    dy_stride,
+    ds_stride,
+    x_stride,
+    offset,
+    ROUND: tl.constexpr,
+    ALIGN: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
+    WHOLE: tl.constexpr,
+    EVEN: tl.constexpr,
+    SPREAD: tl.constexpr,
+    STAGES: tl.constexpr,
+    HOLD: tl.constexpr,
+    FOLD: tl.constexpr,
+    AHEAD: tl.constexpr,
+    PDL: tl.constexpr,
+    LOAD: tl.constexpr,
+    STORE: tl.constexpr,
+):
     """Tiles of whole rows, many a program: dx, and one float32 row of DW [programs, hidden] per program.
 
     HOLD keeps the weight in registers.  FOLD adds a tile's rows up at once; else dw is kept per row of the tile.
@@ -127,9 +169,28 @@ def backward_rows(
 
 
 @triton.jit
-def _backward_part(DY, DS, X, W, DX, rstd, mean, first, tile, start, hidden, dy_stride, ds_stride, x_stride, offset,
-                   ROUND: tl.constexpr, PART: tl.constexpr, SPAN: tl.constexpr, WHOLE: tl.constexpr,
-                   STORE: tl.constexpr):  # fmt: skip
+def _backward_part(
+    DY,
+    DS,
+    X,
+    W,
+    DX,
+    rstd,
+    mean,
+    first,
+    tile,
+    start,
+    hidden,
+    dy_stride,
+    ds_stride,
+    x_stride,
+    offset,
+    ROUND: tl.constexpr,
+    PART: tl.constexpr,
+    SPAN: tl.constexpr,
+    WHOLE: tl.constexpr,
+    STORE: tl.constexpr,
+):
     """dx of PART columns of one row, whose x and dy are read again; gives their share of dw."""
     cols, inside = _columns(start, hidden, PART, SPAN, WHOLE)
     x_at = X + first * x_stride + tile * x_stride + cols
@@ -145,11 +206,31 @@ def _backward_part(DY, DS, X, W, DX, rstd, mean, first, tile, start, hidden, dy_
 
 @triton.jit(do_not_specialize=["rows", "hidden", "dy_stride", "ds_stride", "x_stride"])
 def backward_twice(
-    DY, DS, X, W, RSTD, DX, DW, rows, hidden, dy_stride, ds_stride, x_stride, offset,
-    ROUND: tl.constexpr, ALIGN: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr, WHOLE: tl.constexpr,
-    CHUNK: tl.constexpr, TRIPS: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+    DY,
+    DS,
+    X,
+    W,
+    RSTD,
+    DX,
+    DW,
+    rows,
+    hidden,
+    dy_stride,
+    ds_stride,
+    x_stride,
+    offset,
+    ROUND: tl.constexpr,
+    ALIGN: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
+    WHOLE: tl.constexpr,
+    CHUNK: tl.constexpr,
+    TRIPS: tl.constexpr,
+    STAGES: tl.constexpr,
+    AHEAD: tl.constexpr,
+    PDL: tl.constexpr,
     STORE: tl.constexpr,
-):  # fmt: skip
+):
     """For rows too wide to hold: sums a row in chunks of CHUNK columns (unrolled where TRIPS > 0 says how many), then
     reads x and dy again, which a cache still has, in four parts of BLOCK / 4.  Only dw stays in registers.  Otherwise
     as `backward_rows`, a row at a time."""
@@ -178,8 +259,22 @@ def backward_twice(
         products = _zeros(1, 1, SPAN)
         if TRIPS > 0:
             for trip in tl.static_range(TRIPS):
-                products += _product(DY, X, W, first, tile, trip * CHUNK, row_exists, hidden, dy_stride, x_stride,
-                                     offset, CHUNK, SPAN, WHOLE)  # fmt: skip
+                products += _product(
+                    DY,
+                    X,
+                    W,
+                    first,
+                    tile,
+                    trip * CHUNK,
+                    row_exists,
+                    hidden,
+                    dy_stride,
+                    x_stride,
+                    offset,
+                    CHUNK,
+                    SPAN,
+                    WHOLE,
+                )
         else:
             for start in tl.range(0, hidden, CHUNK, num_stages=STAGES):
                 products += _product(
@@ -187,14 +282,94 @@ def backward_twice(
                 )
         rstd = _of_rows(RSTD, first, rows, 1, True)
         mean = _over_rows(_sum_of_rows(products)) * rstd / hidden
-        dw0 += _backward_part(DY, DS, X, W, DX, rstd, mean, first, tile, 0, hidden, dy_stride, ds_stride, x_stride,
-                              offset, ROUND, PART, SPAN, WHOLE, STORE)  # fmt: skip
-        dw1 += _backward_part(DY, DS, X, W, DX, rstd, mean, first, tile, PART, hidden, dy_stride, ds_stride, x_stride,
-                              offset, ROUND, PART, SPAN, WHOLE, STORE)  # fmt: skip
-        dw2 += _backward_part(DY, DS, X, W, DX, rstd, mean, first, tile, 2 * PART, hidden, dy_stride, ds_stride,
-                              x_stride, offset, ROUND, PART, SPAN, WHOLE, STORE)  # fmt: skip
-        dw3 += _backward_part(DY, DS, X, W, DX, rstd, mean, first, tile, 3 * PART, hidden, dy_stride, ds_stride,
-                              x_stride, offset, ROUND, PART, SPAN, WHOLE, STORE)  # fmt: skip
+        dw0 += _backward_part(
+            DY,
+            DS,
+            X,
+            W,
+            DX,
+            rstd,
+            mean,
+            first,
+            tile,
+            0,
+            hidden,
+            dy_stride,
+            ds_stride,
+            x_stride,
+            offset,
+            ROUND,
+            PART,
+            SPAN,
+            WHOLE,
+            STORE,
+        )
+        dw1 += _backward_part(
+            DY,
+            DS,
+            X,
+            W,
+            DX,
+            rstd,
+            mean,
+            first,
+            tile,
+            PART,
+            hidden,
+            dy_stride,
+            ds_stride,
+            x_stride,
+            offset,
+            ROUND,
+            PART,
+            SPAN,
+            WHOLE,
+            STORE,
+        )
+        dw2 += _backward_part(
+            DY,
+            DS,
+            X,
+            W,
+            DX,
+            rstd,
+            mean,
+            first,
+            tile,
+            2 * PART,
+            hidden,
+            dy_stride,
+            ds_stride,
+            x_stride,
+            offset,
+            ROUND,
+            PART,
+            SPAN,
+            WHOLE,
+            STORE,
+        )
+        dw3 += _backward_part(
+            DY,
+            DS,
+            X,
+            W,
+            DX,
+            rstd,
+            mean,
+            first,
+            tile,
+            3 * PART,
+            hidden,
+            dy_stride,
+            ds_stride,
+            x_stride,
+            offset,
+            ROUND,
+            PART,
+            SPAN,
+            WHOLE,
+            STORE,
+        )
     if PDL:
         gdc_launch_dependents()
     if DW is not None:
@@ -211,9 +386,22 @@ def backward_twice(
 
 @triton.jit(do_not_specialize=["rows", "hidden", "dy_stride", "x_stride"])
 def row_means(
-    DY, X, W, RSTD, C, rows, hidden, dy_stride, x_stride, offset,
-    ALIGN: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr, WHOLE: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+    DY,
+    X,
+    W,
+    RSTD,
+    C,
+    rows,
+    hidden,
+    dy_stride,
+    x_stride,
+    offset,
+    ALIGN: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
+    WHOLE: tl.constexpr,
+    STAGES: tl.constexpr,
+):
     """C [rows] = mean(m * xhat) of each row, in chunks of BLOCK columns: the first half of a wide backward."""
     hidden = hidden * ALIGN
     for row in range(tl.program_id(0), rows, tl.num_programs(0)):
@@ -222,18 +410,50 @@ def row_means(
         products = _zeros(1, 1, SPAN)
         for start in tl.range(0, hidden, BLOCK, num_stages=STAGES):
             products += _product(
-                DY, X, W, first, tile, start, row_exists, hidden, dy_stride * ALIGN, x_stride * ALIGN, offset, BLOCK,
-                SPAN, WHOLE,
-            )  # fmt: skip
+                DY,
+                X,
+                W,
+                first,
+                tile,
+                start,
+                row_exists,
+                hidden,
+                dy_stride * ALIGN,
+                x_stride * ALIGN,
+                offset,
+                BLOCK,
+                SPAN,
+                WHOLE,
+            )
         _to_rows(C, _of_rows(RSTD, first, rows, 1, True) * _sum_of_rows(products) / hidden, first, rows, 1, True)
 
 
 @triton.jit(do_not_specialize=["rows", "hidden", "dy_stride", "ds_stride", "x_stride"])
 def backward_columns(
-    DY, DS, X, W, RSTD, C, DX, DW, rows, hidden, dy_stride, ds_stride, x_stride, offset,
-    ROUND: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr,
-    EVEN: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr, STORE: tl.constexpr,
-):  # fmt: skip
+    DY,
+    DS,
+    X,
+    W,
+    RSTD,
+    C,
+    DX,
+    DW,
+    rows,
+    hidden,
+    dy_stride,
+    ds_stride,
+    x_stride,
+    offset,
+    ROUND: tl.constexpr,
+    ALIGN: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr,
+    EVEN: tl.constexpr,
+    STAGES: tl.constexpr,
+    PDL: tl.constexpr,
+    STORE: tl.constexpr,
+):
     """The second half of a wide backward, given `row_means`: program (c, s) takes columns [c * BLOCK, ...) of the row
     groups s, s + splits, ...: their dx, and their share of dw in row s of DW [splits, hidden], float32."""
     hidden = hidden * ALIGN

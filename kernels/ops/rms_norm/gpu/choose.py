@@ -11,18 +11,10 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from kernels.ops.rms_norm.choice import Choice, divide_up, next_power_of_2
-from kernels.ops.rms_norm.gpu import measured, split_plan
-from kernels.ops.rms_norm.gpu.options import (
-    BYTES,
-    DEFAULTS,
-    MAX_BACKWARD_BLOCK,
-    RINGS,
-    SPLITS,
-    UNALIGNED,
-    VECTOR,
-)
-from kernels.ops.rms_norm.gpu.rules import BACKWARD, FORWARD, MAX_BACKWARD_BYTES, clamp
+from ..choice import Choice, divide_up, next_power_of_2
+from . import measured, split_plan
+from .options import BYTES, DEFAULTS, MAX_BACKWARD_BLOCK, RINGS, SPLITS, UNALIGNED, VECTOR
+from .rules import BACKWARD, FORWARD, MAX_BACKWARD_BYTES, clamp
 
 #: The widest row that one tile may hold forward.  Reasoned: 65,536 float32 over the 1,024 threads of a block fill the
 #: 64 registers that each may have; beyond, every kernel spills.

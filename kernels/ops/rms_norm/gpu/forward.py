@@ -6,7 +6,7 @@ The formulas, and what is relied on, are told in `__init__.py`; tiles in `tiles.
 import triton
 import triton.language as tl
 
-from kernels.ops.rms_norm.gpu.tiles import (
+from .tiles import (
     REP_AXIS,
     _columns,
     _groups,
@@ -18,7 +18,7 @@ from kernels.ops.rms_norm.gpu.tiles import (
     _weighted,
     _zeros,
 )
-from kernels.ops.rms_norm.gpu.versions import gdc_wait
+from .versions import gdc_wait
 
 
 @triton.jit
@@ -34,11 +34,32 @@ def _summed(X, R, S, first, tile, cols, inside, hidden, x_stride, r_stride, HINT
 
 @triton.jit
 def _forward_tile(
-    X, R, W, Y, S, RSTD, held, group, rows, hidden, x_stride, r_stride, eps, offset,
-    ROUND: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr, WHOLE: tl.constexpr,
-    EVEN: tl.constexpr, SPREAD: tl.constexpr, WEIGHT: tl.constexpr, LOAD: tl.constexpr, STORE: tl.constexpr,
+    X,
+    R,
+    W,
+    Y,
+    S,
+    RSTD,
+    held,
+    group,
+    rows,
+    hidden,
+    x_stride,
+    r_stride,
+    eps,
+    offset,
+    ROUND: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
+    WHOLE: tl.constexpr,
+    EVEN: tl.constexpr,
+    SPREAD: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    LOAD: tl.constexpr,
+    STORE: tl.constexpr,
     TAIL: tl.constexpr,
-):  # fmt: skip
+):
     """One tile of whole rows.  `held` is the weight, float32 and with its offset, where WEIGHT is "held".
 
     TAIL > 0 columns follow the first BLOCK in a second, smaller tile: 5,120 columns are 4,096 and 1,024, not 8,192.
@@ -79,27 +100,91 @@ def _forward_tile(
 
 @triton.jit(do_not_specialize=["rows", "hidden", "x_stride", "r_stride"])
 def forward_rows(
-    X, R, W, Y, S, RSTD, rows, hidden, x_stride, r_stride, eps, offset,
-    ROUND: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr,
-    WHOLE: tl.constexpr, EVEN: tl.constexpr, SPREAD: tl.constexpr, WEIGHT: tl.constexpr, LOAD: tl.constexpr,
-    STORE: tl.constexpr, TAIL: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    X,
+    R,
+    W,
+    Y,
+    S,
+    RSTD,
+    rows,
+    hidden,
+    x_stride,
+    r_stride,
+    eps,
+    offset,
+    ROUND: tl.constexpr,
+    ALIGN: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
+    WHOLE: tl.constexpr,
+    EVEN: tl.constexpr,
+    SPREAD: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    LOAD: tl.constexpr,
+    STORE: tl.constexpr,
+    TAIL: tl.constexpr,
+    PDL: tl.constexpr,
+):
     """A tile of whole rows a program: x is read once and stays in registers."""
     if PDL:
         gdc_wait()
     _forward_tile(
-        X, R, W, Y, S, RSTD, None, tl.program_id(0), rows, hidden * ALIGN, x_stride * ALIGN, r_stride * ALIGN, eps,
-        offset, ROUND, ROWS, BLOCK, SPAN, WHOLE, EVEN, SPREAD, WEIGHT, LOAD, STORE, TAIL,
-    )  # fmt: skip
+        X,
+        R,
+        W,
+        Y,
+        S,
+        RSTD,
+        None,
+        tl.program_id(0),
+        rows,
+        hidden * ALIGN,
+        x_stride * ALIGN,
+        r_stride * ALIGN,
+        eps,
+        offset,
+        ROUND,
+        ROWS,
+        BLOCK,
+        SPAN,
+        WHOLE,
+        EVEN,
+        SPREAD,
+        WEIGHT,
+        LOAD,
+        STORE,
+        TAIL,
+    )
 
 
 @triton.jit(do_not_specialize=["rows", "hidden", "x_stride", "r_stride"])
 def forward_persistent(
-    X, R, W, Y, S, RSTD, rows, hidden, x_stride, r_stride, eps, offset,
-    ROUND: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr,
-    WHOLE: tl.constexpr, EVEN: tl.constexpr, SPREAD: tl.constexpr, STAGES: tl.constexpr, LOAD: tl.constexpr,
-    STORE: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    X,
+    R,
+    W,
+    Y,
+    S,
+    RSTD,
+    rows,
+    hidden,
+    x_stride,
+    r_stride,
+    eps,
+    offset,
+    ROUND: tl.constexpr,
+    ALIGN: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
+    WHOLE: tl.constexpr,
+    EVEN: tl.constexpr,
+    SPREAD: tl.constexpr,
+    STAGES: tl.constexpr,
+    LOAD: tl.constexpr,
+    STORE: tl.constexpr,
+    PDL: tl.constexpr,
+):
     """Tiles of whole rows, many a program: the weight is read once, and STAGES > 1 fetches ahead."""
     hidden = hidden * ALIGN
     w = None
@@ -110,14 +195,38 @@ def forward_persistent(
         w = _load_weight(W, cols, col_exists, _over_rows(tl.arange(0, ROWS)), offset, SPREAD, "")
     for group in tl.range(tl.program_id(0), _groups(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
         _forward_tile(
-            X, R, W, Y, S, RSTD, w, group, rows, hidden, x_stride * ALIGN, r_stride * ALIGN, eps, offset,
-            ROUND, ROWS, BLOCK, SPAN, WHOLE, EVEN, SPREAD, "held", LOAD, STORE, 0,
-        )  # fmt: skip
+            X,
+            R,
+            W,
+            Y,
+            S,
+            RSTD,
+            w,
+            group,
+            rows,
+            hidden,
+            x_stride * ALIGN,
+            r_stride * ALIGN,
+            eps,
+            offset,
+            ROUND,
+            ROWS,
+            BLOCK,
+            SPAN,
+            WHOLE,
+            EVEN,
+            SPREAD,
+            "held",
+            LOAD,
+            STORE,
+            0,
+        )
 
 
 @triton.jit
-def _store_chunk(x, rstd, W, Y, first, tile, row_exists, cols, col_exists, hidden, offset,
-                 ROUND: tl.constexpr, STORE: tl.constexpr):  # fmt: skip
+def _store_chunk(
+    x, rstd, W, Y, first, tile, row_exists, cols, col_exists, hidden, offset, ROUND: tl.constexpr, STORE: tl.constexpr
+):
     T: tl.constexpr = Y.dtype.element_ty
     y = x * rstd
     if W is not None:
@@ -127,8 +236,22 @@ def _store_chunk(x, rstd, W, Y, first, tile, row_exists, cols, col_exists, hidde
 
 
 @triton.jit
-def _squares(X, R, S, first, tile, row_exists, start, hidden, x_stride, r_stride,
-             BLOCK: tl.constexpr, SPAN: tl.constexpr, WHOLE: tl.constexpr, LOAD: tl.constexpr):  # fmt: skip
+def _squares(
+    X,
+    R,
+    S,
+    first,
+    tile,
+    row_exists,
+    start,
+    hidden,
+    x_stride,
+    r_stride,
+    BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
+    WHOLE: tl.constexpr,
+    LOAD: tl.constexpr,
+):
     """The squares of one chunk, summed to a tile of SPAN columns."""
     cols, col_exists = _columns(start, hidden, BLOCK, SPAN, WHOLE)
     x = _summed(X, R, S, first, tile, cols, row_exists & col_exists, hidden, x_stride, r_stride, LOAD)
@@ -136,8 +259,26 @@ def _squares(X, R, S, first, tile, row_exists, start, hidden, x_stride, r_stride
 
 
 @triton.jit
-def _again(X, R, W, Y, S, rstd, first, tile, row_exists, start, hidden, x_stride, offset, ROUND: tl.constexpr,
-           BLOCK: tl.constexpr, SPAN: tl.constexpr, WHOLE: tl.constexpr, STORE: tl.constexpr):  # fmt: skip
+def _again(
+    X,
+    R,
+    W,
+    Y,
+    S,
+    rstd,
+    first,
+    tile,
+    row_exists,
+    start,
+    hidden,
+    x_stride,
+    offset,
+    ROUND: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
+    WHOLE: tl.constexpr,
+    STORE: tl.constexpr,
+):
     """Reads one chunk again, normalises and stores it."""
     cols, col_exists = _columns(start, hidden, BLOCK, SPAN, WHOLE)
     if R is not None:
@@ -150,11 +291,32 @@ def _again(X, R, W, Y, S, rstd, first, tile, row_exists, start, hidden, x_stride
 
 @triton.jit(do_not_specialize=["rows", "hidden", "x_stride", "r_stride"])
 def forward_chunks(
-    X, R, W, Y, S, RSTD, rows, hidden, x_stride, r_stride, eps, offset,
-    ROUND: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr,
-    WHOLE: tl.constexpr, EVEN: tl.constexpr, KEEP: tl.constexpr, TRIPS: tl.constexpr, STAGES: tl.constexpr,
-    LOAD: tl.constexpr, STORE: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    X,
+    R,
+    W,
+    Y,
+    S,
+    RSTD,
+    rows,
+    hidden,
+    x_stride,
+    r_stride,
+    eps,
+    offset,
+    ROUND: tl.constexpr,
+    ALIGN: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
+    WHOLE: tl.constexpr,
+    EVEN: tl.constexpr,
+    KEEP: tl.constexpr,
+    TRIPS: tl.constexpr,
+    STAGES: tl.constexpr,
+    LOAD: tl.constexpr,
+    STORE: tl.constexpr,
+    PDL: tl.constexpr,
+):
     """Rows of any width in chunks of BLOCK columns: one sweep for rstd, one that reads x again and writes y.
 
     The first KEEP columns (0, or a power of two that is at most hidden) stay in registers between the sweeps, so that
@@ -176,8 +338,22 @@ def forward_chunks(
             squares += tl.expand_dims(tl.sum(kept * kept, REP_AXIS), REP_AXIS)
         if TRIPS > 0:
             for trip in tl.static_range(TRIPS):
-                squares += _squares(X, R, S, first, tile, row_exists, KEEP + trip * BLOCK, hidden, x_stride, r_stride,
-                                    BLOCK, SPAN, WHOLE, LOAD)  # fmt: skip
+                squares += _squares(
+                    X,
+                    R,
+                    S,
+                    first,
+                    tile,
+                    row_exists,
+                    KEEP + trip * BLOCK,
+                    hidden,
+                    x_stride,
+                    r_stride,
+                    BLOCK,
+                    SPAN,
+                    WHOLE,
+                    LOAD,
+                )
         else:
             for start in tl.range(KEEP, hidden, BLOCK, num_stages=STAGES):
                 squares += _squares(
@@ -193,9 +369,45 @@ def forward_chunks(
             tl.debug_barrier()  # what other threads stored of the sum
         if TRIPS > 0:
             for trip in tl.static_range(TRIPS):
-                _again(X, R, W, Y, S, rstd, first, tile, row_exists, KEEP + trip * BLOCK, hidden, x_stride, offset,
-                       ROUND, BLOCK, SPAN, WHOLE, STORE)  # fmt: skip
+                _again(
+                    X,
+                    R,
+                    W,
+                    Y,
+                    S,
+                    rstd,
+                    first,
+                    tile,
+                    row_exists,
+                    KEEP + trip * BLOCK,
+                    hidden,
+                    x_stride,
+                    offset,
+                    ROUND,
+                    BLOCK,
+                    SPAN,
+                    WHOLE,
+                    STORE,
+                )
         else:
             for start in tl.range(KEEP, hidden, BLOCK, num_stages=STAGES):
-                _again(X, R, W, Y, S, rstd, first, tile, row_exists, start, hidden, x_stride, offset, ROUND, BLOCK,
-                       SPAN, WHOLE, STORE)  # fmt: skip
+                _again(
+                    X,
+                    R,
+                    W,
+                    Y,
+                    S,
+                    rstd,
+                    first,
+                    tile,
+                    row_exists,
+                    start,
+                    hidden,
+                    x_stride,
+                    offset,
+                    ROUND,
+                    BLOCK,
+                    SPAN,
+                    WHOLE,
+                    STORE,
+                )

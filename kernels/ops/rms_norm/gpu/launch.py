@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from kernels import launches
-from kernels.ops.rms_norm import dispatch
-from kernels.ops.rms_norm.choice import Choice, divide_up
-from kernels.ops.rms_norm.gpu import backward as backward_kernels
-from kernels.ops.rms_norm.gpu import choose, ring_plan, split, unaligned
-from kernels.ops.rms_norm.gpu import forward as forward_kernels
-from kernels.ops.rms_norm.gpu.versions import served
+from .... import launches
+from .. import dispatch
+from ..choice import Choice, divide_up
+from . import backward as backward_kernels
+from . import choose, ring_plan, split, unaligned
+from . import forward as forward_kernels
+from .versions import served
 
 _FORWARD = {
     "forward_rows": forward_kernels.forward_rows,
@@ -56,27 +56,69 @@ def forward(
     if name == "forward_unaligned":
         period, even = _dense_rows(choice, x, residual, y, total)
         args = (
-            x, residual, weight, y, total, rstd, rows, hidden, eps, offset, rounds, period, choice.rows, choice.block,
-            options["span"], even, options["spread"], options["weight"], choice.num_stages, options["load"],
-            options["store"], overlap,
-        )  # fmt: skip
+            x,
+            residual,
+            weight,
+            y,
+            total,
+            rstd,
+            rows,
+            hidden,
+            eps,
+            offset,
+            rounds,
+            period,
+            choice.rows,
+            choice.block,
+            options["span"],
+            even,
+            options["spread"],
+            options["weight"],
+            choice.num_stages,
+            options["load"],
+            options["store"],
+            overlap,
+        )
     elif name == "forward_rows":
         whole = hidden == choice.block + options["tail"]
         args = (
-            *common, options["span"], whole, even, options["spread"], options["weight"], options["load"],
-            options["store"], options["tail"], overlap,
-        )  # fmt: skip
+            *common,
+            options["span"],
+            whole,
+            even,
+            options["spread"],
+            options["weight"],
+            options["load"],
+            options["store"],
+            options["tail"],
+            overlap,
+        )
     elif name == "forward_persistent":
         args = (
-            *common, options["span"], hidden == choice.block, even, options["spread"], choice.num_stages,
-            options["load"], options["store"], overlap,
-        )  # fmt: skip
+            *common,
+            options["span"],
+            hidden == choice.block,
+            even,
+            options["spread"],
+            choice.num_stages,
+            options["load"],
+            options["store"],
+            overlap,
+        )
     else:
         whole = (hidden - options["keep"]) % choice.block == 0
         args = (
-            *common, options["span"], whole, even, options["keep"], options["trips"], choice.num_stages,
-            options["load"], options["store"], overlap,
-        )  # fmt: skip
+            *common,
+            options["span"],
+            whole,
+            even,
+            options["keep"],
+            options["trips"],
+            choice.num_stages,
+            options["load"],
+            options["store"],
+            overlap,
+        )
     _launch(_FORWARD[name], (choice.programs,), choice, "forward", *args, launch_pdl=overlap)
 
 
@@ -103,28 +145,101 @@ def backward(
         partial = _partial(choice.programs, dw, x)
         period, even = _dense_rows(choice, x, dy, dsum, dx)
         _launch(
-            unaligned.backward_unaligned, (choice.programs,), choice, "backward",
-            dy, dsum, x, weight, rstd, dx, partial, rows, hidden, offset, rounds, period, choice.rows, choice.block,
-            options["span"], even, options["spread"], choice.num_stages, options["hold"], options["fold"], overlap,
-            options["load"], options["store"], launch_pdl=overlap,
-        )  # fmt: skip
+            unaligned.backward_unaligned,
+            (choice.programs,),
+            choice,
+            "backward",
+            dy,
+            dsum,
+            x,
+            weight,
+            rstd,
+            dx,
+            partial,
+            rows,
+            hidden,
+            offset,
+            rounds,
+            period,
+            choice.rows,
+            choice.block,
+            options["span"],
+            even,
+            options["spread"],
+            choice.num_stages,
+            options["hold"],
+            options["fold"],
+            overlap,
+            options["load"],
+            options["store"],
+            launch_pdl=overlap,
+        )
     elif options["kernel"] == "backward_rows":
         partial = _partial(choice.programs, dw, x)
         _launch(
-            backward_kernels.backward_rows, (choice.programs,), choice, "backward",
-            dy, dsum, x, weight, rstd, dx, partial, rows, units, *strides, offset, rounds, align,
-            choice.rows, choice.block, options["span"], hidden == choice.block, even, options["spread"],
-            choice.num_stages, options["hold"], options["fold"], options["ahead"], overlap, options["load"],
-            options["store"], launch_pdl=overlap,
-        )  # fmt: skip
+            backward_kernels.backward_rows,
+            (choice.programs,),
+            choice,
+            "backward",
+            dy,
+            dsum,
+            x,
+            weight,
+            rstd,
+            dx,
+            partial,
+            rows,
+            units,
+            *strides,
+            offset,
+            rounds,
+            align,
+            choice.rows,
+            choice.block,
+            options["span"],
+            hidden == choice.block,
+            even,
+            options["spread"],
+            choice.num_stages,
+            options["hold"],
+            options["fold"],
+            options["ahead"],
+            overlap,
+            options["load"],
+            options["store"],
+            launch_pdl=overlap,
+        )
     elif options["kernel"] == "backward_twice":
         partial = _partial(choice.programs, dw, x)
         _launch(
-            backward_kernels.backward_twice, (choice.programs,), choice, "backward",
-            dy, dsum, x, weight, rstd, dx, partial, rows, units, *strides, offset, rounds, align,
-            choice.block, options["span"], hidden == choice.block, options["chunk"], options["trips"],
-            choice.num_stages, options["ahead"], overlap, options["store"], launch_pdl=overlap,
-        )  # fmt: skip
+            backward_kernels.backward_twice,
+            (choice.programs,),
+            choice,
+            "backward",
+            dy,
+            dsum,
+            x,
+            weight,
+            rstd,
+            dx,
+            partial,
+            rows,
+            units,
+            *strides,
+            offset,
+            rounds,
+            align,
+            choice.block,
+            options["span"],
+            hidden == choice.block,
+            options["chunk"],
+            options["trips"],
+            choice.num_stages,
+            options["ahead"],
+            overlap,
+            options["store"],
+            launch_pdl=overlap,
+        )
     elif options["kernel"] == "backward_ring":
         partial = _partial(choice.programs, dw, x)
         _backward_ring(choice, dy, dsum, x, weight, rstd, offset, rounds, dx, partial)
@@ -138,15 +253,53 @@ def backward(
         means = torch.empty(rows, dtype=torch.float32, device=x.device)
         sweep = replace(choose.sweep(rows, hidden, x.element_size(), str(options["target"])), mode=choice.mode)
         _launch(
-            backward_kernels.row_means, (sweep.programs,), sweep, "backward",
-            dy, x, weight, rstd, means, rows, units, strides[0], strides[2], offset,
-            align, sweep.block, dict(sweep.options)["span"], hidden % sweep.block == 0, sweep.num_stages,
-        )  # fmt: skip
+            backward_kernels.row_means,
+            (sweep.programs,),
+            sweep,
+            "backward",
+            dy,
+            x,
+            weight,
+            rstd,
+            means,
+            rows,
+            units,
+            strides[0],
+            strides[2],
+            offset,
+            align,
+            sweep.block,
+            dict(sweep.options)["span"],
+            hidden % sweep.block == 0,
+            sweep.num_stages,
+        )
         _launch(
-            backward_kernels.backward_columns, (blocks, splits), choice, "backward",
-            dy, dsum, x, weight, rstd, means, dx, partial, rows, units, *strides, offset, rounds, align,
-            choice.rows, choice.block, hidden % choice.block == 0, even, choice.num_stages, overlap, options["store"],
-        )  # fmt: skip
+            backward_kernels.backward_columns,
+            (blocks, splits),
+            choice,
+            "backward",
+            dy,
+            dsum,
+            x,
+            weight,
+            rstd,
+            means,
+            dx,
+            partial,
+            rows,
+            units,
+            *strides,
+            offset,
+            rounds,
+            align,
+            choice.rows,
+            choice.block,
+            hidden % choice.block == 0,
+            even,
+            choice.num_stages,
+            overlap,
+            options["store"],
+        )
     if dw is not None and partial is not None:
         _sum_partials(partial, dw, overlap, choice.mode)
 
@@ -162,10 +315,20 @@ def _dense_rows(choice: Choice, x: torch.Tensor, *others: torch.Tensor | None) -
     return period, choice.rows == 1 or x.shape[0] % (period * choice.rows) == 0
 
 
-def _forward_ring(choice: Choice, x: Any, residual: Any, weight: Any, eps: float, offset: float, rounds: bool, y: Any,
-                  total: Any, rstd: Any) -> None:  # fmt: skip
+def _forward_ring(
+    choice: Choice,
+    x: Any,
+    residual: Any,
+    weight: Any,
+    eps: float,
+    offset: float,
+    rounds: bool,
+    y: Any,
+    total: Any,
+    rstd: Any,
+) -> None:
     """`forward` by way of shared memory; imported here, for a Triton may lack Gluon."""
-    from kernels.ops.rms_norm.gpu import ring
+    from . import ring
 
     rows, hidden = x.shape
     options = dict(choice.options)
@@ -173,15 +336,44 @@ def _forward_ring(choice: Choice, x: Any, residual: Any, weight: Any, eps: float
     constants = _ring(choice, x, (x, residual), weight)
     overlap = bool(options["pdl"])
     _launch(
-        ring.forward_ring, (choice.programs,), _as_planned(choice, constants), "forward",
-        x, residual, weight, y, total, rstd, rows, units, *strides, eps, offset, rounds, align, *constants,
-        options["early"], options["store"], overlap, launch_pdl=overlap,
-    )  # fmt: skip
+        ring.forward_ring,
+        (choice.programs,),
+        _as_planned(choice, constants),
+        "forward",
+        x,
+        residual,
+        weight,
+        y,
+        total,
+        rstd,
+        rows,
+        units,
+        *strides,
+        eps,
+        offset,
+        rounds,
+        align,
+        *constants,
+        options["early"],
+        options["store"],
+        overlap,
+        launch_pdl=overlap,
+    )
 
 
-def _backward_ring(choice: Choice, dy: Any, dsum: Any, x: Any, weight: Any, rstd: Any, offset: float, rounds: bool,
-                   dx: Any, partial: Any) -> None:  # fmt: skip
-    from kernels.ops.rms_norm.gpu import ring
+def _backward_ring(
+    choice: Choice,
+    dy: Any,
+    dsum: Any,
+    x: Any,
+    weight: Any,
+    rstd: Any,
+    offset: float,
+    rounds: bool,
+    dx: Any,
+    partial: Any,
+) -> None:
+    from . import ring
 
     rows, hidden = x.shape
     options = dict(choice.options)
@@ -189,10 +381,28 @@ def _backward_ring(choice: Choice, dy: Any, dsum: Any, x: Any, weight: Any, rstd
     constants = _ring(choice, x, (x, dy), weight)
     overlap = bool(options["pdl"])
     _launch(
-        ring.backward_ring, (choice.programs,), _as_planned(choice, constants), "backward",
-        dy, dsum, x, weight, rstd, dx, partial, rows, units, *strides, offset, rounds, align, *constants,
-        options["store"], overlap, launch_pdl=overlap,
-    )  # fmt: skip
+        ring.backward_ring,
+        (choice.programs,),
+        _as_planned(choice, constants),
+        "backward",
+        dy,
+        dsum,
+        x,
+        weight,
+        rstd,
+        dx,
+        partial,
+        rows,
+        units,
+        *strides,
+        offset,
+        rounds,
+        align,
+        *constants,
+        options["store"],
+        overlap,
+        launch_pdl=overlap,
+    )
 
 
 def _ring(choice: Choice, x: torch.Tensor, streamed: tuple[Any, ...], weight: torch.Tensor | None) -> tuple[Any, ...]:
@@ -207,9 +417,15 @@ def _ring(choice: Choice, x: torch.Tensor, streamed: tuple[Any, ...], weight: to
         and weight.data_ptr() % 16 == 0
     )
     found = ring_plan.plan(
-        hidden, choice.block, column_bytes, x.element_size() if holds else 0, int(options["per_core"]),
-        int(options["regs"]), int(options["spare"]), int(options["slots"]),
-    )  # fmt: skip
+        hidden,
+        choice.block,
+        column_bytes,
+        x.element_size() if holds else 0,
+        int(options["per_core"]),
+        int(options["regs"]),
+        int(options["spare"]),
+        int(options["slots"]),
+    )
     if found is None:
         raise ValueError(f"rows of {hidden} {x.dtype} do not fit a ring of chunks of {choice.block} columns")
     whole = hidden == found.chunks * choice.block
@@ -225,8 +441,18 @@ def _as_planned(choice: Choice, constants: tuple[Any, ...]) -> Choice:
     return replace(choice, options=tuple(sorted(options.items())))
 
 
-def _forward_split(choice: Choice, x: Any, residual: Any, weight: Any, eps: float, offset: float, rounds: bool, y: Any,
-                   total: Any, rstd: Any) -> None:  # fmt: skip
+def _forward_split(
+    choice: Choice,
+    x: Any,
+    residual: Any,
+    weight: Any,
+    eps: float,
+    offset: float,
+    rounds: bool,
+    y: Any,
+    total: Any,
+    rstd: Any,
+) -> None:
     rows, hidden = x.shape
     options = dict(choice.options)
     if choice.programs != rows * options["parts"]:
@@ -234,15 +460,46 @@ def _forward_split(choice: Choice, x: Any, residual: Any, weight: Any, eps: floa
     align, (units, *strides) = _units(hidden, x.stride(0), 0 if residual is None else residual.stride(0))
     overlap = bool(options["pdl"])
     _launch(
-        split.forward_split, (choice.programs,), choice, "forward",
-        x, residual, weight, y, total, rstd, _slots(rows, options, x), rows, units, *strides, eps, offset, rounds,
-        align, *_divided(choice, hidden), options["weight"], options["load"], options["store"], overlap,
-        launch_pdl=overlap, maxnreg=options["registers"],
-    )  # fmt: skip
+        split.forward_split,
+        (choice.programs,),
+        choice,
+        "forward",
+        x,
+        residual,
+        weight,
+        y,
+        total,
+        rstd,
+        _slots(rows, options, x),
+        rows,
+        units,
+        *strides,
+        eps,
+        offset,
+        rounds,
+        align,
+        *_divided(choice, hidden),
+        options["weight"],
+        options["load"],
+        options["store"],
+        overlap,
+        launch_pdl=overlap,
+        maxnreg=options["registers"],
+    )
 
 
-def _backward_split(choice: Choice, dy: Any, dsum: Any, x: Any, weight: Any, rstd: Any, offset: float, rounds: bool,
-                    dx: Any, partial: Any) -> None:  # fmt: skip
+def _backward_split(
+    choice: Choice,
+    dy: Any,
+    dsum: Any,
+    x: Any,
+    weight: Any,
+    rstd: Any,
+    offset: float,
+    rounds: bool,
+    dx: Any,
+    partial: Any,
+) -> None:
     rows, hidden = x.shape
     options = dict(choice.options)
     if not dispatch.are_apart(dx, dy):
@@ -250,11 +507,34 @@ def _backward_split(choice: Choice, dy: Any, dsum: Any, x: Any, weight: Any, rst
     align, (units, *strides) = _units(hidden, dy.stride(0), 0 if dsum is None else dsum.stride(0), x.stride(0))
     overlap = bool(options["pdl"])
     _launch(
-        split.backward_split, (choice.programs,), choice, "backward",
-        dy, dsum, x, weight, rstd, dx, partial, _slots(rows, options, x), rows, choice.programs // options["parts"],
-        units, *strides, offset, rounds, align, *_divided(choice, hidden), choice.num_stages, options["later"],
-        options["load"], options["store"], overlap, launch_pdl=overlap, maxnreg=options["registers"],
-    )  # fmt: skip
+        split.backward_split,
+        (choice.programs,),
+        choice,
+        "backward",
+        dy,
+        dsum,
+        x,
+        weight,
+        rstd,
+        dx,
+        partial,
+        _slots(rows, options, x),
+        rows,
+        choice.programs // options["parts"],
+        units,
+        *strides,
+        offset,
+        rounds,
+        align,
+        *_divided(choice, hidden),
+        choice.num_stages,
+        options["later"],
+        options["load"],
+        options["store"],
+        overlap,
+        launch_pdl=overlap,
+        maxnreg=options["registers"],
+    )
 
 
 def _slots(rows: int, options: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
@@ -287,9 +567,19 @@ def _sum_partials(partial: torch.Tensor, dw: torch.Tensor, overlap: bool, mode: 
     count, hidden = partial.shape
     choice = replace(choose.reduction(count, hidden), mode=mode)
     _launch(
-        backward_kernels.sum_partials, (choice.programs,), choice, "backward",
-        partial, dw, count, hidden, choice.rows, choice.block, overlap, launch_pdl=overlap,
-    )  # fmt: skip
+        backward_kernels.sum_partials,
+        (choice.programs,),
+        choice,
+        "backward",
+        partial,
+        dw,
+        count,
+        hidden,
+        choice.rows,
+        choice.block,
+        overlap,
+        launch_pdl=overlap,
+    )
 
 
 def _launch(kernel: Any, grid: tuple[int, ...], choice: Choice, direction: str, *args: Any, **extra: Any) -> None:

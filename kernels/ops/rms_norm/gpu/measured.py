@@ -8,17 +8,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kernels.ops.rms_norm.choice import divide_up, next_power_of_2
-from kernels.ops.rms_norm.gpu import ring_plan, split_plan, tuned
-from kernels.ops.rms_norm.gpu.options import (
-    BYTES,
-    DEFAULTS,
-    MAX_BACKWARD_BLOCK,
-    RINGS,
-    SPLITS,
-    UNALIGNED,
-    VECTOR,
-)
+from ..choice import divide_up, next_power_of_2
+from . import ring_plan, split_plan, tuned
+from .options import BYTES, DEFAULTS, MAX_BACKWARD_BLOCK, RINGS, SPLITS, UNALIGNED, VECTOR
 
 #: Before a kernel of split.py another has to clear its words, some 2 us (reasoned).  Rows of up to so many bytes are
 #: worth that only in matrices of so many: H200 2026-11, the plain and the fused forward gain 0.5 and 1.7 % at 32,768
@@ -184,6 +176,12 @@ def ring_of(op: str, operation: str, config: dict[str, Any], hidden: int, dtype:
     if hidden * size % VECTOR:
         return None
     return ring_plan.plan(
-        hidden, config["block"], streams * size, size if config["hold"] else 0, config.get("per_core", 1),
-        config["regs"], config["spare"], config["slots"],
-    )  # fmt: skip
+        hidden,
+        config["block"],
+        streams * size,
+        size if config["hold"] else 0,
+        config.get("per_core", 1),
+        config["regs"],
+        config["spare"],
+        config["slots"],
+    )

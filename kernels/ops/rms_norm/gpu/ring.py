@@ -16,7 +16,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from kernels.ops.rms_norm.gpu import ring_plan
+from . import ring_plan
 
 _chunk = gluon.constexpr_function(ring_plan.chunk)
 _second = gluon.constexpr_function(ring_plan.second)
@@ -66,8 +66,9 @@ def _inside(cols, hidden, START: gl.constexpr, WHOLE: gl.constexpr):
 
 
 @gluon.jit
-def _fetch(A, B, ring_a, ring_b, slot, row, rows, hidden, a_stride, b_stride, cols, START: gl.constexpr,
-           WHOLE: gl.constexpr):  # fmt: skip
+def _fetch(
+    A, B, ring_a, ring_b, slot, row, rows, hidden, a_stride, b_stride, cols, START: gl.constexpr, WHOLE: gl.constexpr
+):
     """Start copying columns START + cols of a row of A, and of B where there is one, into a slot; zeros come where they
     do not exist, and behind the last row.  One group."""
     inside = _inside(cols, hidden, START, WHOLE) & (row < rows)
@@ -79,20 +80,67 @@ def _fetch(A, B, ring_a, ring_b, slot, row, rows, hidden, a_stride, b_stride, co
 
 
 @gluon.jit
-def _fetch_first(A, B, ring_a, ring_b, program, programs, rows, hidden, a_stride, b_stride, cols, CHUNK: gl.constexpr,
-                 CHUNKS: gl.constexpr, REGS: gl.constexpr, AGAIN: gl.constexpr, SLOTS: gl.constexpr,
-                 WHOLE: gl.constexpr):  # fmt: skip
+def _fetch_first(
+    A,
+    B,
+    ring_a,
+    ring_b,
+    program,
+    programs,
+    rows,
+    hidden,
+    a_stride,
+    b_stride,
+    cols,
+    CHUNK: gl.constexpr,
+    CHUNKS: gl.constexpr,
+    REGS: gl.constexpr,
+    AGAIN: gl.constexpr,
+    SLOTS: gl.constexpr,
+    WHOLE: gl.constexpr,
+):
     """Start the loads 0 .. SLOTS of this program."""
     for i in gl.static_range(SLOTS):
         row = program + programs * _rows_on(i, CHUNKS, AGAIN, 0)
-        _fetch(A, B, ring_a, ring_b, i, row, rows, hidden, a_stride, b_stride, cols,
-               _chunk(CHUNKS, REGS, _following(i, CHUNKS, AGAIN, 0)) * CHUNK, WHOLE)  # fmt: skip
+        _fetch(
+            A,
+            B,
+            ring_a,
+            ring_b,
+            i,
+            row,
+            rows,
+            hidden,
+            a_stride,
+            b_stride,
+            cols,
+            _chunk(CHUNKS, REGS, _following(i, CHUNKS, AGAIN, 0)) * CHUNK,
+            WHOLE,
+        )
 
 
 @gluon.jit
-def _fetch_next(A, B, ring_a, ring_b, slot, row, programs, rows, hidden, a_stride, b_stride, cols, PLACE: gl.constexpr,
-                CHUNK: gl.constexpr, CHUNKS: gl.constexpr, REGS: gl.constexpr, AGAIN: gl.constexpr,
-                SLOTS: gl.constexpr, WHOLE: gl.constexpr):  # fmt: skip
+def _fetch_next(
+    A,
+    B,
+    ring_a,
+    ring_b,
+    slot,
+    row,
+    programs,
+    rows,
+    hidden,
+    a_stride,
+    b_stride,
+    cols,
+    PLACE: gl.constexpr,
+    CHUNK: gl.constexpr,
+    CHUNKS: gl.constexpr,
+    REGS: gl.constexpr,
+    AGAIN: gl.constexpr,
+    SLOTS: gl.constexpr,
+    WHOLE: gl.constexpr,
+):
     """Start the load that follows that of PLACE in its slot."""
     START: gl.constexpr = _chunk(CHUNKS, REGS, _following(SLOTS, CHUNKS, AGAIN, PLACE)) * CHUNK
     later = row + programs * _rows_on(SLOTS, CHUNKS, AGAIN, PLACE)
@@ -146,8 +194,22 @@ def _taken(ring_x, ring_r, slot, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def _store_y(Y, S, W, held, x, rstd, hidden, offset, cols, INDEX: gl.constexpr, CHUNK: gl.constexpr,
-             ROUND: gl.constexpr, WHOLE: gl.constexpr, STORE: gl.constexpr):  # fmt: skip
+def _store_y(
+    Y,
+    S,
+    W,
+    held,
+    x,
+    rstd,
+    hidden,
+    offset,
+    cols,
+    INDEX: gl.constexpr,
+    CHUNK: gl.constexpr,
+    ROUND: gl.constexpr,
+    WHOLE: gl.constexpr,
+    STORE: gl.constexpr,
+):
     """y of one chunk, and where S is given x."""
     T: gl.constexpr = Y.dtype.element_ty
     if S is not None:
@@ -162,11 +224,31 @@ def _store_y(Y, S, W, held, x, rstd, hidden, offset, cols, INDEX: gl.constexpr, 
 
 @gluon.jit(do_not_specialize=["rows", "hidden", "x_stride", "r_stride"])
 def forward_ring(
-    X, R, W, Y, S, RSTD, rows, hidden, x_stride, r_stride, eps, offset,
-    ROUND: gl.constexpr, ALIGN: gl.constexpr, CHUNK: gl.constexpr, CHUNKS: gl.constexpr, REGS: gl.constexpr,
-    AGAIN: gl.constexpr, SLOTS: gl.constexpr, WHOLE: gl.constexpr, HOLD: gl.constexpr, EARLY: gl.constexpr,
-    STORE: gl.constexpr, PDL: gl.constexpr,
-):  # fmt: skip
+    X,
+    R,
+    W,
+    Y,
+    S,
+    RSTD,
+    rows,
+    hidden,
+    x_stride,
+    r_stride,
+    eps,
+    offset,
+    ROUND: gl.constexpr,
+    ALIGN: gl.constexpr,
+    CHUNK: gl.constexpr,
+    CHUNKS: gl.constexpr,
+    REGS: gl.constexpr,
+    AGAIN: gl.constexpr,
+    SLOTS: gl.constexpr,
+    WHOLE: gl.constexpr,
+    HOLD: gl.constexpr,
+    EARLY: gl.constexpr,
+    STORE: gl.constexpr,
+    PDL: gl.constexpr,
+):
     """x, and the residual, through the ring.  EARLY stores x + residual in the first pass, else in the second."""
     hidden = hidden * ALIGN
     x_stride = x_stride * ALIGN
@@ -185,8 +267,25 @@ def forward_ring(
     held = None
     if W is not None and HOLD:
         held = _hold(W, hidden, cols, CHUNK, CHUNKS, FLAT)
-    _fetch_first(X, R, ring_x, ring_r, program, programs, rows, hidden, x_stride, r_stride, cols, CHUNK, CHUNKS, REGS,
-                 AGAIN, SLOTS, WHOLE)  # fmt: skip
+    _fetch_first(
+        X,
+        R,
+        ring_x,
+        ring_r,
+        program,
+        programs,
+        rows,
+        hidden,
+        x_stride,
+        r_stride,
+        cols,
+        CHUNK,
+        CHUNKS,
+        REGS,
+        AGAIN,
+        SLOTS,
+        WHOLE,
+    )
     slot = 0
     for row in range(program, rows, programs):
         mine = row.to(gl.int64) * hidden
@@ -198,8 +297,27 @@ def forward_ring(
         for i in gl.static_range(REGS + AGAIN):
             async_copy.wait_group(_pending(SLOTS, CHUNKS, REGS, AGAIN, i))
             x = _taken(ring_x, ring_r, slot, LAYOUT)
-            _fetch_next(X, R, ring_x, ring_r, slot, row, programs, rows, hidden, x_stride, r_stride, cols, i, CHUNK,
-                        CHUNKS, REGS, AGAIN, SLOTS, WHOLE)  # fmt: skip
+            _fetch_next(
+                X,
+                R,
+                ring_x,
+                ring_r,
+                slot,
+                row,
+                programs,
+                rows,
+                hidden,
+                x_stride,
+                r_stride,
+                cols,
+                i,
+                CHUNK,
+                CHUNKS,
+                REGS,
+                AGAIN,
+                SLOTS,
+                WHOLE,
+            )
             slot = _next(slot, SLOTS)
             if R is not None and EARLY:
                 _put(S + mine, x, hidden, cols, i * CHUNK, WHOLE, STORE)
@@ -221,11 +339,44 @@ def forward_ring(
             if i >= CHUNKS - REGS - AGAIN:
                 async_copy.wait_group(_pending(SLOTS, CHUNKS, REGS, AGAIN, REGS + AGAIN + i))
             x = _taken(ring_x, ring_r, slot, LAYOUT)
-            _fetch_next(X, R, ring_x, ring_r, slot, row, programs, rows, hidden, x_stride, r_stride, cols,
-                        REGS + AGAIN + i, CHUNK, CHUNKS, REGS, AGAIN, SLOTS, WHOLE)  # fmt: skip
+            _fetch_next(
+                X,
+                R,
+                ring_x,
+                ring_r,
+                slot,
+                row,
+                programs,
+                rows,
+                hidden,
+                x_stride,
+                r_stride,
+                cols,
+                REGS + AGAIN + i,
+                CHUNK,
+                CHUNKS,
+                REGS,
+                AGAIN,
+                SLOTS,
+                WHOLE,
+            )
             slot = _next(slot, SLOTS)
-            _store_y(Y + mine, total, W, held, x, rstd, hidden, offset, cols, _second(CHUNKS, REGS, AGAIN, i), CHUNK,
-                     ROUND, WHOLE, STORE)  # fmt: skip
+            _store_y(
+                Y + mine,
+                total,
+                W,
+                held,
+                x,
+                rstd,
+                hidden,
+                offset,
+                cols,
+                _second(CHUNKS, REGS, AGAIN, i),
+                CHUNK,
+                ROUND,
+                WHOLE,
+                STORE,
+            )
         for i in gl.static_range(REGS):
             _store_y(Y + mine, total, W, held, regs[i], rstd, hidden, offset, cols, i, CHUNK, ROUND, WHOLE, STORE)
     async_copy.wait_group(0)
@@ -240,8 +391,24 @@ def _dsum(DS, hidden, cols, INDEX: gl.constexpr, CHUNK: gl.constexpr, WHOLE: gl.
 
 
 @gluon.jit
-def _store_dx(DX, W, held, x, dy, dsum, rstd, mean, hidden, offset, cols, INDEX: gl.constexpr, CHUNK: gl.constexpr,
-              ROUND: gl.constexpr, WHOLE: gl.constexpr, STORE: gl.constexpr):  # fmt: skip
+def _store_dx(
+    DX,
+    W,
+    held,
+    x,
+    dy,
+    dsum,
+    rstd,
+    mean,
+    hidden,
+    offset,
+    cols,
+    INDEX: gl.constexpr,
+    CHUNK: gl.constexpr,
+    ROUND: gl.constexpr,
+    WHOLE: gl.constexpr,
+    STORE: gl.constexpr,
+):
     """dx of one chunk; gives the row's share of its dw."""
     T: gl.constexpr = x.dtype
     xhat = x.to(gl.float32) * rstd
@@ -262,11 +429,31 @@ def _store_dx(DX, W, held, x, dy, dsum, rstd, mean, hidden, offset, cols, INDEX:
 
 @gluon.jit(do_not_specialize=["rows", "hidden", "dy_stride", "ds_stride", "x_stride"])
 def backward_ring(
-    DY, DS, X, W, RSTD, DX, DW, rows, hidden, dy_stride, ds_stride, x_stride, offset,
-    ROUND: gl.constexpr, ALIGN: gl.constexpr, CHUNK: gl.constexpr, CHUNKS: gl.constexpr, REGS: gl.constexpr,
-    AGAIN: gl.constexpr, SLOTS: gl.constexpr, WHOLE: gl.constexpr, HOLD: gl.constexpr,
-    STORE: gl.constexpr, PDL: gl.constexpr,
-):  # fmt: skip
+    DY,
+    DS,
+    X,
+    W,
+    RSTD,
+    DX,
+    DW,
+    rows,
+    hidden,
+    dy_stride,
+    ds_stride,
+    x_stride,
+    offset,
+    ROUND: gl.constexpr,
+    ALIGN: gl.constexpr,
+    CHUNK: gl.constexpr,
+    CHUNKS: gl.constexpr,
+    REGS: gl.constexpr,
+    AGAIN: gl.constexpr,
+    SLOTS: gl.constexpr,
+    WHOLE: gl.constexpr,
+    HOLD: gl.constexpr,
+    STORE: gl.constexpr,
+    PDL: gl.constexpr,
+):
     """x and dy through the ring: dx, and one float32 row of DW [programs, hidden] a program, which stays in registers
     until its end.  dsum is loaded a chunk before it is needed."""
     hidden = hidden * ALIGN
@@ -284,8 +471,25 @@ def backward_ring(
     held = None
     if W is not None and HOLD:
         held = _hold(W, hidden, cols, CHUNK, CHUNKS, FLAT)
-    _fetch_first(X, DY, ring_x, ring_dy, program, programs, rows, hidden, x_stride, dy_stride, cols, CHUNK, CHUNKS,
-                 REGS, AGAIN, SLOTS, WHOLE)  # fmt: skip
+    _fetch_first(
+        X,
+        DY,
+        ring_x,
+        ring_dy,
+        program,
+        programs,
+        rows,
+        hidden,
+        x_stride,
+        dy_stride,
+        cols,
+        CHUNK,
+        CHUNKS,
+        REGS,
+        AGAIN,
+        SLOTS,
+        WHOLE,
+    )
     dw = ()
     if DW is not None:
         for _i in gl.static_range(CHUNKS):
@@ -305,8 +509,27 @@ def backward_ring(
             x = ring_x.index(slot).load(LAYOUT)
             dy = ring_dy.index(slot).load(LAYOUT)
             if i < REGS + AGAIN:
-                _fetch_next(X, DY, ring_x, ring_dy, slot, row, programs, rows, hidden, x_stride, dy_stride, cols, i,
-                            CHUNK, CHUNKS, REGS, AGAIN, SLOTS, WHOLE)  # fmt: skip
+                _fetch_next(
+                    X,
+                    DY,
+                    ring_x,
+                    ring_dy,
+                    slot,
+                    row,
+                    programs,
+                    rows,
+                    hidden,
+                    x_stride,
+                    dy_stride,
+                    cols,
+                    i,
+                    CHUNK,
+                    CHUNKS,
+                    REGS,
+                    AGAIN,
+                    SLOTS,
+                    WHOLE,
+                )
             slot = _next(slot, SLOTS)
             if i < REGS:
                 x_regs = x_regs + (_packed(x, hidden),)
@@ -330,15 +553,49 @@ def backward_ring(
                     async_copy.wait_group(_pending(SLOTS, CHUNKS, REGS, AGAIN, REGS + AGAIN + i))
                 x = ring_x.index(slot).load(LAYOUT)
                 dy = ring_dy.index(slot).load(LAYOUT)
-                _fetch_next(X, DY, ring_x, ring_dy, slot, row, programs, rows, hidden, x_stride, dy_stride, cols,
-                            REGS + AGAIN + i, CHUNK, CHUNKS, REGS, AGAIN, SLOTS, WHOLE)  # fmt: skip
+                _fetch_next(
+                    X,
+                    DY,
+                    ring_x,
+                    ring_dy,
+                    slot,
+                    row,
+                    programs,
+                    rows,
+                    hidden,
+                    x_stride,
+                    dy_stride,
+                    cols,
+                    REGS + AGAIN + i,
+                    CHUNK,
+                    CHUNKS,
+                    REGS,
+                    AGAIN,
+                    SLOTS,
+                    WHOLE,
+                )
                 slot = _next(slot, SLOTS)
             else:
                 x = x_regs[_second(CHUNKS, REGS, AGAIN, i)]
                 dy = dy_regs[_second(CHUNKS, REGS, AGAIN, i)]
-            term = _store_dx(DX + at * hidden, W, held, x, dy, dsum, rstd, mean, hidden, offset, cols,
-                             _second(CHUNKS, REGS, AGAIN, i), CHUNK,
-                             ROUND, WHOLE, STORE)  # fmt: skip
+            term = _store_dx(
+                DX + at * hidden,
+                W,
+                held,
+                x,
+                dy,
+                dsum,
+                rstd,
+                mean,
+                hidden,
+                offset,
+                cols,
+                _second(CHUNKS, REGS, AGAIN, i),
+                CHUNK,
+                ROUND,
+                WHOLE,
+                STORE,
+            )
             dsum = later
             if DW is not None:
                 if _second(CHUNKS, REGS, AGAIN, i) < REGS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels.ops.rms_norm.choice import next_power_of_2
+from ..choice import next_power_of_2
 
 #: A row of so many bytes a backward still holds in registers; wider ones are read twice.
 MAX_BACKWARD_BYTES = 32768

@@ -22,8 +22,8 @@ threads of a block, at least PARTS.  SPIN asks in PTX; without it a loop around 
 import triton
 import triton.language as tl
 
-from kernels.ops.rms_norm.gpu.tiles import _weight_term, _weighted
-from kernels.ops.rms_norm.gpu.versions import gdc_launch_dependents, gdc_wait
+from .tiles import _weight_term, _weighted
+from .versions import gdc_launch_dependents, gdc_wait
 
 #: $0: the word at $1, asked for up to $2 times until it is not 0; 0 where $2 is 0.
 _ASK = tl.constexpr("""{
@@ -84,7 +84,7 @@ def _meet(SLOTS, wanted, PARTS: tl.constexpr, LANES: tl.constexpr, POLLS: tl.con
         polls = tl.where(mine, POLLS, 0)
         words = tl.inline_asm_elementwise(
             _ASK, "=&l,l,r", [at.to(tl.int64), polls], dtype=tl.int64, is_pure=False, pack=1
-        )  # fmt: skip
+        )
         value, missing = _of_words(words, mine)
     else:
         value, missing = _of_words(_words(at, mine), mine)
@@ -133,8 +133,19 @@ def _squares(x):
 
 
 @triton.jit
-def _squares_alone(X, R, row, hidden, x_stride, r_stride, PARTS: tl.constexpr, WIDTH: tl.constexpr,
-                   BLOCK: tl.constexpr, WHOLE: tl.constexpr, LANES: tl.constexpr):  # fmt: skip
+def _squares_alone(
+    X,
+    R,
+    row,
+    hidden,
+    x_stride,
+    r_stride,
+    PARTS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr,
+    LANES: tl.constexpr,
+):
     """The row's sum of squares, without the other programs."""
     lane = tl.arange(0, LANES)
     values = tl.zeros([LANES], tl.float32)
@@ -148,11 +159,33 @@ def _squares_alone(X, R, row, hidden, x_stride, r_stride, PARTS: tl.constexpr, W
 
 @triton.jit(do_not_specialize=["rows", "hidden", "x_stride", "r_stride"])
 def forward_split(
-    X, R, W, Y, S, RSTD, SLOTS, rows, hidden, x_stride, r_stride, eps, offset,
-    ROUND: tl.constexpr, ALIGN: tl.constexpr, PARTS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-    WHOLE: tl.constexpr, LANES: tl.constexpr, POLLS: tl.constexpr, SPIN: tl.constexpr, WEIGHT: tl.constexpr,
-    LOAD: tl.constexpr, STORE: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    X,
+    R,
+    W,
+    Y,
+    S,
+    RSTD,
+    SLOTS,
+    rows,
+    hidden,
+    x_stride,
+    r_stride,
+    eps,
+    offset,
+    ROUND: tl.constexpr,
+    ALIGN: tl.constexpr,
+    PARTS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr,
+    LANES: tl.constexpr,
+    POLLS: tl.constexpr,
+    SPIN: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    LOAD: tl.constexpr,
+    STORE: tl.constexpr,
+    PDL: tl.constexpr,
+):
     """A part of a row a program, in a grid of rows * PARTS.  WEIGHT says whether the weight is asked for "first", while
     the other parts are waited for, or "last"."""
     hidden = hidden * ALIGN
@@ -195,8 +228,9 @@ def _weight(W, cols, exist):
 
 
 @triton.jit
-def _finish(DX, DS, x, dy, w, rstd, mean, row, cols, exist, hidden, ds_stride, offset, ROUND: tl.constexpr,
-            STORE: tl.constexpr):  # fmt: skip
+def _finish(
+    DX, DS, x, dy, w, rstd, mean, row, cols, exist, hidden, ds_stride, offset, ROUND: tl.constexpr, STORE: tl.constexpr
+):
     """dx of a part of a row, stored; gives the row's share of its dw.  w is None where there is no weight."""
     xhat = x.to(tl.float32) * rstd
     dy = dy.to(tl.float32)
@@ -220,8 +254,22 @@ def _product(x, dy, w, rstd, offset):
 
 
 @triton.jit
-def _products_alone(DY, X, W, rstd, row, hidden, dy_stride, x_stride, offset, PARTS: tl.constexpr, WIDTH: tl.constexpr,
-                    BLOCK: tl.constexpr, WHOLE: tl.constexpr, LANES: tl.constexpr):  # fmt: skip
+def _products_alone(
+    DY,
+    X,
+    W,
+    rstd,
+    row,
+    hidden,
+    dy_stride,
+    x_stride,
+    offset,
+    PARTS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr,
+    LANES: tl.constexpr,
+):
     """The row's sum of m * xhat, without the other programs."""
     lane = tl.arange(0, LANES)
     values = tl.zeros([LANES], tl.float32)
@@ -237,11 +285,36 @@ def _products_alone(DY, X, W, rstd, row, hidden, dy_stride, x_stride, offset, PA
 
 @triton.jit(do_not_specialize=["rows", "groups", "hidden", "dy_stride", "ds_stride", "x_stride"])
 def backward_split(
-    DY, DS, X, W, RSTD, DX, DW, SLOTS, rows, groups, hidden, dy_stride, ds_stride, x_stride, offset,
-    ROUND: tl.constexpr, ALIGN: tl.constexpr, PARTS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-    WHOLE: tl.constexpr, LANES: tl.constexpr, POLLS: tl.constexpr, SPIN: tl.constexpr, STAGES: tl.constexpr,
-    LATER: tl.constexpr, LOAD: tl.constexpr, STORE: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    DY,
+    DS,
+    X,
+    W,
+    RSTD,
+    DX,
+    DW,
+    SLOTS,
+    rows,
+    groups,
+    hidden,
+    dy_stride,
+    ds_stride,
+    x_stride,
+    offset,
+    ROUND: tl.constexpr,
+    ALIGN: tl.constexpr,
+    PARTS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr,
+    LANES: tl.constexpr,
+    POLLS: tl.constexpr,
+    SPIN: tl.constexpr,
+    STAGES: tl.constexpr,
+    LATER: tl.constexpr,
+    LOAD: tl.constexpr,
+    STORE: tl.constexpr,
+    PDL: tl.constexpr,
+):
     """PARTS programs are a group, in a grid of groups * PARTS; a group takes the rows `id`, `id` + groups, ..., and a
     program keeps the dw of its part, and the weight, in registers.  One float32 row of DW [groups, hidden] a group.
 
@@ -286,14 +359,30 @@ def backward_split(
         products, missing = _meet(SLOTS + row * PARTS, live & (gave_up == 0), PARTS, LANES, POLLS, SPIN)
         gave_up += missing
         if LATER:
-            dw_row = _finish(DX, DS, x_before, dy_before, w, rstd_before, products / hidden, row, cols, exist & live,
-                             hidden, ds_stride, offset, ROUND, STORE)  # fmt: skip
+            dw_row = _finish(
+                DX,
+                DS,
+                x_before,
+                dy_before,
+                w,
+                rstd_before,
+                products / hidden,
+                row,
+                cols,
+                exist & live,
+                hidden,
+                ds_stride,
+                offset,
+                ROUND,
+                STORE,
+            )
             x_before = x
             dy_before = dy
             rstd_before = rstd
         else:
-            dw_row = _finish(DX, DS, x, dy, w, rstd, products / hidden, row, cols, exist, hidden, ds_stride, offset,
-                             ROUND, STORE)  # fmt: skip
+            dw_row = _finish(
+                DX, DS, x, dy, w, rstd, products / hidden, row, cols, exist, hidden, ds_stride, offset, ROUND, STORE
+            )
         if DW is not None:
             dw += dw_row
     if gave_up > 0:
@@ -301,12 +390,14 @@ def backward_split(
         for turn in range(group, rows, groups):
             row = tl.cast(turn, tl.int64)
             rstd = tl.load(RSTD + row)
-            products = _products_alone(DY, X, W, rstd, row, hidden, dy_stride, x_stride, offset, PARTS, WIDTH, BLOCK,
-                                       WHOLE, LANES)  # fmt: skip
+            products = _products_alone(
+                DY, X, W, rstd, row, hidden, dy_stride, x_stride, offset, PARTS, WIDTH, BLOCK, WHOLE, LANES
+            )
             x = tl.load(X + row * x_stride + cols, mask=exist, other=0.0)
             dy = tl.load(DY + row * dy_stride + cols, mask=exist, other=0.0)
-            dw_row = _finish(DX, DS, x, dy, w, rstd, products / hidden, row, cols, exist, hidden, ds_stride, offset,
-                             ROUND, STORE)  # fmt: skip
+            dw_row = _finish(
+                DX, DS, x, dy, w, rstd, products / hidden, row, cols, exist, hidden, ds_stride, offset, ROUND, STORE
+            )
             if DW is not None:
                 dw += dw_row
     if PDL:

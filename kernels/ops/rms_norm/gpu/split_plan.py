@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kernels.ops.rms_norm.choice import divide_up, next_power_of_2, round_up
+from ..choice import divide_up, next_power_of_2, round_up
 
 #: A part begins at a multiple of so many columns, 16 bytes and more of any dtype.
 STEP = 16

@@ -22,7 +22,7 @@ these:
 import triton
 import triton.language as tl
 
-from kernels.ops.rms_norm.gpu.tiles import (
+from .tiles import (
     _columns,
     _groups,
     _load_weight,
@@ -33,7 +33,7 @@ from kernels.ops.rms_norm.gpu.tiles import (
     _weighted,
     _zeros,
 )
-from kernels.ops.rms_norm.gpu.versions import gdc_launch_dependents, gdc_wait
+from .versions import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -157,11 +157,29 @@ def _load(P, start, inner, inside, HINT: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows", "hidden"])
 def forward_unaligned(
-    X, R, W, Y, S, RSTD, rows, hidden, eps, offset,
-    ROUND: tl.constexpr, PERIOD: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr,
-    EVEN: tl.constexpr, SPREAD: tl.constexpr, WEIGHT: tl.constexpr, STAGES: tl.constexpr, LOAD: tl.constexpr,
-    STORE: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    X,
+    R,
+    W,
+    Y,
+    S,
+    RSTD,
+    rows,
+    hidden,
+    eps,
+    offset,
+    ROUND: tl.constexpr,
+    PERIOD: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
+    EVEN: tl.constexpr,
+    SPREAD: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    STAGES: tl.constexpr,
+    LOAD: tl.constexpr,
+    STORE: tl.constexpr,
+    PDL: tl.constexpr,
+):
     """Tiles of whole rows, one a program or many.  BLOCK >= hidden // V * V.
 
     WEIGHT: "first" asks for it before all rows, and keeps it; "last" for each tile when that is summed.
@@ -236,11 +254,30 @@ def _store_dx(DX, DS, ds, xhat, m, rstd, mean, start, inner, inside, STORE: tl.c
 
 @triton.jit(do_not_specialize=["rows", "hidden"])
 def backward_unaligned(
-    DY, DS, X, W, RSTD, DX, DW, rows, hidden, offset,
-    ROUND: tl.constexpr, PERIOD: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, SPAN: tl.constexpr,
-    EVEN: tl.constexpr, SPREAD: tl.constexpr, STAGES: tl.constexpr, HOLD: tl.constexpr, FOLD: tl.constexpr,
-    PDL: tl.constexpr, LOAD: tl.constexpr, STORE: tl.constexpr,
-):  # fmt: skip
+    DY,
+    DS,
+    X,
+    W,
+    RSTD,
+    DX,
+    DW,
+    rows,
+    hidden,
+    offset,
+    ROUND: tl.constexpr,
+    PERIOD: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
+    EVEN: tl.constexpr,
+    SPREAD: tl.constexpr,
+    STAGES: tl.constexpr,
+    HOLD: tl.constexpr,
+    FOLD: tl.constexpr,
+    PDL: tl.constexpr,
+    LOAD: tl.constexpr,
+    STORE: tl.constexpr,
+):
     """Tiles of whole rows, many a program: dx, and one float32 row of DW [programs, hidden] per program.
     BLOCK >= hidden // V * V; HOLD, FOLD and PDL as in `backward_rows`."""
     V: tl.constexpr = 128 // X.dtype.element_ty.primitive_bitwidth

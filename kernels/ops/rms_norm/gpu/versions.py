@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import triton
 
-from kernels.ops.rms_norm.choice import Choice
+from ..choice import Choice
 
 VERSION = tuple(int(n) for n in triton.__version__.split(".")[:2])
 

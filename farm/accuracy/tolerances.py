@@ -1,0 +1,96 @@
+"""Gates resolved once per cell, and the verdict: pure functions of stored numbers, so it can be given again later."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from farm.accuracy.dtypes import is_float
+from farm.cell import Cell
+from farm.contracts.base import Contract
+
+Metrics = Mapping[str, Mapping[str, float]]
+Gates = dict[str, dict[str, float]]
+
+#: A ratio never exceeds this; it is also the ratio of a NaN, of a missing metric, and of any error where none may be.
+WORST = 1e9
+
+
+class Verdict(NamedTuple):
+    """Whether every gate holds, and the metric nearest to or furthest beyond its gate (`ratio` above 1: beyond)."""
+
+    ok: bool
+    worst_output: str
+    worst_metric: str
+    worst_ratio: float
+
+
+def resolve(cell: Cell, contract: Contract, tolerances: Iterable[Mapping[str, Any]] = ()) -> Gates:
+    """All tolerances of the cell: the contract's, `nonfinite` 0 for floats, then overrides in their order, each a
+    `limit` for `metric` of `output` (a name, or `*` for all)."""
+    stated = contract.gates(cell)
+    gates: Gates = {}
+    for tensor in contract.tensors(cell):
+        if tensor.role in ("output", "gradient", "mutated"):
+            always = {"nonfinite": 0.0} if is_float(tensor.dtype) else {}
+            gates[tensor.name] = {**always, **stated.get(tensor.name, {})}
+    for item in tolerances:
+        for name in gates if item["output"] == "*" else [item["output"]]:
+            if name in gates:
+                gates[name][item["metric"]] = float(item["limit"])
+    return gates
+
+
+def ratio(value: float | None, limit: float) -> float:
+    """`value` / `limit`, clipped to [0, WORST]; above 1 fails, and so does NaN."""
+    if value is None or not math.isfinite(value) or math.isnan(limit):
+        return WORST
+    if value <= 0:
+        return 0.0
+    return min(value / limit, WORST) if limit > 0 else WORST
+
+
+def verdict(metrics: Metrics, gates: Mapping[str, Mapping[str, float]]) -> Verdict:
+    """Judge stored metrics by stored tolerances; a missing metric that has a tolerance fails."""
+    worst = Verdict(True, "", "", 0.0)
+    for output, limits in gates.items():
+        for metric, limit in limits.items():
+            r = ratio(metrics.get(output, {}).get(metric), limit)
+            if not worst.worst_output or r > worst.worst_ratio:
+                worst = Verdict(worst.ok, output, metric, r)
+            if r > 1:
+                worst = worst._replace(ok=False)
+    return worst
+
+
+def explain(found: Verdict, metrics: Metrics, gates: Mapping[str, Mapping[str, float]]) -> str:
+    """One sentence: which metric of which output exceeds its tolerance, and where its worst element is."""
+    output, metric = found.worst_output, found.worst_metric
+    of = metrics.get(output, {})
+    value, limit = of.get(metric), gates[output][metric]
+    if metric == "nonfinite" and value is not None:
+        some = "element is" if value == 1 else "elements are"
+        return f"{output}: {value:.0f} {some} NaN or infinite where the reference is finite (or vice versa)"
+    text = f"{output}: {metric} is {'missing' if value is None else f'{value:.3g}'}, tolerance {limit:.3g}"
+    if of.get("worst_row", -1) >= 0:
+        place = f"[{of['worst_row']:.0f}, {of['worst_column']:.0f}]"
+        text += f"; worst element {place}: got {of['worst_got']:.6g}, want {of['worst_want']:.6g}"
+    return text
+
+
+def worse(one: Metrics, other: Metrics) -> dict[str, dict[str, float]]:
+    """The worse metrics of two calls of one cell: the larger of each, and the worst element of the call with the larger
+    max_ulp.  So the stored numbers, and a verdict from them, cover both calls."""
+    merged: dict[str, dict[str, float]] = {}
+    for output in {**one, **other}:
+        a, b = one.get(output, {}), other.get(output, {})
+        place = b if b.get("max_ulp", -1.0) > a.get("max_ulp", -1.0) else a
+        merged[output] = {}
+        for name in {**a, **b}:
+            if name.startswith("worst_") and name in place:
+                merged[output][name] = place[name]
+            else:  # a NaN wins: what cannot be measured must not pass
+                values = [m[name] for m in (a, b) if name in m]
+                merged[output][name] = next((v for v in values if math.isnan(v)), max(values))
+    return merged

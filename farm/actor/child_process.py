@@ -1,0 +1,182 @@
+"""A device's child: its command in the node's environment, its orders and answers, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from farm.actor.child_messages import LONGEST_LINE, Door
+from farm.child import protocol
+from farm.deadline import Deadline
+from farm.errors import FarmSignal
+from farm.node.environment import START, Environment, filled
+from farm.process import command, procfs
+from farm.process.group import describe_exit
+from farm.process.line_process import ChildDied, ChildLied, ChildTimedOut, LineProcess
+
+__all__ = ["Child", "ChildDied", "ChildLied", "ChildTimedOut", "NoChild", "describe_exit", "greeting"]
+_KEEP_LOG = 16 << 10
+#: How long it may take to leave when it is asked to.
+_LEAVE_SECONDS = 3.0
+#: Variable by which a child, and whatever it starts, is known.
+_MARK = "FARM_CHILD_MARK"
+#: How long the command may take that ends what a killed client left behind, and what it says where nothing is left.
+END_SECONDS = 20.0
+_NOTHING_LEFT = re.compile(r"no such (container|process)|not running|not found|does not exist|no container", re.I)
+
+
+class NoChild(FarmSignal):
+    """No child could be started; `final` says that trying again is pointless."""
+
+    def __init__(self, reason: str, final: bool = False):
+        super().__init__(reason)
+        self.final = final
+
+
+class Child(LineProcess):
+    """A running child; every wait has a deadline.
+
+    `env`: its whole environment.  `given`: what of that is handed on where a container's client hands on nothing by
+    itself.  `spool`: the folder that its files are in.
+    """
+
+    def __init__(
+        self,
+        backend: str,
+        device: str,
+        options: Mapping[str, object],
+        env: dict[str, str],
+        environment: Environment,
+        *,
+        given: Mapping[str, str] | None = None,
+        spool: str = "",
+    ):
+        self._door = Door()
+        self._mark = secrets.token_hex(16)
+        self._log_at = 0
+        self._wrapped, self._env = environment.wrapped, env
+        self._name = f"farm-{self._mark[:16]}"
+        handed = {**(given or {}), _MARK: self._mark}
+        places: dict[str, str | Sequence[str]] = {
+            "python": sys.executable,
+            "path": env.get("PYTHONPATH", ""),
+            "spool": spool,
+            "device": device,
+            "name": self._name,
+            "uid": str(os.getuid()),
+            "gid": str(os.getgid()),
+            "child": START,
+            "env": [word for key, value in handed.items() for word in ("--env", f"{key}={value}")],
+        }
+        words = filled(environment.words(), places)
+        self._end = filled(environment.end, places)
+        self._ended = not self._end
+        words += [backend, device, json.dumps(dict(options)), *([self._name] if self._wrapped else [])]
+        super().__init__(words, env={**env, _MARK: self._mark}, orders=True, longest=LONGEST_LINE)
+
+    @property
+    def device_pid(self) -> int:
+        """This host's pid of the process that opens the device: behind a client it is found by its words."""
+        if not self._wrapped:
+            return self.pid
+        found = procfs.find(lambda words: list(words[1:3]) == list(START) and self._name in words)
+        return self.pid if found is None else found
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing of it is left: the process that was started has ended, and what stood behind it."""
+        return not self.alive and self._ended
+
+    def send(self, message: protocol.Message) -> None:
+        """Write one message.  `LineProcess.write` says what it raises.
+
+        Each order has a nonce of its own, which its answers must carry.
+        """
+        nonce = secrets.token_hex(16)
+        self._door = Door(message, nonce)
+        self._log_at = self.log_size
+        self.write(protocol.encode(message, nonce).encode())
+
+    def receive(self, deadline: Deadline) -> protocol.Message:
+        """The next message.  ChildTimedOut, ChildDied or ChildLied say why there is none."""
+        return self._door.read(self.read(deadline))
+
+    def _code(self, code: int) -> int:
+        """How the child itself ended: a container's client, and a shell, say 128 + N for one that signal N ended."""
+        return 128 - code if self._wrapped and 128 < code <= 128 + 64 else code
+
+    def kill(self, grace: float = 3.0) -> bool:
+        """End its group, whatever else it started, and what stands behind a client.  False if one of them goes on."""
+        if not super().kill(grace):
+            return False
+        procfs.kill_marked(_MARK, self._mark)
+        return self._end_behind()
+
+    def _end_behind(self) -> bool:
+        """Run the environment's `end`, once: a container goes on when its client is killed.  False if it went on."""
+        if not self._ended:
+            try:
+                done = command.run(self._end, END_SECONDS, env=self._env)
+            except OSError:
+                return False
+            self._ended = done.code == 0 or (done.code is not None and bool(_NOTHING_LEFT.search(done.out + done.err)))
+        return self._ended
+
+    def close(self, grace: float = 1.0) -> None:
+        """Ask it to leave, then make it; a second call does nothing."""
+        if self.closed:
+            return
+        with contextlib.suppress(ChildDied, ChildLied, ChildTimedOut):
+            self.send(protocol.Exit())
+            self.wait(_LEAVE_SECONDS)
+        super().close(grace)
+
+    def show_stacks(self, wait_s: float = 0.3) -> None:
+        """Have the child print where each of its threads is; it ends up in the log.  Works inside native code too; a
+        client would take the signal for its own and end, so it gets none."""
+        pid = self.device_pid
+        if self._wrapped and pid == self.pid:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGUSR1)
+            time.sleep(wait_s)
+
+    def log_tail(self, *, since_order: bool = False) -> str:
+        """The end of what the child and everything in it printed, or of what it printed since the last order: what an
+        earlier cell printed says nothing of this one."""
+        return self.log(_KEEP_LOG, self._log_at if since_order else 0)
+
+
+def greeting(child: Child, spawn_s: float) -> protocol.Ready:
+    """What a new child says once its device is open.  NoChild if it does not within `spawn_s` seconds, or cannot."""
+    try:
+        message = child.receive(Deadline(spawn_s))
+    except ChildTimedOut:
+        log = child.log_tail()
+        child.kill()
+        raise NoChild(f"the child was not ready within {spawn_s:g} s{_last_line(log)}") from None
+    except ChildDied as error:
+        log = child.log_tail()
+        raise NoChild(f"the child ended before it was ready ({error}){_last_line(log)}") from None
+    except ChildLied as error:
+        child.kill()
+        raise NoChild(f"the child {error}") from None
+    if isinstance(message, protocol.Unusable):
+        child.kill(grace=0.5)
+        raise NoChild(message.reason, final=True)
+    if not isinstance(message, protocol.Ready) or message.protocol != protocol.VERSION:
+        child.kill()
+        raise NoChild(f"the child does not use protocol version {protocol.VERSION}", final=True)
+    return message
+
+
+def _last_line(log: str) -> str:
+    lines = [line for line in log.splitlines() if line.strip()]
+    return f"; last output: {lines[-1].strip()[:300]}" if lines else ""

@@ -1,0 +1,156 @@
+"""One device as its node has it: the node's configuration, the environment that its children get, what the host reads
+of it, and whether it may serve.  The actor's one look at all that; nothing here opens the device."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from farm import backends
+from farm.actor import child_process
+from farm.child import protocol
+from farm.errors import FarmError, UsageError
+from farm.node import config as nodes
+from farm.node.environment import Environment, child_variables, given_variables
+from farm.shipping import bundle
+from farm.shipping import providers as shipping
+
+#: What is true of an accelerator and not of the processor beside it, which the same node may offer too.
+_OF_THE_PART = ("model", "partition", "driver", "stack")
+
+
+class DeviceSetup:
+    """`config`: as the actor has it.  `broken`: why the node's configuration cannot be used, "" where it can."""
+
+    def __init__(self, config: Mapping[str, Any]):
+        self.config = config
+        self.backend = str(config["backend"])
+        self.real = backends.get(self.backend)
+        self.broken = ""
+        try:
+            self.node = nodes.load()
+        except UsageError as error:
+            self.node, self.broken = nodes.NodeConfig(), str(error)
+        simulated = bool(self.node.simulate) and self.node.backend == self.backend
+        #: The backend whose module speaks for the device on this host, and which the child opens.
+        self.host_backend = "sim" if simulated else self.backend
+        self.host = backends.get(self.host_backend)
+        self.options: dict[str, Any] = {**self.node.simulate, "as": self.backend} if simulated else {}
+        self.environment = Environment.of(config["environment"])
+        self.identity: backends.Identity | None = None
+
+    @property
+    def guarded(self) -> dict[str, Any]:
+        """The config for what guards the device: of the module that can read it."""
+        return {**self.config, "backend": self.host_backend, "options": self.options}
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The node's labels as the cluster knows them, else as its configuration does."""
+        found = self.config.get("labels")
+        return dict(self.node.labels if found is None else found)
+
+    # before the first child
+
+    def prepare(self) -> None:
+        """Find the environment, unpack what it imports, read the device.  NoChild says what is wrong here."""
+        if self.broken:
+            raise child_process.NoChild(self.broken, final=True)
+        try:
+            asked = self.environment
+            found = asked if asked.command or asked.python else nodes.environment(self.node, asked.name)
+            self.environment = replace(found, path=self._import_path(found))
+        except UsageError as error:
+            raise child_process.NoChild(str(error), final=True) from None
+        except FarmError as error:
+            raise child_process.NoChild(str(error)) from None
+        self.identity = self._identified()
+
+    def _import_path(self, environment: Environment) -> tuple[str, ...]:
+        """Bundles first; then a user's providers, which travel by content like them; then the supervisor's own path,
+        or what the environment adds.  Where nothing travels but providers (a run on its own host), they are last: the
+        path on which they were looked for goes on to mean what it meant."""
+        spool = str(self.config["spool"])
+        bundles = list(self.config.get("bundles") or [])
+        if not bundles and not environment.own:  # what runs here is what the other Python is to run
+            bundles = [b.plain() for b in bundle.pack_all()]
+        folders = [str(bundle.install(b["sha"], b["blob"], Path(spool, "bundles"))) for b in bundles]
+        shipped = self.config.get("shipped")
+        users = [shipping.unpack(shipped, spool)] if shipped else []
+        return (*folders, *users, *environment.path) if folders else (*environment.path, *users)
+
+    def _identified(self) -> backends.Identity | None:
+        try:
+            return self.host.identity(self.config["device_id"], self.options)
+        except Exception:  # a vendor's tool in a bad mood; what must be known of the device is asked of it by `refused`
+            traceback.print_exc(file=sys.stderr)
+            return None
+
+    # a child
+
+    def child(self) -> child_process.Child:
+        """Start one.  OSError if its command cannot be started."""
+        given = dict(self.host.child_env(self.config["device_id"]))
+        env = child_variables(given, self.environment)
+        more = self.host.child_options(self.config.get("deadlines", {}))
+        return child_process.Child(
+            self.host_backend,
+            self.config["device_id"],
+            {**more, **self.options},
+            env,
+            self.environment,
+            given=given_variables(given, self.environment),
+            spool=str(self.config["spool"]),
+        )
+
+    def completed(self, ready: protocol.Ready) -> protocol.Ready:
+        """The child's words with what only the host can say: the rest of its target, and its environment."""
+        from farm.node import admission
+
+        fingerprint = {**ready.fingerprint, "environment": self.environment.name}
+        return replace(ready, target=admission.complete(ready.target, self.identity), fingerprint=fingerprint)
+
+    def refused(self, ready: protocol.Ready) -> str:
+        """Why the device may not serve, by the node's labels and expectations; "" where it may."""
+        from farm.node import admission
+
+        labels, expect = self.labels, dict(self.node.expect)
+        named = [b for b in labels.get("backend", "").split(".") if b]
+        if self.backend in named:
+            labels["backend"] = self.backend
+        beside = self.node.backend not in ("", self.backend) or len(named) > 1
+        if beside and not self.real.ACCELERATOR:
+            labels, expect = ({k: v for k, v in d.items() if k not in _OF_THE_PART} for d in (labels, expect))
+        return str(admission.refusal(expect, labels, self.identity, ready.target, ready.fingerprint))
+
+    def told(self) -> dict[str, Any]:
+        """What a device that is up says of its place."""
+        return {
+            "identity": asdict(self.identity) if self.identity else {},
+            "environment": self.environment.name,
+            "command": list(self.environment.words()),
+            "labels": self.labels,
+        }
+
+    @property
+    def fallback_timing(self) -> str:
+        """The method that times what no graph captures on such a device."""
+        return self.real.FALLBACK_TIMING
+
+    # its end
+
+    def fault(self, text: str, code: int | None = None) -> backends.Fault | None:
+        """What the vendor's words mean, of a process that died with `code` or of an exception."""
+        return self.real.fault(text, code)
+
+    @property
+    def capture_may_kill(self) -> bool:
+        return self.real.CAPTURE_MAY_KILL
+
+    @property
+    def trial_capture(self) -> bool:
+        return backends.trial_capture(self.backend)

@@ -1,0 +1,135 @@
+"""How a provider is called: arguments in the contract's order, and what each operation runs."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from farm import kernel_package
+from farm.errors import Unsupported, WrongAnswer
+
+
+def resolve(spec: dict[str, Any], op: str) -> Callable[..., Any]:
+    """The provider's callable: `builtin` by name, or somebody's own `module:function`, shipped as files or importable.
+
+    A module that is missing here and NotImplementedError become `Unsupported`.  Whatever else a subject's module raises
+    is its crash, an import that fails inside its own package too: a broken kernel package is not an absent one.
+    """
+    try:
+        if spec.get("path"):
+            return _own(spec["path"])
+        module = importlib.import_module(f"farm.providers.{spec['name']}")
+        loaded: Callable[..., Any] = module.load(op)
+        return loaded
+    except NotImplementedError as error:
+        raise Unsupported(f"provider {spec['name']}: {error}") from error
+    except ImportError as error:
+        own = {"kernels", kernel_package.INSTALLED, "farm", str(spec.get("path") or "").split(":")[0].split(".")[0]}
+        absent = isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] not in own
+        peer = not spec.get("path") and spec["name"] != "farm"
+        if absent or peer:
+            raise Unsupported(f"provider {spec['name']}: {error}") from error
+        raise
+
+
+def _own(path: str) -> Callable[..., Any]:
+    module, _, function = path.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in function.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def bind(function: Callable[..., Any], call: dict[str, Any]) -> Callable[..., Any]:
+    """`function` with its parameters bound: what is left takes the input tensors.
+
+    call = {"positional": [...], "keywords": {...}, "optional": {...}}: `keywords` are needed (a function that does not
+    take one is `Unsupported`), `optional` ones are passed only to a function that takes them.
+    """
+    keywords = dict(call.get("keywords", {}))
+    accepted = _accepted(function)
+    for name in keywords:
+        if accepted is not None and name not in accepted:
+            raise Unsupported(f"the provider's function takes no parameter {name} (needed: {name}={keywords[name]!r})")
+    for name, value in call.get("optional", {}).items():
+        if accepted is None or name in accepted:
+            keywords[name] = value
+    positional = list(call.get("positional", []))
+
+    def bound(*inputs: Any) -> Any:
+        return function(*inputs, *positional, **keywords)
+
+    return bound
+
+
+def _accepted(function: Callable[..., Any]) -> set[str] | None:
+    """Names of keyword parameters, or None where anything goes or nothing can be known."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+
+
+@dataclass
+class Problem:
+    """One set of a cell's tensors on the device and what to do with it.
+
+    `inputs` in the contract's order (None for an absent weight); `upstream` are the outputs' fixed gradients;
+    `wrt` the inputs whose gradients are asked for, in the order of the gradient tensors.  `findings`: what a call did
+    that shows only while it runs (the next caller's grad mode is put back on the way out).
+    """
+
+    inputs: list[Any]
+    upstream: list[torch.Tensor]
+    wrt: list[torch.Tensor]
+    operation: str
+    findings: set[str] = field(default_factory=set)
+
+    def forward(self, function: Callable[..., Any]) -> tuple[Any, ...]:
+        """The outputs, as a tuple, with grad enabled unless the operation says otherwise."""
+        wanted = self.operation != "no-grad-forward"
+        with torch.set_grad_enabled(wanted):
+            out = function(*self.inputs)
+            if torch.is_grad_enabled() != wanted:
+                self.findings.add(f"changed torch's grad mode from {wanted} to {not wanted}")
+        return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+    def gradients(self, outputs: Sequence[Any], *, retain: bool = False) -> tuple[torch.Tensor, ...]:
+        """d outputs / d wrt for the upstream gradients; None where no output depends on an input.
+
+        Among several outputs one without a graph passes nothing on, which the judge will see; where none has one, there
+        is no backward.
+        """
+        heads = list(outputs)[: len(self.upstream)]
+        if len(heads) < len(self.upstream):
+            raise WrongAnswer(f"returned {len(heads)} outputs, but {len(self.upstream)} expected")
+        for head, dy in zip(heads, self.upstream):
+            if not isinstance(head, torch.Tensor):
+                raise WrongAnswer(f"the output is a {type(head).__name__}, not a torch.Tensor")
+            if head.shape != dy.shape or head.dtype != dy.dtype:
+                got, want = (f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in (head, dy))
+                raise WrongAnswer(f"the output is {got}, expected {want}")
+        learned = [(head, dy) for head, dy in zip(heads, self.upstream) if head.requires_grad]
+        if not learned:
+            raise Unsupported("the output has no autograd graph, so backward cannot run")
+        found: tuple[torch.Tensor, ...] = torch.autograd.grad(
+            [head for head, _ in learned], self.wrt, [dy for _, dy in learned], retain_graph=retain, allow_unused=True
+        )
+        return found
+
+    def run(self, function: Callable[..., Any]) -> tuple[Any, ...]:
+        """Everything that the operation gives, in the order of the contract's outputs, then gradients."""
+        outputs = self.forward(function)
+        if self.operation == "backward":
+            return self.gradients(outputs)
+        if self.operation == "full":
+            return (*outputs, *self.gradients(outputs))
+        return outputs

@@ -1,0 +1,257 @@
+"""What `farm run` and `farm resume` share: the options, the cluster, the run itself and its summary."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from farm import backends
+from farm.cell import Cell
+from farm.cli import common, progress
+from farm.cli.progress import Live, Plain
+from farm.cli.text import counted, printable, sentence
+from farm.cluster import address
+from farm.cluster.base import DeviceHandle, describe
+from farm.cluster.inline import InlineCluster
+from farm.cluster.local import local_devices
+from farm.cluster.ray_cluster import RayCluster
+from farm.contracts import discovery
+from farm.coordinator import RunRequest, execute
+from farm.errors import BackendError, InfraError, Message, UsageError
+from farm.node import config
+from farm.node.environment import Environment
+from farm.shipping import providers as shipping
+from farm.store import RunWriter, Store
+
+PAGE_CELLS = 10_000  # no page is built at once for a larger interrupted run: 10^5 cells take tens of seconds
+MAX_WAIT_SECONDS = 7 * 24 * 3600.0
+_ENVIRONMENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+Has = Callable[[str], bool]
+Planned = TypeVar("Planned")
+
+
+def options(p: argparse.ArgumentParser, *, address: str | None = "local") -> None:
+    """Add the options that say how to run.  With `address` None, every default is that of the run to resume."""
+    default = address or "the original run's setting"
+    p.add_argument(
+        "--address",
+        default=address,
+        metavar="local|inline|auto|HOST:PORT",
+        help=(
+            "local: start Ray on this host; inline: do not use Ray; auto or HOST:PORT: join a cluster (default: "
+            f"{default})"
+        ),
+    )
+    p.add_argument(
+        "--devices", type=int, metavar="N", help="use N devices per backend and node (default: all; for cpu and sim: 2)"
+    )
+    p.add_argument(
+        "--environment",
+        metavar="NAME",
+        help="start children in this environment of each node's configuration (default: the one named default)",
+    )
+    p.add_argument(
+        "--wait-for-devices",
+        type=float,
+        metavar="SECONDS",
+        help="wait up to SECONDS for a device of a backend or target to join before the cells that need it are lost",
+    )
+    p.add_argument("--strict-peers", action="store_true", help="count failures of peers as findings, too")
+    p.add_argument("--json", action="store_true", help="print the finished run's run.json")
+    p.add_argument("--no-page", action="store_true", help="do not build the run's page")
+
+
+def check(args: argparse.Namespace) -> None:
+    """UsageError for an option whose value is impossible."""
+    common.check_devices(args.devices)
+    if args.environment is not None and not _ENVIRONMENT.fullmatch(args.environment):
+        raise UsageError(
+            f"--environment {args.environment!r} is not a valid name; use a name from the nodes' configuration",
+            id="option-environment-invalid",
+        )
+    wait = args.wait_for_devices
+    if wait is not None and not (math.isfinite(wait) and 0 <= wait <= MAX_WAIT_SECONDS):
+        raise UsageError(
+            f"--wait-for-devices {wait:g}: must be between 0 and {MAX_WAIT_SECONDS:g} seconds", id="option-wait-range"
+        )
+
+
+def environment(args: argparse.Namespace) -> Environment:
+    """The environment that the run requests from its nodes."""
+    found = Environment.default()
+    return replace(found, name=args.environment) if args.environment else found
+
+
+def contract_version(op: str) -> int | None:
+    """The version of an op's contract in this farm; None if it has no such op."""
+    found = discovery.find(op)
+    return found.version if found else None
+
+
+def packed(providers: Mapping[str, str]) -> tuple[dict[str, dict[str, str]], dict[str, Any] | None]:
+    """(`[OP:]NAME` -> {"path", "sha256" of its files, "" if installed}, the files that are sent to the devices)."""
+    found = {}
+    for name, path in providers.items():
+        alone = shipping.pack([path])
+        found[name] = {"path": path, "sha256": alone["sha"] if alone else ""}
+    return found, shipping.pack(providers.values())
+
+
+def present(named: Sequence[str], has: Has) -> None:
+    """BackendError where a named backend has no device."""
+    absent = [b for b in named if not has(b)]
+    if absent:
+        there = [b for b in backends.known() if not backends.get(b).NOT_YET and has(b)]
+        raise BackendError(
+            f"backend {absent[0]}: no device of this backend was found (available backends: "
+            f"{', '.join(there) or 'none'}); farm doctor lists what was checked",
+            id="run-backend-absent",
+        )
+
+
+def host_has(backend: str) -> bool:
+    """Whether this host has a device of the backend, or simulates one."""
+    backends.usable(backend)
+    return bool(local_devices(backend))
+
+
+def connect(
+    args: argparse.Namespace,
+    run_id: str,
+    choose: Callable[[Has, bool], list[str]],
+    planned: Callable[[list[str]], Planned],
+    ready: Callable[[], None] = lambda: None,
+) -> tuple[Any, list[DeviceHandle], Planned]:
+    """(cluster, its devices for the run, what is planned).
+
+    `choose(has, absent)` names the backends, given which are available; if `absent`, a missing one may still join.
+    `planned(backends)` refuses what is wrong; on this host that happens before Ray starts, which takes seconds.
+    `ready()` is called after that and before the cluster starts.
+    """
+    joins = args.address not in ("local", "inline")
+    wanted: list[str] = []
+    found: Planned | None = None
+    if not joins:
+        if args.environment:
+            config.environment(config.load(), args.environment)  # otherwise every cell would end as lost
+        wanted = choose(host_has, False)
+        found = planned(wanted)  # 10^5 cells take seconds: once
+    ready()
+    address.check(args.address)
+    waits = joins and bool(args.wait_for_devices)
+    if args.address == "inline":
+        cluster: Any = InlineCluster(args.devices, run_id)
+    else:
+        try:
+            cluster = RayCluster(args.address, args.devices, run_id, None if joins else wanted)
+        except ModuleNotFoundError as error:
+            if error.name != "ray":
+                raise
+            need = "pip install 'ray>=2.55'" + ("" if joins else ", or run without Ray: --address inline")
+            raise InfraError(
+                f"Ray is not installed in this Python ({sys.executable}); {need}", id="ray-missing"
+            ) from None
+    try:
+        if joins:
+            there = cluster.available()
+            wanted = choose(lambda b: there.get(b, 0) > 0, waits)
+        slots = cluster.slots(wanted, absent=True) if waits else cluster.slots(wanted)
+        return cluster, slots, planned(wanted) if found is None else found
+    except BaseException:
+        cluster.close()
+        raise
+
+
+def go(
+    args: argparse.Namespace,
+    store: Store,
+    writer: RunWriter,
+    cluster: Any,
+    request: RunRequest,
+    cells: Sequence[Cell],
+    begun: float,
+) -> int:
+    """Run it and print the summary; the exit code.  `cells`: the cells to run."""
+    shown = Live if sys.stderr.isatty() else Plain
+    with shown(cells) as telling:
+        telling.line(f"run {writer.id}: {counted(len(cells), 'cell')} on {_devices(request.slots) or 'no device'}")
+        try:
+            outcome = execute(request, cluster, writer, telling)
+        except InfraError as error:
+            if not getattr(cluster, "lost", False):
+                raise
+            _end_without_cluster(args, store, writer.id, error)
+    code = tell(args, store, writer.id, outcome, time.monotonic() - begun)
+    if args.json and not outcome.interrupted:
+        print(json.dumps(store.run(writer.id).head, indent=1))
+    return code
+
+
+def damaged_calibrations(command: str, store: Store) -> list[Any]:
+    """The store's calibrations.  Those that cannot be read are reported."""
+    calibrations, damaged = store.calibrations()
+    for warning in damaged:
+        print(f"farm {command}: {sentence(warning)}", file=sys.stderr)
+    return calibrations
+
+
+def _end_without_cluster(args: argparse.Namespace, store: Store, run_id: str, error: InfraError) -> None:
+    """The cluster has died: report it, build the page, and exit before Ray ends this process with the exit code that
+    means findings."""
+    told = f"{error}; finished results are in the journal of {run_id}; to continue, run {_resume(args, run_id)}"
+    print(f"farm {args.command}: {sentence(Message(told, id=error.id or 'cluster-lost'))}", file=sys.stderr)
+    if not args.no_page:
+        common.tell_page(args, store, run_id)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(3)
+
+
+def _resume(args: argparse.Namespace, run_id: str) -> str:
+    """The command that continues a run, in the store that this command used."""
+    return shlex.join(["farm", "resume", run_id, *(("--out", args.out) if args.out else ())])
+
+
+def _devices(slots: Any) -> str:
+    return ", ".join(counted(n, f"{backend} device") for backend, n in describe(slots).items())
+
+
+def tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, seconds: float) -> int:
+    """Print the summary and the path of the page; the exit code."""
+    err = sys.stderr
+    print("", file=err)
+    for line in progress.summary(outcome.rows, seconds):
+        print(line, file=err)
+    for line in progress.unsupported(outcome.rows):
+        print(f"  {printable(line)}"[:300], file=err)
+    bad = [r for r in outcome.rows if progress.needs_a_look(r, args.strict_peers)]
+    if bad and not outcome.interrupted:
+        progress.print_findings(bad, store.path / "runs" / run_id)
+    if outcome.interrupted:
+        lost = sum(r["status"] == "lost" for r in outcome.rows)
+        print(
+            f"interrupted: {counted(lost, 'cell')} did not run; finished results are in the journal; "
+            f"to continue, run {_resume(args, run_id)}",
+            file=err,
+        )
+    if not args.no_page:
+        _page(args, store, run_id, outcome.interrupted and len(outcome.rows) > PAGE_CELLS)
+    return 3 if outcome.interrupted else outcome.exit_code
+
+
+def _page(args: argparse.Namespace, store: Store, run_id: str, later: bool) -> None:
+    """Build the run's page; after an interrupt of a large run only print the command, so that nobody has to wait."""
+    if later:
+        again = shlex.join(["farm", "dashboard", "build", run_id, *(("--out", args.out) if args.out else ())])
+        print(f"page: not built, because the interrupted run is large; to build it, run {again}", file=sys.stderr)
+        return
+    common.tell_page(args, store, run_id)

@@ -1,0 +1,104 @@
+"""Checks whether a Ray cluster answers at an address.  Ray itself would keep trying for minutes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from farm.deadline import Deadline
+from farm.errors import InfraError, UsageError
+
+PROBE_SECONDS = 5.0
+#: What a client of HTTP/2 (thus of gRPC, which Ray uses) sends first, and an empty SETTINGS frame.
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_SETTINGS = 4
+
+
+def check(address: str) -> None:
+    """Refuse an `--address` that is malformed (UsageError) or does not answer (InfraError), within seconds."""
+    if address in ("local", "inline"):
+        return
+    option = f"--address {address}"
+    if address == "auto":
+        address = automatic()
+        if not address:
+            return  # Ray itself looks for a cluster on this host, and reports at once if there is none
+        source = "RAY_ADDRESS" if address == os.environ.get("RAY_ADDRESS") else address_file()
+        option += f" ({address} from {source})"
+    reason = silent(*parse(address, option))
+    if reason:
+        raise InfraError(
+            f"{option}: {reason}; start the head at that address (farm nodes head), give another address, or omit "
+            "--address to use only this host",
+            id="address-silent",
+        )
+
+
+def parse(address: str, option: str) -> tuple[str, int]:
+    """(host, port) of `HOST:PORT` or `[::1]:PORT`; UsageError that begins with `option`."""
+    host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (colon and host and port.isascii() and port.isdecimal() and 0 < int(port) < 65536) or "/" in host:
+        what = "local, inline, auto or HOST:PORT" if option.startswith("--address") else "HOST:PORT"
+        raise UsageError(
+            f"{option}: must be {what}, for example 10.0.0.1:6379, with a port from 1 to 65535", id="address-malformed"
+        )
+    return host, int(port)
+
+
+def automatic() -> str:
+    """The address that `auto` means: $RAY_ADDRESS, else the one that the last `ray start` wrote to its file, else ""
+    (Ray itself looks for one)."""
+    named = os.environ.get("RAY_ADDRESS", "")
+    return named if named not in ("", "auto") else written()
+
+
+def address_file() -> Path:
+    """Where `ray start` writes the address of its cluster."""
+    return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster")
+
+
+def written() -> str:
+    """The content of the address file, or ""."""
+    with suppress(OSError):
+        return address_file().read_text(encoding="utf-8", errors="replace").strip()[:200]
+    return ""
+
+
+def silent(host: str, port: int, seconds: float = PROBE_SECONDS) -> str | None:
+    """Why no cluster can be joined at `host`:`port`, or None if a gRPC service answers there."""
+    return reach(host, port, seconds)[1] or None
+
+
+def reach(host: str, port: int, seconds: float = PROBE_SECONDS) -> tuple[str, str]:
+    """("", "") if a gRPC service answers at `host`:`port`, else a keyword and a sentence: `name` (no such host),
+    `refused` (the host answers, but nothing listens), `silent` (no answer: a firewall, or no such machine), `failed`
+    (a network error), `stranger` (a service other than Ray)."""
+    deadline = Deadline(seconds)
+    try:
+        with socket.create_connection((host, port), timeout=seconds) as talk:
+            if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
+                return "", ""  # something listens; to identify it, certificates would be needed
+            talk.sendall(_HELLO)
+            said = b""
+            while len(said) < 4:
+                talk.settimeout(max(deadline.remaining, 0.01))
+                part = talk.recv(64)
+                if not part:
+                    break
+                said += part
+    except socket.gaierror:
+        return "name", f"the host name {host} does not resolve"
+    except TimeoutError:
+        return "silent", f"no answer within {seconds:g} s"
+    except ConnectionRefusedError as error:
+        return "refused", f"no answer ({error.strerror or error})"
+    except OSError as error:
+        return "failed", f"no answer ({error.strerror or error})"
+    return (
+        ("", "")
+        if said[3:4] == bytes([_SETTINGS])
+        else ("stranger", "a service other than Ray answers at this address")
+    )

@@ -1,0 +1,55 @@
+"""What a coordinator needs of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class DeviceHandle:
+    """One device to pin an actor to."""
+
+    device: str  # unique in the run: cpu:0, host/cuda:1
+    backend: str
+    node: str = ""  # Ray's id of its node
+    device_id: str = ""
+    host: str = ""  # the node's name: of one host's devices, equal
+    labels: Mapping[str, str] = field(default_factory=dict)  # the node's `farm/...` labels, without that prefix
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a cluster has gained, and which of the run's devices an operator wants back."""
+
+    new: tuple[DeviceHandle, ...] = ()
+    drained: tuple[str, ...] = ()  # each device once, until its node is restored
+
+
+class Cluster(Protocol):
+    """Devices by name; events as plain mappings with `event`, `device` and `at` (monotonic seconds)."""
+
+    def slots(self, wanted: list[str]) -> list[DeviceHandle]: ...
+
+    def start(self, slot: DeviceHandle, config: dict[str, Any]) -> None: ...
+
+    def grant(self, device: str, lease: dict[str, Any]) -> None: ...
+
+    def stop(self, device: str) -> None: ...
+
+    def events(self, wait_s: float) -> list[dict[str, Any]]: ...
+
+    def refresh(self) -> Changes: ...
+
+    def report(self, slot: DeviceHandle, event: Mapping[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def describe(slots: list[DeviceHandle]) -> Mapping[str, int]:
+    """Backend -> number of devices."""
+    out: dict[str, int] = {}
+    for slot in slots:
+        out[slot.backend] = out.get(slot.backend, 0) + 1
+    return out

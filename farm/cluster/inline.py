@@ -1,0 +1,84 @@
+"""The cluster that is only threads in this process (`--address inline`)."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from farm.actor.device import DeviceActor
+from farm.cluster import event_checks
+from farm.cluster.base import Changes, DeviceHandle
+from farm.cluster.local import host_devices, spool_folder
+from farm.judge.pool import LocalJudges
+from farm.node import config as node_config
+from farm.store import spool
+
+
+class InlineCluster:
+    """Actors as objects with a thread each; the judge in a thread pool.  No Ray."""
+
+    def __init__(self, devices: int | None, run_id: str):
+        self._count = devices
+        self._actors: dict[str, DeviceActor] = {}
+        self._queue: queue.Queue[tuple[DeviceActor, dict[str, Any]]] = queue.Queue()
+        self.spool = spool_folder(run_id)
+        self._judges = LocalJudges(self.spool)
+        self._closed = False
+
+    def slots(self, wanted: list[str]) -> list[DeviceHandle]:
+        host, labels = socket.gethostname(), dict(node_config.load().labels)
+        return [
+            DeviceHandle(f"{backend}:{d.id}", backend, "", d.id, host, labels)
+            for backend in wanted
+            for d in host_devices(backend, self._count)
+        ]
+
+    def start(self, slot: DeviceHandle, config: dict[str, Any]) -> None:
+        actor = DeviceActor({**config, "spool": self.spool, "device_id": slot.device_id}, self._judges)
+        self._actors[slot.device] = actor
+        threading.Thread(target=self._pump, args=(slot.device, actor), daemon=True).start()
+
+    def _pump(self, device: str, actor: DeviceActor) -> None:
+        while not self._closed and self._actors.get(device) is actor:
+            found, well = event_checks.taken(device, actor.poll(0.5), time.monotonic())
+            for event in found:
+                self._queue.put((actor, event))
+            if not well:
+                return
+
+    def grant(self, device: str, lease: dict[str, Any]) -> None:
+        self._actors[device].submit(lease)
+
+    def stop(self, device: str) -> None:
+        actor = self._actors.pop(device, None)
+        if actor:
+            actor.stop()
+
+    def events(self, wait_s: float) -> list[dict[str, Any]]:
+        said = []
+        try:
+            said.append(self._queue.get(timeout=wait_s))
+            while True:
+                said.append(self._queue.get_nowait())
+        except queue.Empty:
+            pass
+        # an actor that was replaced speaks of attempts that another one has by now
+        return [event for actor, event in said if self._actors.get(event["device"]) is actor]
+
+    def refresh(self) -> Changes:
+        """Nothing joins or leaves a process."""
+        return Changes()
+
+    def report(self, slot: DeviceHandle, event: Mapping[str, Any]) -> None:
+        """Nobody outside the run is to know."""
+
+    def close(self) -> None:
+        self._closed = True
+        for device in list(self._actors):
+            self.stop(device)
+        self._judges.close()
+        spool.remove(self.spool)

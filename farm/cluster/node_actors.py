@@ -1,0 +1,111 @@
+"""The two classes that run on the nodes of a Ray cluster.
+
+They are pickled by value, so that a node runs the coordinator's text of them whatever farm it has.  Therefore nothing
+of the farm is imported at the top: within a method, `farm` is the node's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FETCH_SECONDS = 60.0  # a bundle is a few hundred KiB
+
+
+class JudgeActor:
+    """A judge of the coordinator's revision: it imports what `bundles` contain, and without any (a Ray on the
+    coordinator's own host) what the coordinator imports.  It keeps no essential state, so Ray may restart it."""
+
+    def __init__(self, bundles: list[dict[str, Any]], spool: str, threads: int):
+        if bundles:
+            _import_from(_unpacked(bundles, spool))
+        from farm.judge.judge import Judge
+
+        self._judge = Judge(spool, threads)
+
+    def prepare(self, cell: Mapping[str, Any]) -> dict[str, Any]:
+        return self._judge.prepare(cell)
+
+    def warm(self, cell: Mapping[str, Any]) -> None:
+        self._judge.warm(cell)
+
+    def judge(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        return self._judge.judge(request)
+
+    def clean(self) -> None:
+        self._judge.clean()
+
+
+def _unpacked(bundles: list[dict[str, Any]], spool: str) -> list[str]:
+    """Folders to import from: where the children of this node's devices import from too."""
+    import ray
+
+    from farm.shipping import bundle
+    from farm.store import spool as spools
+
+    spools.claim(spool)
+    place = Path(spool, "bundles")
+    found = []
+    for b in bundles:
+        blob = ray.get(ray.cloudpickle.loads(b["blob"]), timeout=FETCH_SECONDS)
+        found.append(str(bundle.install(b["sha"], blob, place)))
+    return found
+
+
+def _import_from(folders: list[str]) -> None:
+    """From now on this process imports the farm from there; this process serves one run and nothing else."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "farm"]:
+        del sys.modules[name]
+    sys.path[:0] = folders
+
+
+class _RayDevice:
+    """A `DeviceActor` of the node's farm, whose device was chosen by Ray.  Its first event states which farm the node
+    has; one with another protocol than `config["protocol"]` does nothing else."""
+
+    def __init__(self, config: dict[str, Any], judges: list[Any]):
+        import farm
+
+        here = getattr(farm, "PROTOCOL", 0)
+        self._first = [{"event": "node_farm", "protocol": here, "content": ""}]
+        self._inner: Any = None
+        if here == config["protocol"]:
+            from farm.shipping import revision
+
+            self._first[0]["content"] = revision.content(Path(farm.__file__).parent)
+            self._inner = self._started(config, judges)
+
+    def _started(self, config: dict[str, Any], judges: list[Any]) -> Any:
+        import ray
+
+        from farm.actor.device import DeviceActor
+        from farm.judge.pool import RayJudges
+        from farm.node.masks import granted
+
+        ids = [str(x) for found in ray.get_runtime_context().get_accelerator_ids().values() for x in found]
+        index = config["device"].rsplit(":", 1)[-1].split("~")[0]
+        device_id = granted(config["backend"], os.environ, ids, index)
+        bundles = [{**b, "blob": ray.get(b["blob"], timeout=FETCH_SECONDS)} for b in config.get("bundles", [])]
+        return DeviceActor({**config, "device_id": device_id, "bundles": bundles}, RayJudges(judges))
+
+    def submit(self, lease: dict[str, Any]) -> None:
+        if self._inner:
+            self._inner.submit(lease)
+
+    def poll(self, wait_s: float) -> list[dict[str, Any]]:
+        first, self._first = self._first, []
+        if first:
+            return first
+        if self._inner is None:
+            time.sleep(wait_s)
+            return []
+        found: list[dict[str, Any]] = self._inner.poll(wait_s)
+        return found
+
+    def stop(self) -> None:
+        if self._inner:
+            self._inner.stop()

@@ -1,0 +1,51 @@
+"""This host's token for Ray.  Only whether it is valid is kept, never the token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class TokenFacts:
+    """What is known about Ray's token, without the token.  `source`: the variable or file that gives it, or ""."""
+
+    mode: str | None = None  # RAY_AUTH_MODE
+    source: str = ""
+    failure: str = ""  # why it cannot be read
+    exposed: bool = False  # its file can be read by others than its owner
+    spaces: bool = False  # begins or ends with white space
+    illegal: bool = False  # contains what is not allowed in an HTTP header
+    differs: bool = False  # RAY_AUTH_TOKEN and the file of RAY_AUTH_TOKEN_PATH are not the same
+
+
+def look(environ: Mapping[str, str], home: Path) -> TokenFacts:
+    """The token that Ray would use: RAY_AUTH_TOKEN, else the file that RAY_AUTH_TOKEN_PATH names, else
+    ~/.ray/auth_token (docs.ray.io, "Ray token authentication"; measured with Ray 2.60)."""
+    mode = environ.get("RAY_AUTH_MODE")
+    named = environ.get("RAY_AUTH_TOKEN_PATH", "")
+    file = Path(named) if named else home / ".ray" / "auth_token"
+    text, failure = _read(file) if named or file.is_file() else (None, "")
+    if "RAY_AUTH_TOKEN" in environ:
+        given = environ["RAY_AUTH_TOKEN"]
+        differs = bool(named) and text is not None and text.strip() != given.strip()
+        return _token(mode, "RAY_AUTH_TOKEN", given, differs=differs)
+    if text is None:
+        return TokenFacts(mode, str(file) if named else "", failure)
+    return _token(mode, str(file), text, exposed=bool(file.stat().st_mode & 0o077))
+
+
+def _token(mode: str | None, source: str, text: str, *, exposed: bool = False, differs: bool = False) -> TokenFacts:
+    bare = text.strip(" \t\r\n")
+    if not bare:
+        return TokenFacts(mode, source, "the file is empty", exposed=exposed)
+    illegal = any(not 0x21 <= ord(c) <= 0x7E for c in bare)
+    return TokenFacts(mode, source, "", exposed, bare != text, illegal, differs)
+
+
+def _read(file: Path) -> tuple[str | None, str]:
+    try:
+        return file.read_bytes()[:4096].decode("utf-8", "replace"), ""
+    except OSError as error:
+        return None, error.strerror or str(error)

@@ -1,0 +1,1 @@
+"""The built-in contracts, a folder each; NumPy only."""

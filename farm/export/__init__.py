@@ -1,1 +1,0 @@
-"""Runs in other people's formats: `junit` for CI systems, `markdown` for comments and summaries."""

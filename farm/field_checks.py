@@ -1,0 +1,137 @@
+"""Checks of plain data that another process sent, to be put together as tables.  Pure, standard library.
+
+A check takes a value and where it stands (`facts.flags[2]`), and raises BadField for what it does not accept.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from farm.errors import FarmSignal
+
+Check = Callable[[Any, str], None]
+#: The range of a column of integers.
+LARGEST = 2**63 - 1
+
+
+class BadField(FarmSignal, ValueError):
+    """A value that is not what belongs there; the message is a clause: `facts.flags[2] is 3, not text`."""
+
+
+def refuse(where: str, value: Any, wanted: str) -> BadField:
+    return BadField(f"{where} is {reprlib.repr(value)}, not {wanted}")
+
+
+def text(longest: int = 4096) -> Check:
+    def check(value: Any, where: str) -> None:
+        if not isinstance(value, str) or len(value) > longest:
+            raise refuse(where, value, f"text of at most {longest} characters")
+
+    return check
+
+
+def number(least: float = -math.inf, *, finite: bool = True) -> Check:
+    """A float or an integer, never a bool; NaN only where it need not be `finite`."""
+
+    def check(value: Any, where: str) -> None:
+        plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if plain and isinstance(value, int):
+            plain = -LARGEST <= value <= LARGEST  # or it would be no float
+        if not plain or (finite and not math.isfinite(value)) or value < least:
+            raise refuse(where, value, f"a number of at least {least:g}" if math.isfinite(least) else "a finite number")
+
+    return check
+
+
+def integer(least: int = 0, most: int = LARGEST) -> Check:
+    def check(value: Any, where: str) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise refuse(where, value, f"an integer from {least} to {most}")
+
+    return check
+
+
+def switch(value: Any, where: str) -> None:
+    if not isinstance(value, bool):
+        raise refuse(where, value, "true or false")
+
+
+def one_of(*known: Any) -> Check:
+    def check(value: Any, where: str) -> None:
+        if not any(type(value) is type(k) and value == k for k in known):
+            raise refuse(where, value, f"one of {', '.join(map(str, known))}")
+
+    return check
+
+
+def optional(inner: Check) -> Check:
+    """None, or what `inner` accepts."""
+
+    def check(value: Any, where: str) -> None:
+        if value is not None:
+            inner(value, where)
+
+    return check
+
+
+def listed(inner: Check, most: int = 1000) -> Check:
+    def check(value: Any, where: str) -> None:
+        if not isinstance(value, (list, tuple)) or len(value) > most:
+            raise refuse(where, value, f"a list of at most {most}")
+        for i, item in enumerate(value):
+            inner(item, f"{where}[{i}]")
+
+    return check
+
+
+def mapped(inner: Check, most: int = 1000) -> Check:
+    """A mapping from any names."""
+
+    def check(value: Any, where: str) -> None:
+        if not isinstance(value, dict) or len(value) > most:
+            raise refuse(where, value, f"a mapping of at most {most}")
+        for key, item in value.items():
+            text(200)(key, f"a name in {where}")
+            inner(item, f"{where}.{key}")
+
+    return check
+
+
+def record(needed: Mapping[str, Check], more: Mapping[str, Check] | None = None, *, open: bool = False) -> Check:
+    """A mapping with the names of `needed`, maybe those of `more`, and no others unless it is `open`."""
+    known = {**needed, **(more or {})}
+
+    def check(value: Any, where: str) -> None:
+        if not isinstance(value, dict):
+            raise refuse(where, value, "a mapping")
+        at = f"{where}." if where else ""
+        for name in needed:
+            if name not in value:
+                raise BadField(f"{at}{name} is missing")
+        for name, item in value.items():
+            if name in known:
+                known[name](item, f"{at}{name}")
+            elif not open:
+                raise BadField(f"{at}{reprlib.repr(name)} is not a field")
+
+    return check
+
+
+def plain(depth: int = 4, most: int = 1000) -> Check:
+    """JSON of any form, within bounds."""
+
+    def check(value: Any, where: str) -> None:
+        if isinstance(value, (dict, list, tuple)):
+            if not depth:
+                raise BadField(f"{where} is nested too deeply")
+            inner = plain(depth - 1, most)
+            (mapped(inner, most) if isinstance(value, dict) else listed(inner, most))(value, where)
+        elif isinstance(value, str):
+            text(16_384)(value, where)
+        elif value is not None and not isinstance(value, bool):
+            number()(value, where)
+
+    return check

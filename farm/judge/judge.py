@@ -1,0 +1,282 @@
+"""The judge: makes inputs, keeps references, compares outputs.  `farm.judge.pool` is a pool of judges for one node.
+
+The pure core is `farm.accuracy.evaluate`; this module adds files and threads.  Inputs and references are kept by
+content (`farm.judge.cache`), so that the judges of a host, and its next run, share them without communication.
+
+Code under test never receives the path of a reference.  This is no sandbox: it runs as the same user (docs/trust.md).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import math
+import os
+import stat
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from farm.accuracy import dtypes, evaluate, tolerances
+from farm.cell import Cell
+from farm.child.findings import disqualifying
+from farm.contracts import view
+from farm.contracts.digest import PARSING
+from farm.contracts.discovery import contract
+from farm.errors import FarmSignal
+from farm.judge.cache import FileCache, create, create_npy, default_root, names, source_digest
+from farm.judge.digest import judging_digest
+from farm.store import spool as spools
+
+#: Files up to this size are read and not mapped: a map costs more than their bytes.
+SMALL_BYTES = 1 << 20
+KEPT_SMALL = 32  # folders of small arrays that a judge keeps in memory
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+class Judge:
+    """One judge on one node: `spool` is the run's folder in shared memory, `threads` its share of the cores."""
+
+    def __init__(self, spool: str, threads: int, cache: str | None = None):
+        self.spool = Path(spool)
+        self.closing = False
+        self.digest = judging_digest()
+        self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="judge")
+        self._lock = threading.Lock()
+        self._small: dict[Path, dict[str, Any]] = {}
+        spools.claim(spool)
+        spools.sweep(Path(spool).parent)  # on this node, where no other process may clean up
+        self._cache = self._open_cache(Path(cache) if cache else default_root())
+        self._own = self._cache if self._cache.root == self.spool / "cache" else None
+
+    def _open_cache(self, root: Path) -> FileCache:
+        """The host's cache, or the run's own if that cannot be written (for example without a home directory)."""
+        try:
+            return FileCache(root, verified=self.spool / "verified")
+        except OSError:
+            return FileCache(self.spool / "cache", verified=self.spool / "verified")
+
+    def _folder(self, kind: str, key: str, make: Callable[[Path], None]) -> Path:
+        """From the cache; from the run's own folder if the cache is full or read-only."""
+        try:
+            return self._cache.folder(kind, key, make)
+        except OSError as error:
+            ended = self.closing or not self.spool.is_dir()  # a run that has ended needs nothing
+            if ended or self._own is self._cache or error.errno not in _UNWRITABLE:
+                raise
+            if self._own is None:
+                self._own = FileCache(self.spool / "cache", verified=self.spool / "verified-own")
+            return self._own.folder(kind, key, make)
+
+    def prepare(self, cell_data: Mapping[str, Any]) -> dict[str, Any]:
+        """The description of the cell's tensors for the child (inputs with their files), and the model's bytes."""
+        cell = Cell.from_dict(cell_data)
+        op = contract(cell.op)
+        folder = self._inputs(cell)
+        tensors = []
+        for t in evaluate.tensors_of(cell, op):
+            plan: dict[str, Any] = {"name": t.name, "dtype": t.dtype, "shape": list(t.dims), "role": t.role, "of": t.of}
+            plan["may_overwrite"] = t.may_overwrite
+            plan["blocked"] = t.blocked
+            if t.role in view.GIVEN:
+                plan["file"] = str(folder / f"{t.name}.bin")
+            tensors.append(plan)
+        work = evaluate.work_of(cell, op)
+        return {"tensors": _with_absent(cell, tensors), "work": {"bytes_moved": work.bytes_read + work.bytes_written}}
+
+    def warm(self, cell_data: Mapping[str, Any]) -> None:
+        """Make the cell's inputs and reference now, so that no device has to wait for them later."""
+        cell = Cell.from_dict(cell_data)
+        self._reference(cell, self._read_inputs(cell))
+
+    def judge(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """{"status", "reason", "owner", metrics, tolerances, the worst of them, hashes} of an attempt's outputs, and
+        the digest of what judged them."""
+        try:
+            return {**self._judge(request), "judged_by": self.digest}
+        except Exception as error:
+            if not self.closing:  # otherwise its folder has been removed, as intended
+                traceback.print_exc()
+            return {
+                "status": "infra_error",
+                "owner": "harness",
+                "reason": f"the judge failed: {type(error).__name__}: {error}",
+            }
+
+    def _judge(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        cell = Cell.from_dict(request["cell"])
+        bad = disqualifying(request.get("flags", []))
+        found = self._compare(cell, request["outputs"], request)
+        if found["status"] == "passed" and request.get("timed_outputs"):
+            found = _both(found, self._compare(cell, request["timed_outputs"], request), "in a timed launch")
+        for other in request.get("others") or []:
+            if found["status"] == "passed":
+                found = _both(found, self._compare(cell, other["outputs"], request), other["where"])
+        if bad:
+            found.update(status="inaccurate", owner="kernel", reason=f"the provider {bad[0]}")
+        return found
+
+    def _compare(self, cell: Cell, described: list[dict[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
+        op = contract(cell.op)
+        expected = {t.name: t for t in evaluate.judged_tensors(cell, op)}
+        outputs, digest = {}, hashlib.sha256()
+        for o in described:
+            wrong = evaluate.check_layout(expected[o["name"]], o["dtype"], o["shape"])
+            if wrong:
+                return {"status": "inaccurate", "owner": "kernel", "reason": wrong}
+            try:
+                outputs[o["name"]] = _read(Path(o["path"]), o["dtype"], tuple(o["shape"]))
+            except NotAFile as reason:
+                return {"status": "crashed", "owner": "kernel", "reason": f"{o['name']}: {reason}"}
+            _digest(digest, outputs[o["name"]])
+        inputs = self._read_inputs(cell)
+        judgement = evaluate.evaluate(
+            cell,
+            op,
+            outputs,
+            inputs,
+            reference=self._reference(cell, inputs),
+            map=self._map,
+            tolerances=request.get("tolerances", []),
+        )
+        return {
+            "status": "passed" if judgement.ok else "inaccurate",
+            "owner": None if judgement.ok else "kernel",
+            "reason": judgement.reason,
+            "metrics": judgement.metrics,
+            "gates": judgement.gates,
+            "worst_output": judgement.worst_output,
+            "worst_metric": judgement.worst_metric,
+            "worst_ratio": judgement.worst_ratio,
+            "output_hash": digest.hexdigest()[:16],
+            "input_hash": (self._inputs(cell) / "hash").read_text(encoding="ascii"),
+        }
+
+    # files by content
+
+    def _map(self, work: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
+        """In the pool; a single item runs here, because the transfer costs more than the work of a small cell."""
+        items = list(items)
+        return self._pool.map(work, items) if len(items) > 1 else map(work, items)
+
+    def _inputs(self, cell: Cell) -> Path:
+        key = f"{source_digest(cell.op)}-{evaluate.input_key(cell, contract(cell.op))}"
+        return self._folder("inputs", key, lambda folder: self._make_inputs(cell, folder))
+
+    def _read_inputs(self, cell: Cell) -> dict[str, Any]:
+        folder = self._inputs(cell)
+        return self._in_mind(
+            folder,
+            lambda: {
+                t.name: _read(folder / f"{t.name}.bin", t.dtype, t.dims)
+                for t in evaluate.given_tensors(cell, contract(cell.op))
+            },
+        )
+
+    def _make_inputs(self, cell: Cell, folder: Path) -> None:
+        def allocate(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+            return create(folder / f"{name}.bin", dtype, shape)
+
+        files = evaluate.fill_inputs(cell, contract(cell.op), map=self._map, allocate=allocate)
+        digest = hashlib.sha256()
+        for name in sorted(files):
+            _digest(digest, files[name])
+        (folder / "hash").write_text(digest.hexdigest()[:16], encoding="ascii")
+
+    def _reference(self, cell: Cell, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        op = contract(cell.op)
+        key = f"{source_digest(cell.op)}-{evaluate.reference_key(cell, op)}"
+        folder = self._folder("references", key, lambda target: self._make_reference(cell, inputs, target))
+        return self._in_mind(folder, lambda: {Path(name).stem: _load(folder / name) for name in names(folder)})
+
+    def _in_mind(self, folder: Path, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The arrays of a folder.  Small ones are kept in memory for the next cells, which often share them."""
+        with self._lock:
+            found = self._small.get(folder)
+        if found is None:
+            found = read()
+            if sum(a.nbytes for a in found.values()) <= SMALL_BYTES:
+                for array in found.values():
+                    array.setflags(write=False)
+                with self._lock:
+                    self._small[folder] = found
+                    while len(self._small) > KEPT_SMALL:
+                        del self._small[next(iter(self._small))]
+        return dict(found)
+
+    def _make_reference(self, cell: Cell, inputs: Mapping[str, Any], folder: Path) -> None:
+        def allocate(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+            return create_npy(folder / f"{name}.npy", dtype, shape)
+
+        evaluate.fill_reference(cell, contract(cell.op), inputs, map=self._map, allocate=allocate)
+
+    def clean(self) -> None:
+        """Remove the run's folder."""
+        self.closing = True
+        spools.remove(self.spool)
+
+
+def _both(first: dict[str, Any], other: dict[str, Any], where: str) -> dict[str, Any]:
+    """The judgement of two calls of one cell, the first of which passed: the other's status, and the worse metrics of
+    both, so that the verdict can be repeated from the stored metrics."""
+    if not other.get("metrics"):
+        return {**other, "reason": f"{where}: {other['reason']}"}
+    found = {**first, "metrics": tolerances.worse(first["metrics"], other["metrics"])}
+    if other["status"] != "passed":
+        found = {**other, "metrics": found["metrics"], "reason": f"{where}: {other['reason']}"}
+    _, *worst = tolerances.verdict(found["metrics"], found["gates"])
+    return {**found, **dict(zip(("worst_output", "worst_metric", "worst_ratio"), worst))}
+
+
+def _with_absent(cell: Cell, tensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add an entry without a file for each absent optional input, so that it is passed as None."""
+    op = contract(cell.op)
+    absent = {p.name: p.nullifies for p in op.parameters if p.nullifies and cell.params.get(p.name) is False}
+    whole = replace(cell, params={**cell.params, **dict.fromkeys(absent, True)})
+    out = list(tensors)
+    for place, t in enumerate(evaluate.tensors_of(whole, op)):  # in the contract's order
+        if t.name in absent.values():
+            out.insert(place, {"name": t.name, "dtype": t.dtype, "shape": [], "role": "input", "of": None})
+    return out
+
+
+class NotAFile(FarmSignal):
+    """A tensor's path leads to no regular file of its size.  The actor saw one: a process of the cell changed it."""
+
+
+def _read(path: Path, dtype: str, shape: tuple[int, ...]) -> Any:
+    """A raw file, which is opened without waiting for anybody and without following a link.  NotAFile if it is none, or
+    shorter than `shape`."""
+    stored = np.dtype(dtypes.storage_dtype(dtype))
+    if 0 in shape:
+        return np.empty(shape, stored)
+    count = math.prod(shape)
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
+            raise NotAFile("its file was replaced") from None
+        raise
+    with open(opened, "rb") as file:
+        found = os.fstat(opened)
+        if not stat.S_ISREG(found.st_mode) or found.st_size < count * stored.itemsize:
+            raise NotAFile(f"its file was replaced, or is shorter than {count * stored.itemsize} bytes")
+        if count * stored.itemsize > SMALL_BYTES:
+            return np.memmap(file, dtype=stored, mode="r", shape=shape)
+        return np.frombuffer(file.read(count * stored.itemsize), stored).reshape(shape)
+
+
+def _load(path: Path) -> Any:
+    with PARSING:  # NumPy parses the header as Python
+        return np.load(path, mmap_mode="r" if path.stat().st_size > SMALL_BYTES else None)
+
+
+def _digest(digest: Any, array: Any) -> None:
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    digest.update(flat.data)

@@ -1,0 +1,205 @@
+"""The judges of a node, as the actors of its devices see them: a pool of threads, or of Ray actors.
+
+Every call that an actor waits for has a deadline.  A call that it does not wait for (judging) always gets an answer.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+from farm.cell import canonical_json
+from farm.deadline import Deadline
+from farm.errors import Message
+from farm.judge.judge import Judge
+
+JUDGE_SECONDS = 900.0
+LATE_LOOK_SECONDS = 1.0
+#: For how long, and for how many cells, an actor reuses a judge's answer about their inputs: far less than the half
+#: hour for which recently used files are kept (farm.judge.cache).
+PREPARED_SECONDS, KEPT_PREPARED, KEPT_KEYS = 60.0, 64, 256
+Done = Callable[[dict[str, Any]], None]
+#: Threads for each kind of work in one judge.  Inputs that a device waits for are never queued behind judging.
+GROUPS = {"prepare": 2, "judge": 3, "warm": 1}
+
+
+class Judges(Protocol):
+    """The node's judge pool, as an actor sees it."""
+
+    def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
+        """The files of the cell's inputs, and the description of its tensors for the child."""
+
+    def prefetch(self, cell: dict[str, Any]) -> None:
+        """Start to make a cell's inputs; `prepare` will need them soon."""
+
+    def warm(self, cell: dict[str, Any]) -> None:
+        """Start to make the inputs and the reference of a cell of a later lease, maybe on another device."""
+
+    def judge(self, request: dict[str, Any], done: Any) -> None:
+        """Start to judge; `done(judged dict)` is called from another thread, also after a failure."""
+
+
+class LocalJudges:
+    """The pool as threads of this process, for `--address inline`."""
+
+    def __init__(self, spool: str, threads: int | None = None):
+        self._judge = Judge(spool, threads or min(8, os.cpu_count() or 2))
+        self._pools = {group: ThreadPoolExecutor(n, thread_name_prefix=group) for group, n in GROUPS.items()}
+        self._coming: dict[str, Future[dict[str, Any]]] = {}  # by `prepared_key`
+        self._lock = threading.Lock()
+
+    def prefetch(self, cell: dict[str, Any]) -> None:
+        key = prepared_key(cell)
+        with self._lock:
+            self._ask(key, cell)
+
+    def _ask(self, key: str, cell: dict[str, Any]) -> None:
+        if key not in self._coming:
+            self._coming[key] = self._pools["prepare"].submit(self._judge.prepare, cell)
+
+    def warm(self, cell: dict[str, Any]) -> None:
+        self._pools["warm"].submit(self._judge.warm, cell)
+
+    def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
+        key = prepared_key(cell)
+        with self._lock:
+            self._ask(key, cell)
+            coming = self._coming.pop(key)
+        return coming.result(timeout=deadline.remaining)
+
+    def judge(self, request: dict[str, Any], done: Done) -> None:
+        self._pools["judge"].submit(lambda: done(self._judge.judge(request)))
+
+    def close(self) -> None:
+        self._judge.closing = True
+        for pool in self._pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+class RayJudges:
+    """The pool as an actor sees it: the judges of its node, used in turn."""
+
+    def __init__(self, handles: list[Any]):
+        self._handles = handles
+        self._next = 0
+        self._coming: dict[str, Any] = {}  # pending answers, by `prepared_key`
+        self._ready: dict[str, tuple[Deadline, dict[str, Any]]] = {}  # recent answers, likewise
+        self._keys: dict[tuple[int, str], str] = {}  # by the cell's index and key
+        self._late = _Late()
+
+    def _one(self) -> Any:
+        self._next += 1
+        return self._handles[self._next % len(self._handles)]
+
+    def prefetch(self, cell: dict[str, Any]) -> None:
+        self._ask(self._key(cell), cell)
+
+    def _key(self, cell: dict[str, Any]) -> str:
+        """The cached `prepared_key`, which each cell needs three times."""
+        of = cell["index"], cell["cell_key"]
+        found = self._keys.get(of)
+        if found is None:
+            if len(self._keys) >= KEPT_KEYS:
+                self._keys.clear()
+            found = self._keys[of] = prepared_key(cell)
+        return found
+
+    def _ask(self, key: str, cell: dict[str, Any]) -> None:
+        known = self._ready.get(key)
+        if key not in self._coming and (known is None or known[0].expired or not _there(known[1])):
+            self._ready.pop(key, None)
+            self._coming[key] = self._one().prepare.options(concurrency_group="prepare").remote(cell)
+
+    def warm(self, cell: dict[str, Any]) -> None:
+        self._one().warm.options(concurrency_group="warm").remote(cell)
+
+    def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
+        import ray
+
+        key = self._key(cell)
+        self._ask(key, cell)
+        if key not in self._coming:
+            return self._ready[key][1]
+        try:
+            out: dict[str, Any] = ray.get(self._coming.pop(key), timeout=deadline.remaining)
+        except ray.exceptions.RayTaskError as error:  # its text is a page of Ray's; only the cause is useful
+            raise RuntimeError(f"{type(error.cause).__name__}: {error.cause}") from None
+        while len(self._ready) >= KEPT_PREPARED:
+            del self._ready[next(iter(self._ready))]
+        self._ready[key] = (Deadline(PREPARED_SECONDS), out)
+        return out
+
+    def judge(self, request: dict[str, Any], done: Done) -> None:
+        once = self._late.watch(done)
+
+        def arrived(future: Future[Any]) -> None:
+            error = future.exception()
+            died = Message(f"the judge died ({type(error).__name__})", id="judge-died")
+            once(_judge_failed(died) if error else future.result())
+
+        answer = self._one().judge.options(concurrency_group="judge").remote(request)
+        answer.future().add_done_callback(arrived)
+
+
+class _Late:
+    """Answers for judges that do not answer within JUDGE_SECONDS.  One thread watches all calls, because one thread per
+    call would be a thousand threads when judges are slow."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, tuple[Deadline, Done]] = {}  # by number, so the oldest call comes first
+        self._number = 0
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, done: Done) -> Done:
+        """A function to call with the answer; `done` receives only the first answer."""
+        with self._lock:
+            self._number += 1
+            number = self._number
+            self._waiting[number] = (Deadline(JUDGE_SECONDS), done)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="late", daemon=True)
+                self._thread.start()
+
+        def once(judged: dict[str, Any]) -> None:
+            with self._lock:
+                first = self._waiting.pop(number, None) is not None
+            if first:
+                done(judged)
+
+        return once
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(LATE_LOOK_SECONDS)
+            with self._lock:
+                late = [n for n, (deadline, _) in self._waiting.items() if deadline.expired]
+                callbacks = [self._waiting.pop(n)[1] for n in late]
+            for done in callbacks:
+                late_answer = Message(f"the judge did not answer within {JUDGE_SECONDS:g} s", id="judge-silent")
+                done(_judge_failed(late_answer))
+
+
+#: The fields of a cell that do not affect its inputs, nor the description of its tensors.
+_NOT_PREPARED = frozenset(
+    {"provider", "mode", "timing", "role", "tag", "cell_id", "cell_key", "skip_reason", "index", "matrix", "target"}
+)
+
+
+def prepared_key(cell: Mapping[str, Any]) -> str:
+    """Equal for cells with the same answer of `Judge.prepare`: cells of several providers and modes share it."""
+    return canonical_json({k: v for k, v in cell.items() if k not in _NOT_PREPARED})
+
+
+def _there(prepared: Mapping[str, Any]) -> bool:
+    """Whether the files of an answer still exist: the judges of a node share its file system with the actor."""
+    return all(Path(t["file"]).exists() for t in prepared["tensors"] if t.get("file"))
+
+
+def _judge_failed(reason: str) -> dict[str, Any]:
+    return {"status": "infra_error", "owner": "infra", "reason": reason}

@@ -1,1 +1,0 @@
-"""The nodes of a cluster: what each says of itself (`config`), how it joins, who is in it."""

@@ -1,0 +1,60 @@
+"""What /proc shows of processes, for the supervising side.  A process that is gone, or hidden, has no answer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+
+_ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+
+def parent(pid: int) -> int | None:
+    """The pid of a process's parent."""
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).ppid()
+    return None
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there, and more than an entry that its parent has not read yet."""
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).status() not in _ENDED
+    return False
+
+
+def started(pid: int) -> str:
+    """When a process started, in clock ticks since the host's boot; "" if there is none.
+
+    With the pid it identifies a process, also for another process that reads it later.  psutil's `create_time` does
+    not: it counts from the epoch, so it moves when the host's clock is set.
+    """
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
+    return ""
+
+
+def find(match: Callable[[Sequence[str]], bool]) -> int | None:
+    """The pid of a process whose command line `match` accepts."""
+    for process in _all():
+        with contextlib.suppress(psutil.Error):
+            if match(process.cmdline()):
+                return process.pid
+    return None
+
+
+def kill_marked(variable: str, value: str) -> None:
+    """SIGKILL to every process of this user whose environment at its start held the variable: what a process started
+    carries it too, whatever session and group it went to and whoever is its parent now."""
+    for process in _all():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(variable) == value:
+                process.kill()
+
+
+def _all() -> Iterator[psutil.Process]:
+    for pid in psutil.pids():  # process_iter shares a table between threads
+        with contextlib.suppress(psutil.Error):
+            yield psutil.Process(pid)

@@ -1,0 +1,243 @@
+"""Failed cells, grouped by failure: what a reviewer reads first.  Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from farm.report.format import FARM_FAULTS, HARM, SET_ASIDE, clip, number, short_dtype
+from farm.report.queries import PLACE, Row, RunLike, by, is_build, is_finding, parse, worst_error, worst_row, writer
+from farm.store.results import place
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells with the same failure: one entry in a list of findings."""
+
+    anchor: str
+    kind: str
+    backend: str
+    op: str
+    provider: str
+    mode: str
+    role: str
+    rows: tuple[Row, ...]
+    of: int  # cells of the same backend, op, provider and mode in the plan
+    where: tuple[str, ...]  # what distinguishes the failing cells: `dtype fp16`, `hidden 16384, 32768`
+    worst: str  # `dw.rel_l2 5.3x the tolerance`
+    reasons: tuple[tuple[str, int], ...]
+    command: str
+
+    @property
+    def subject(self) -> str:
+        return " ".join(p for p in (self.op, f"{self.provider}/{self.mode}" if self.mode else self.provider) if p)
+
+    @property
+    def target(self) -> str:
+        """`sm_90, sm_100`: the targets that its cells were compiled for; "" for cells that ran."""
+        return ", ".join(dict.fromkeys(place(r).partition("@")[2] for r in self.rows if "@" in place(r)))
+
+    @property
+    def simulated(self) -> bool:
+        """Whether all of its cells ran on simulated devices: then it says nothing about a kernel."""
+        return all(r.get("evidence") == "simulated" for r in self.rows)
+
+    @property
+    def logs(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(r["log"] for r in self.rows if r.get("log")))
+
+
+def where(failing: Sequence[Row], alike: Sequence[Row]) -> tuple[str, ...]:
+    """The pattern of a failure: axes on which the failing cells have only some of the group's values."""
+    out, failed = [], _axes(failing)
+    for name, values in _axes(alike).items():
+        bad = set(failed.get(name, ()))
+        if bad and len(bad) <= 3 and bad < set(values):
+            out.append(f"{name} {', '.join(v for v in values if v in bad)}")
+    return tuple(out)
+
+
+def _axes(rows: Sequence[Row]) -> dict[str, dict[str, None]]:
+    """Axis -> its values, sorted as numbers where they are."""
+    found: dict[str, set[Any]] = defaultdict(set)
+    for r in rows:
+        found["dtype"].add(short_dtype(r.get("dtype") or ""))
+        found["target"].add(place(r).partition("@")[2])
+        for name in ("operation", "family"):
+            found[name].add(r.get(name) or "")
+        for name, value in {**parse(r.get("dims")), **parse(r.get("params"))}.items():
+            found[name].add(value if isinstance(value, int | float) else str(value))
+    return {n: {str(v): None for v in sorted(vs, key=lambda v: (isinstance(v, str), v))} for n, vs in found.items()}
+
+
+def repeat(run: RunLike, rows: Sequence[Row]) -> str:
+    """A command that reruns at least these cells: every axis on which they have few values is selected."""
+    first = rows[0]
+    paths = {m.get("name"): m.get("path") for m in run.head.get("matrices") or []}
+    names = list(dict.fromkeys(r.get("matrix") or "" for r in rows))
+    built = all(is_build(r) for r in rows)
+    targets = list(dict.fromkeys(place(r).partition("@")[2] for r in rows if "@" in place(r)))
+    chosen = {name: _either(r.get(name) for r in rows) for name in ("op", "provider", "mode", "operation", "dtype")}
+    dims = [parse(r.get("dims")) for r in rows]
+    chosen |= {name: _either(d.get(name) for d in dims) for name in dims[0]}
+    if not built:
+        chosen["target"] = _either(targets) if targets else ""
+    picked = ",".join(f"{name}={text}" for name, text in chosen.items() if text)
+    words = [
+        "farm",
+        "compile" if built else "run",
+        *dict.fromkeys(str(paths.get(n) or n) for n in names),
+    ]  # a file may hold several matrices
+    if built:
+        words += ["--target", ",".join(targets)]
+    elif len({r["backend"] for r in rows}) == 1:
+        words += ["--backend", str(first["backend"])]
+    words += _carried(run, rows, built=built)
+    if picked:
+        words += ["--select", picked]
+    return " ".join(shlex.quote(w) for w in words)
+
+
+def _carried(run: RunLike, rows: Sequence[Row], *, built: bool) -> list[str]:
+    """The run's options that define its cells: what was set, the named providers that failed, and, where something ran,
+    the environment and the cluster that it ran in."""
+    options = _options(run.head.get("argv") or [])
+    out = []
+    if not built:
+        used = {str(parse(r.get("fingerprint")).get("environment") or "") for r in rows} - {""}
+        used = used or {v for n, v, _ in options if n == "--environment"}
+        out += ["--environment", *used] if len(used) == 1 and used != {"default"} else []
+        for name, value, words in options:
+            out += words if name == "--address" and value not in ("local", "inline") else []
+    failed = {str(r.get("provider")) for r in rows}
+    given = {v.partition("=")[0]: words for n, v, words in options if n == "--provider"}
+    for name, known in (run.head.get("providers") or {}).items():  # a plan's providers are not on the command line
+        given.setdefault(name, ["--provider", f"{name}={known.get('path')}"])
+    for name, words in given.items():  # `[op:]name`
+        out += words if name.rpartition(":")[2] in failed else []
+    return [*out, *(w for name, _, words in options if name == "--set" for w in words)]
+
+
+def _options(argv: Sequence[str]) -> list[tuple[str, str, list[str]]]:
+    """(option, its value, its words) for the options in a command line that matter here."""
+    out = []
+    for word, following in zip(argv, [*argv[1:], ""]):
+        option, equals, value = word.partition("=")
+        if option in ("--provider", "--set", "--environment", "--address", "--run-id", "--plan", "--out"):
+            out.append((option, value if equals else following, [word] if equals else [word, following]))
+    return out
+
+
+def whole(head: Mapping[str, Any]) -> str:
+    """The command that repeats the run, without `--run-id`, since run names are unique in a store."""
+    argv = list(head.get("argv") or ())
+    if not any(name == "--run-id" for name, _, _ in _options(argv)):
+        return str(head.get("command") or "")
+    at = next(i for i, w in enumerate(argv) if w.partition("=")[0] == "--run-id")
+    del argv[at : at + (1 if "=" in argv[at] else 2)]
+    return "farm " + shlex.join(argv)
+
+
+def _resume(run: RunLike, rows: Sequence[Row]) -> str:
+    """The command that resumes an interrupted run with cells that have no result; "" for a complete run."""
+    if run.complete or any(r.get("status") != "lost" for r in rows):
+        return ""
+    if run.head.get("kind"):  # compiled, merged or re-judged: needs no device, and cannot be resumed
+        return whole(run.head)
+    stores = [v for n, v, _ in _options(run.head.get("argv") or []) if n == "--out"]
+    return shlex.join(["farm", "resume", run.id, *(w for v in stores[-1:] for w in ("--out", v))])
+
+
+def _part(run: RunLike, rows: Sequence[Row]) -> str:
+    """The command that reruns a lost part of a plan at its site, so that it can be merged."""
+    plan = run.head.get("plan") or {}
+    parts = list(plan.get("of") or ())
+    silent = [p for p in parts if any(r.get("reason") == f"no site reported {p}" for r in rows)]
+    backend = str(rows[0].get("backend"))
+    own = [plan["part"]] if plan.get("part") else [p for p in parts if p.partition(":")[0] == backend]
+    named = [v for n, v, _ in _options(run.head.get("argv") or []) if n == "--plan"]
+    file = named[0] if named else str(run.dir / "plan.json")
+    return "; ".join(shlex.join(["farm", "run", "--plan", file, "--target", p]) for p in silent or own)
+
+
+def _either(values: Iterable[Any]) -> str:
+    """`a` or `a|b`, as `--select` takes it; "" for more than four values, or for a value that it cannot express."""
+    texts = list(dict.fromkeys("" if v is None else str(v) for v in values))
+    fit = len(texts) <= 4 and all(t and not set(t) & set(",|=<>!") for t in texts)
+    return "|".join(texts) if fit else ""
+
+
+def _groups(run: RunLike, chosen: Iterable[Row], prefix: str, kinds: Sequence[str], *names: str) -> list[Group]:
+    """Groups of `chosen` by kind and `names`, worst first: by kind, by error relative to tolerance, by count."""
+    alike = by(run.rows, *names)
+    found = sorted(
+        by(chosen, "status", *names).items(),
+        key=lambda kv: (
+            kinds.index(kv[0][0]),
+            -(number((worst_row(kv[1]) or {}).get("worst_ratio")) or 0.0),
+            -len(kv[1]),
+            kv[0],
+        ),
+    )
+    out = []
+    for i, (key, rows) in enumerate(found):
+        place = dict(zip(names, key[1:], strict=True))
+        worst = worst_error(worst_row(rows)) if key[0] == "inaccurate" else ""
+        reasons = Counter(str(r.get("reason") or "no reason recorded") for r in rows).most_common(3)
+        out.append(
+            Group(
+                anchor=f"{prefix}{i + 1}",
+                kind=key[0],
+                backend=place.get("backend", ""),
+                op=place.get("op", ""),
+                provider=place.get("provider", ""),
+                mode=place.get("mode", ""),
+                role=str(rows[0].get("role") or "subject"),
+                rows=tuple(rows),
+                of=len(alike[key[1:]]),
+                where=where(rows, [r for r in alike[key[1:]] if r.get("status") not in SET_ASIDE]),
+                worst="" if worst in [clip(r) for r, _ in reasons] else worst,
+                reasons=tuple(reasons),
+                command=(key[0] in FARM_FAULTS and (_resume(run, rows) or _part(run, rows))) or repeat(run, rows),
+            )
+        )
+    return out
+
+
+def findings(run: RunLike) -> list[Group]:
+    """Failures of subjects by backend, op, provider, mode and kind; worst first."""
+    return _groups(run, (r for r in run.rows if is_finding(run, r)), "f", HARM, *PLACE)
+
+
+def peer_failures(run: RunLike) -> list[Group]:
+    return _groups(run, (r for r in run.rows if r.get("status") in HARM and not is_finding(run, r)), "p", HARM, *PLACE)
+
+
+def farm_faults(run: RunLike) -> list[Group]:
+    """Infrastructure failures.  They say nothing about a kernel, so they are grouped by backend and op only.  In a run
+    that is still running, a cell without a result is pending, not a failure."""
+    faults = [s for s in FARM_FAULTS if s != "lost" or not writer(run)]
+    return _groups(run, (r for r in run.rows if r.get("status") in faults), "x", FARM_FAULTS, "backend", "op")
+
+
+def impossible(run: RunLike) -> list[Row]:
+    """Cells with an impossible timing: their outputs are judged as usual, their speed is not shown."""
+    return [r for r in run.rows if r.get("timing_quality") == "impossible"]
+
+
+def set_aside(run: RunLike) -> list[tuple[str, str, str, str, int]]:
+    """(status, reason, backend, providers and modes, cells) of skipped and unsupported cells."""
+    rows = [r for r in run.rows if r.get("status") in SET_ASIDE]
+    out = []
+    for (status, reason, backend), members in by(rows, "status", "reason", "backend").items():
+        who = dict.fromkeys(f"{r.get('provider')}/{r.get('mode')}" for r in members)
+        out.append((status, reason or "no reason recorded", backend, ", ".join(who), len(members)))
+    return sorted(out, key=lambda x: (SET_ASIDE.index(x[0]), -x[4], x[1]))
+
+
+def anchors(groups: Iterable[Group]) -> dict[int, str]:
+    """id() of a failed row -> anchor of the group that reports it."""
+    return {id(r): g.anchor for g in groups for r in g.rows}

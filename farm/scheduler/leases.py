@@ -1,0 +1,40 @@
+"""How much work a device gets at once.
+
+A lease is about a second of estimated work.  Near the end leases shrink, so that all devices finish together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from farm.scheduler.workqueue import WorkQueue
+
+LEASE_SECONDS = 1.0
+MAX_LEASE_CELLS = 64  # one lease's results stay well under 100 KiB on the wire
+
+
+def budget(waiting_seconds: float, devices: int) -> float:
+    """Seconds of work for one lease: at most LEASE_SECONDS, and half of an equal share of what waits for `devices`."""
+    return min(LEASE_SECONDS, waiting_seconds / (2 * devices))
+
+
+def take(
+    queue: WorkQueue, device: str, *, budget: float, seconds: Callable[[int], float], tries: Callable[[int], bool]
+) -> list[int]:
+    """Pop the cells of a device's next lease, at least one and no more once their seconds reach `budget`.  Cells that
+    the device may not try now go back to the head of the queue."""
+    taken: list[int] = []
+    passed: list[int] = []
+    spent = 0.0
+    while len(taken) < MAX_LEASE_CELLS and (not taken or spent < budget):
+        cell = queue.pop(device)
+        if cell is None:
+            break
+        if not tries(cell):
+            passed.append(cell)
+            continue
+        taken.append(cell)
+        spent += seconds(cell)
+    for cell in reversed(passed):
+        queue.push(cell)
+    return taken

@@ -1,0 +1,72 @@
+"""How devices and cells stand with the scheduler, and what that allows.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from farm import device_pattern
+from farm.scheduler.events import Attempt, CellPool, Lease
+
+
+@dataclass(eq=False)
+class DeviceState:
+    """A device's standing."""
+
+    backend: str
+    host: str = ""
+    target: str | None = None  # str(Target); None until it has been up: it may be any
+    module: str = ""
+    state: str = "starting"  # starting, idle, busy, gone
+    lease: Lease | None = None
+    running: Attempt | None = None
+    since: float = 0.0
+    open: dict[int, Attempt] = field(default_factory=dict)  # granted, neither measured nor ended
+    judging: dict[int, Attempt] = field(default_factory=dict)  # measured here, with the judge now
+    faults: int = 0
+    drain: str | None = None  # why it was asked back
+    reason: str = ""  # why it is gone
+
+    def may_run(self, pool: CellPool) -> bool:
+        """Whether cells of the pool may be granted to it, now or when it is up and idle."""
+        return self.state != "gone" and self.drain is None and self.serves(pool)
+
+    def serves(self, pool: CellPool) -> bool:
+        """Whether it is a device that the pool's cells ask for, as far as it is known."""
+        if self.backend != pool.backend:
+            return False
+        return not pool.target or self.target is None or _serves(pool.target, self.target)
+
+    def near(self, other: DeviceState, scope: str) -> bool:
+        """Whether `other` is within its `scope` (host or module).  The module of one that never was up is not known."""
+        if scope == "none" or self.host != other.host:
+            return False
+        return scope == "host" or other.target is None or (self.module != "" and self.module == other.module)
+
+
+@dataclass
+class CellState:
+    """A cell's standing."""
+
+    seconds: float
+    deadline: float
+    attempts: int = 0  # granted so far: the next one's number is one more
+    faults: int = 0  # attempts that ended by a fault of the device or the farm
+    avoid: set[str] = field(default_factory=set)
+    done: bool = False
+
+
+def must_wait(device: DeviceState, host: Iterable[DeviceState], quiet: str) -> bool:
+    """Whether a neighbour that wants quiet is at work on the `host`, or one is at work, or about to be, that would
+    break the `quiet` which the device wants."""
+    return any(
+        (d.lease is not None and d.near(device, d.lease.pool.quiet)) or device.near(d, quiet)
+        for d in host
+        if d is not device and d.state in ("busy", "starting")
+    )
+
+
+@lru_cache(maxsize=4096)
+def _serves(pattern: str, target: str) -> bool:
+    return device_pattern.serves(pattern, target)

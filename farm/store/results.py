@@ -1,0 +1,313 @@
+"""One row per planned cell, joined from the plan, the child's measurements and the judgement.  Pure.
+
+The columns are the schema of `cells.parquet`.  Schema history:
+    1   first
+    2   resources: what the compiler says of a cell's kernels (evidence `compiled`)
+    3   bytes_counted, bytes_requested, peak_memory_live_mib, bitwise_repeatable, sm_clock_mhz, temperature_c, power_w,
+        throttle, kernels_per_call
+    4   neighbours_busy; evidence is what the device reports (`simulated` for a fake that simulates a vendor's device)
+    5   judged_by
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status, canonical_json
+from farm.guard import telemetry
+from farm.timing.statistics import Bounds, impossible_because, quality, summarize
+
+SCHEMA = 5
+#: Schemas whose rows differ from today's only in columns that they lack: runs of these are resumed and merged.
+ALIKE = (4, 5)
+#: Column -> kind of value: text, int, float; JSON values are text.
+COLUMNS: dict[str, str] = {
+    **dict.fromkeys(("cell_id", "cell_key"), "text"),
+    "index": "int",
+    **dict.fromkeys(
+        (
+            "matrix",
+            "tag",
+            "backend",
+            "target",
+            "op",
+            "provider",
+            "role",
+            "mode",
+            "mode_resolved",
+            "launch",
+            "operation",
+            "dtype",
+            "dtypes",
+            "shape",
+            "dims",
+            "params",
+            "family",
+        ),
+        "text",
+    ),
+    "seed": "int",
+    **dict.fromkeys(("status", "reason", "fault_owner", "evidence"), "text"),
+    "attempt": "int",
+    "flags": "text",
+    "bitwise_repeatable": "int",
+    "worst_output": "text",
+    "worst_metric": "text",
+    "worst_ratio": "float",
+    "metrics": "text",
+    "gates": "text",
+    "judged_by": "text",
+    **dict.fromkeys(("max_ulp", "rel_l2", "max_abs"), "float"),
+    **dict.fromkeys(("time_us_p20", "time_us_p50", "time_us_p80", "time_rel_mad"), "float"),
+    "samples": "int",
+    "timing_cold": "int",
+    "kernels_per_call": "float",
+    **dict.fromkeys(("sm_clock_mhz", "temperature_c", "power_w"), "float"),
+    "throttle": "text",
+    "neighbours_busy": "int",
+    **dict.fromkeys(("host_us_p50", "bandwidth_gbps", "tflops", "share_of_roof"), "float"),
+    **dict.fromkeys(("bytes_moved", "bytes_counted", "bytes_requested", "operations"), "int"),
+    **dict.fromkeys(("peak_memory_mib", "peak_memory_live_mib", "compile_s", "check_s"), "float"),
+    "resources": "text",
+    **dict.fromkeys(
+        (
+            "timing_method",
+            "timing_quality",
+            "output_hash",
+            "input_hash",
+            "device",
+            "node",
+            "fingerprint",
+            "revision",
+            "log",
+        ),
+        "text",
+    ),
+    **dict.fromkeys(("started", "seconds"), "float"),
+}
+
+
+_EMPTY: dict[str, Any] = {name: "" if kind == "text" else None for name, kind in COLUMNS.items()}
+
+
+def _texts(encode: Callable[[Any], str], values: Mapping[str, Any]) -> str:
+    """A mapping as JSON, cached: among 10^5 cells few mappings differ."""
+    try:
+        return _text_of(encode, tuple((key, repr(value), value) for key, value in values.items()))
+    except TypeError:  # a value that cannot be hashed
+        return encode(dict(values))
+
+
+@lru_cache(maxsize=4096)
+def _text_of(encode: Callable[[Any], str], items: tuple[tuple[str, str, Any], ...]) -> str:
+    """The key includes `repr`, because 1, 1.0 and True, or 0.0 and -0.0, are equal but differ in JSON."""
+    return encode({key: value for key, _, value in items})
+
+
+def planned_row(cell: Cell) -> dict[str, Any]:
+    """What is known of a cell before it runs; its status is `lost` until it has a result."""
+    row = dict(_EMPTY)
+    row.update(
+        cell_id=cell.cell_id,
+        cell_key=cell.cell_key,
+        index=cell.index,
+        matrix=cell.matrix,
+        tag=cell.tag,
+        backend=cell.backend,
+        target=cell.target,
+        op=cell.op,
+        provider=cell.provider,
+        role=cell.role,
+        mode=cell.mode,
+        operation=cell.operation,
+        dtype=cell.dtype,
+        dtypes=_texts(canonical_json, cell.dtypes),
+        shape=cell.shape,
+        dims=_texts(json.dumps, cell.dims),
+        params=_texts(canonical_json, cell.params),
+        family=cell.family,
+        seed=cell.seed,
+        status=Status.LOST.value,
+        reason="planned, no result",
+        flags="[]",
+        metrics="{}",
+        gates="{}",
+        launch="{}",
+        resources="[]",
+        fingerprint="{}",
+        timing_method=cell.timing.method,
+        timing_quality="none",
+        attempt=0,
+    )
+    return row
+
+
+def finish_row(
+    cell: Cell,
+    *,
+    status: Status,
+    reason: str,
+    owner: str,
+    attempt: int,
+    evidence: str,
+    origin: Mapping[str, Any] | None = None,
+    measured: Mapping[str, Any] | None = None,
+    judged: Mapping[str, Any] | None = None,
+    built: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The row of a concluded cell.
+
+    `evidence`: that of the backend, used if the origin has none.  `origin`: target, device, node, fingerprint,
+    revision, log, started, seconds, evidence, neighbours_busy.  `measured`: the child's facts and timing, and the
+    contract's work.  `judged`: metrics, tolerances, the worst of them, hashes.  `built`: the result of a compilation
+    without a device: mode_resolved, launch, flags, compile_s, resources.
+    """
+    row = planned_row(cell)
+    row.update(status=status.value, reason=reason, fault_owner=owner, attempt=attempt)
+    for key, value in (origin or {}).items():
+        row[key] = json.dumps(value) if key == "fingerprint" and not isinstance(value, str) else value
+    if origin:
+        row["evidence"] = row["evidence"] or evidence
+    if judged:
+        row.update(_accuracy(judged))
+    if measured:
+        row.update(_measurement(measured))
+    if built:
+        row.update({k: v if isinstance(v, str | float | None) else json.dumps(v) for k, v in built.items()})
+    return row
+
+
+def sample_row(cell: Cell, attempt: int, timing: Mapping[str, Any], raw: Sequence[Any] = ()) -> dict[str, Any] | None:
+    """The row of samples.parquet of a timed attempt; None if nothing was timed.  `raw`: the device's telemetry."""
+    if not timing.get("samples_us"):
+        return None
+    return {
+        "cell_id": cell.cell_id,
+        "cell_key": cell.cell_key,
+        "attempt": attempt,
+        "method": timing["method"],
+        "samples_us": json.dumps(timing["samples_us"]),
+        "host_us": json.dumps(timing.get("host_us", [])),
+        "sets": timing.get("sets"),
+        "launches": timing.get("launches"),
+        "floor_us": timing.get("floor_us"),
+        "telemetry": json.dumps(list(raw)),
+    }
+
+
+def place(row: Mapping[str, Any]) -> str:
+    """Where a row is counted: `cuda`, or `cuda@sm_90` if the plan names targets."""
+    _, at, target = str(row.get("cell_id") or "").rpartition("@")  # an id has no other @: its texts are quoted
+    return f"{row.get('backend', '')}{at}{target if at else ''}"
+
+
+def _accuracy(judged: Mapping[str, Any]) -> dict[str, Any]:
+    worst = judged.get("worst_output") or ""
+    metrics = judged.get("metrics") or {}
+    of_worst = metrics.get(worst, {})
+    return {
+        "metrics": json.dumps(metrics),
+        "gates": json.dumps(judged.get("gates") or {}),
+        "worst_output": worst,
+        "worst_metric": judged.get("worst_metric") or "",
+        "worst_ratio": judged.get("worst_ratio"),
+        **{name: of_worst.get(name) for name in ("max_ulp", "rel_l2", "max_abs")},
+        "output_hash": judged.get("output_hash", ""),
+        "input_hash": judged.get("input_hash", ""),
+        "judged_by": judged.get("judged_by", ""),
+    }
+
+
+def _measurement(measured: Mapping[str, Any]) -> dict[str, Any]:
+    facts, timing, work = measured["facts"], measured["timing"], measured["work"]
+    moved, operations = work["bytes_read"] + work["bytes_written"], sum(work["operations"].values())
+    row: dict[str, Any] = {
+        "mode_resolved": facts.get("mode_resolved", ""),
+        "launch": json.dumps(facts.get("launch", {})),
+        "flags": json.dumps(facts.get("flags", [])),
+        "compile_s": facts.get("compile_s"),
+        "check_s": facts.get("check_s"),
+        **{name: facts.get(name) for name in ("peak_memory_mib", "peak_memory_live_mib")},
+        "bytes_moved": moved,
+        **{name: facts.get(name) for name in ("bytes_counted", "bytes_requested")},
+        "operations": operations,
+        "timing_method": timing["method"],
+    }
+    samples = timing.get("samples_us", [])
+    peaks = measured.get("peaks") or (None, None)
+    roof = measured.get("roof") or {}
+    row["timing_cold"] = int(bool(timing.get("cold"))) if samples else None
+    row["bitwise_repeatable"] = int(not timing.get("timed_outputs")) if samples else None  # present only if bits differ
+    bounds = Bounds(
+        bytes_moved=moved,
+        cold=bool(timing.get("cold")),
+        peak_gbps=peaks[0],
+        operations=operations,
+        peak_tflops=peaks[1],
+        # a GEMM may be faster than the vendor's, and a cell faster than a device that was throttled when calibrated
+        roof_us=roof["us"] if roof.get("what") == "copy" and roof.get("sound", True) else None,
+        outside=timing.get("outside_us") is not None,
+    )
+    row["timing_quality"] = quality(samples, timing.get("floor_us"), bounds)
+    why = impossible_because(samples, bounds)
+    if why and not bounds.outside:  # the child's own flag reports that
+        row["flags"] = json.dumps([*facts.get("flags", []), f"impossible: {why}"])
+    told = measured.get("telemetry")
+    row.update(telemetry.columns(told))
+    row["timing_quality"] = telemetry.quality(row["timing_quality"], told)
+    row["samples"] = len(samples)
+    row["kernels_per_call"] = timing.get("kernels_per_call")
+    if row["timing_quality"] not in ("impossible", "none"):
+        row.update(_speeds(timing, moved, operations, roof.get("us")))
+    return row
+
+
+def _speeds(timing: Mapping[str, Any], moved: int, operations: int, roof_us: float | None) -> dict[str, Any]:
+    """Every column that is a time of the timed calls, or derived from one.  An impossible time is not a speed: such a
+    row has none of these, not even the host's time, which comes from the clock of the same process."""
+    host, found = summarize(timing.get("host_us", [])), summarize(timing["samples_us"])
+    assert found is not None
+    return {
+        "time_us_p20": found.p20,
+        "time_us_p50": found.p50,
+        "time_us_p80": found.p80,
+        "time_rel_mad": found.rel_mad,
+        "host_us_p50": host.p50 if host else None,
+        "bandwidth_gbps": moved / (found.p50 * 1e3),
+        "tflops": operations / (found.p50 * 1e6),
+        "share_of_roof": roof_us / found.p50 if roof_us else None,
+    }
+
+
+def counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Status -> number of rows, in the status set's order."""
+    seen = Counter(row["status"] for row in rows)
+    return {s.value: seen[s.value] for s in Status if seen[s.value]}
+
+
+def verdict(rows: Iterable[Mapping[str, Any]], *, strict_peers: bool = False) -> tuple[str, int]:
+    """(name, exit code) of a run's verdict: 3 infrastructure failure, 1 findings, 4 inconclusive, 0 passed.
+
+    Inconclusive: a provider that was requested on a backend (or on a named target) proved nothing there, because all
+    of its cells were unsupported.  For peers this counts only if the run has no subject.
+    """
+    fault = finding = False
+    proven: dict[tuple[str, str, str], bool] = {}
+    for row in rows:
+        status = Status(row["status"])
+        fault = fault or status in FARM_FAULTS
+        finding = finding or (status in FINDINGS and (strict_peers or row["role"] == "subject"))
+        if status is not Status.SKIPPED:
+            who = (row["role"], place(row), row.get("provider", ""))
+            proven[who] = proven.get(who, False) or status is not Status.UNSUPPORTED
+    if fault:
+        return "farm_fault", 3
+    if finding:
+        return "findings", 1
+    subjects = [ok for (role, _, _), ok in proven.items() if role == "subject"]
+    conclusive = all(subjects) if subjects else any(proven.values())
+    return ("passed", 0) if conclusive else ("inconclusive", 4)
