@@ -24,7 +24,6 @@ from farm.sites import merging
 from farm.sites.merging import Merged, Report
 from farm.sites.planfile import PlanFile
 from farm.store import PLAN, Run, RunWriter, Store, fold, recovery, results
-from farm.store.journal_repair import torn
 from farm.store.results import COLUMNS
 
 MAX_SHOWN = 10
@@ -152,13 +151,26 @@ def _reports(found: Sequence[Run]) -> list[Report]:
     begun: dict[tuple[Any, ...], Run] = {}
     for run in found:
         with common.readable(run):
-            writer, complete = run.writer, run.complete
-            if not complete and not writer:  # nothing else would report that lines after a bad one are not read
-                torn(run.dir / "journal.jsonl")
-            lines = list(run.journal())  # once: a journal that is being written grows between two reads
+            writer, complete, journal = run.writer, run.complete, run.journal()
+            lines = list(journal)  # once: a journal that is being written grows between two reads
+            if journal.damage and not complete:
+                raise StoreError(
+                    f"{run.dir}: line {journal.damage.first} of this run's journal is damaged, so a result may be "
+                    f"missing; copy the run from its site again, or run farm resume {run.id} at the site",
+                    id="store-journal-damaged",
+                )
             head, rows = run.head, run.rows if complete else fold(lines)
             told = fold(lines) if complete else []
-            journaled = None if head.get("kind") else list(recovery.read(lines).samples)
+            journaled = None
+            if not head.get("kind"):
+                known = recovery.read(lines)
+                journaled = list(recovery.samples(known.rows, lines.__getitem__))
+                if known.contradicted:
+                    raise StoreError(
+                        f"{run.dir}: the result of cell {known.contradicted[0]} in this run's journal differs from how "
+                        "its attempt ended, so the journal was edited; copy the run from its site again",
+                        id="merge-contradiction",
+                    )
             samples = run.samples() if complete else journaled or []
             key = (head.get("run_id"), head.get("created"), head.get("command"), str(head.get("plan")))
             rows = [{name: row.get(name) for name in COLUMNS} for row in rows]

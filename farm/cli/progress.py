@@ -122,7 +122,7 @@ class Live(Plain):
             self._progress.update(task, completed=self.done[backend], description=self.standing(backend))
 
 
-def summary(rows: list[dict[str, Any]], seconds: float) -> list[str]:
+def summary(rows: Sequence[Mapping[str, Any]], seconds: float) -> list[str]:
     """The last lines of a run: counts per backend (or target) and evidence, which add up to the planned cells."""
     out = []
     groups: dict[tuple[str, str], Counter[str]] = {}

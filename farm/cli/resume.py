@@ -8,7 +8,7 @@ import io
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from farm.matrix.plan import plan_hash
 from farm.shipping import providers as shipping
 from farm.shipping import revision
 from farm.sites import planfile
-from farm.store import Store, recovery
+from farm.store import Run, RunWriter, Store, recovery
+from farm.store.journal import Damage, Journal
 from farm.store.recovery import Recovery
 from farm.store.results import ALIKE
 
@@ -61,10 +62,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Lock, read what is known, run the rest and print the summary."""
     store = common.store(args)
-    writer = store.reopen(args.run, lambda text: print(f"farm resume: {text}", file=sys.stderr, flush=True))
+    known, writer = _opened(store, args.run, lambda text: print(f"farm resume: {text}", file=sys.stderr, flush=True))
     cluster: Any = None
     try:
-        known = _known(store, writer.id)
         _as_begun(args, known.head.get("argv") or [])
         run_command.check(args)
         plan = _plan(known)
@@ -100,14 +100,23 @@ def run(args: argparse.Namespace) -> int:
     return run_command.go(args, store, writer, cluster, request, known.open, begun)
 
 
-def _known(store: Store, run_id: str) -> Recovery:
+def _opened(store: Store, name: str, waiting: Callable[[str], None] = lambda text: None) -> tuple[Recovery, RunWriter]:
+    """(what the run's journal says, its locked directory).  Nothing in the directory has changed."""
+    writer = store.reopen(name, waiting)
+    try:
+        return _known(store.run(writer.id), writer.journal), writer
+    except BaseException:
+        writer.close()
+        raise
+
+
+def _known(run: Run, journal: Journal) -> Recovery:
     """What the run's journal says; refused if the run cannot be continued from it."""
-    run = store.run(run_id)
     with common.readable(run):
-        known = recovery.read(run.journal())
+        known = recovery.read_located(journal.located())
     head = known.head
     if not head:
-        raise _not_begun(run.dir)
+        raise _not_begun(run.dir, journal.damage)
     if head.get("schema") not in ALIKE:
         raise StoreError(
             f"{run.dir}: the run has schema {head.get('schema')}, but this farm continues schemas {ALIKE[0]} to "
@@ -120,20 +129,46 @@ def _known(store: Store, run_id: str) -> Recovery:
             f"{run.id} was {word}, not executed, so it cannot be resumed; repeat the command that made this run",
             id="resume-kind",
         )
-    if not known.planned:
-        raise _not_begun(run.dir)
     if plan_hash(known.cells) != head.get("plan_hash") or len(known.cells) != head.get("planned"):
+        if not known.planned and not known.rows:
+            raise _not_begun(run.dir, journal.damage)
         raise StoreError(
-            f"{run.dir}: the cells do not match the hash of the run's plan, so the journal was damaged or edited; "
-            "start a new run",
+            f"{run.dir}: the cells do not match the hash of the run's plan, so the journal was damaged or edited"
+            f"{_where(journal.damage)}; start a new run",
             id="resume-plan-hash",
         )
+    if journal.damage:
+        text = (
+            f"{run.id}: the run's journal is damaged{_where(journal.damage)}; the whole lines count, and cells whose "
+            "results were in damaged lines run again"
+        )
+        print(f"farm resume: {sentence(Message(text, id='resume-journal-damaged'))}", file=sys.stderr)
+    if known.contradicted:
+        first = next(c.cell_id for c in known.cells if c.index == known.contradicted[0])
+        text = (
+            f"{run.id}: {counted(len(known.contradicted), 'result')} in the run's journal, first of {first}, differ "
+            "from how the attempt ended; these cells run again"
+        )
+        print(f"farm resume: {sentence(Message(text, id='resume-contradiction'))}", file=sys.stderr)
     return known
 
 
-def _not_begun(folder: Path) -> StoreError:
+def _where(damage: Damage) -> str:
+    """Where a journal is damaged, in brackets; "" if it is not."""
+    if not damage:
+        return ""
+    behind = f"{counted(damage.behind, 'whole line')} behind it, with {counted(damage.results, 'result')}"
+    return f" ({counted(damage.lines, 'damaged line')}, the first is line {damage.first}; {behind})"
+
+
+def _not_begun(folder: Path, damage: Damage) -> StoreError:
+    if damage:
+        text = f"{folder}: the run's plan cannot be read, because its journal is damaged{_where(damage)}"
+        return StoreError(f"{text}; start a new run; this one stays as it is", id="resume-plan-unreadable")
     return StoreError(
-        f"{folder}: the run's plan is incomplete, so no cell had started; start a new run", id="resume-plan-incomplete"
+        f"{folder}: the run's plan is incomplete, so no cell had started; start a new run, with the same --run-id if "
+        "you like",
+        id="resume-plan-incomplete",
     )
 
 

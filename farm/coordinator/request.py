@@ -44,9 +44,9 @@ class RunRequest:
 
 @dataclass
 class RunOutcome:
-    """How a run ended."""
+    """How a run ended.  `rows`: of each planned cell what a summary needs; the store has the rest."""
 
-    rows: list[dict[str, Any]]
+    rows: Sequence[Mapping[str, Any]]
     verdict: str
     exit_code: int
     interrupted: bool

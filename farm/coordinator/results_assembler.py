@@ -16,12 +16,12 @@ from farm.errors import FarmError, Message, describe
 from farm.judge.digest import judging_digest
 from farm.scheduler.events import Attempt, Conclude, Ended, Event, LeaseDone, MeasuredEvent, Started
 from farm.store import RunWriter, results
-from farm.store.recovery import Recovery
+from farm.store.recovery import Concluded, Recovery
 
 
 class ResultsAssembler:
     """Turns what devices and judges report of cells into events; `conclude` makes the row.  `before`: the results of an
-    interrupted run that is resumed."""
+    interrupted run that is resumed.  `rows`: what is kept of concluded cells; the rest stands in the journal."""
 
     def __init__(
         self,
@@ -38,9 +38,8 @@ class ResultsAssembler:
             neighbours,
             before,
         )
-        self.rows: dict[int, dict[str, Any]] = {}
+        self.rows: dict[int, Concluded] = {}
         self._digest = judging_digest()
-        self.samples: list[dict[str, Any]] = list(before.samples)
         self._known: dict[int, dict[str, Any]] = {}  # cell -> the events of its current attempt so far
 
     def started(self, said: dict[str, Any]) -> Event:
@@ -52,10 +51,9 @@ class ResultsAssembler:
     def measured(self, said: dict[str, Any]) -> Event:
         busy = self._neighbours.measured(said["device"], said["cell"], said["at"])
         said = {**said, "origin": {**said["origin"], "neighbours_busy": busy}}
-        self._known.setdefault(said["cell"], {}).update(measured=said, origin=said["origin"])
-        self._journal(
-            "measured", said, "device", "cell", "attempt", "round", "revision", "facts", "timing", "origin", "telemetry"
-        )
+        names = ("device", "cell", "attempt", "round", "revision", "facts", "timing", "origin", "telemetry")
+        at = self._journal("measured", said, *names)
+        self._known.setdefault(said["cell"], {}).update(measured=said, measured_at=at, origin=said["origin"])
         return MeasuredEvent(said["at"], said["device"], said["cell"], said["attempt"])
 
     def judged(self, said: dict[str, Any]) -> Event:
@@ -123,8 +121,8 @@ class ResultsAssembler:
             name = f"{cell.index:05d}-{cell.cell_id}-{said['attempt']}"
             self._known[said["cell"]].setdefault("origin", {})["log"] = self._writer.log(name, text)
 
-    def _journal(self, event: str, said: Mapping[str, Any], *names: str) -> None:
-        self._writer.append(line(event, said, *names))
+    def _journal(self, event: str, said: Mapping[str, Any], *names: str) -> int:
+        return self._writer.append(line(event, said, *names))
 
     # the end of a cell
 
@@ -136,25 +134,21 @@ class ResultsAssembler:
         cell = self._cells[action.cell]
         known = self._known.pop(action.cell, {})
         try:
-            row, sample = self._row(cell, action, known)
-            self._writer.append({"event": "result", "row": row})
+            row = self._row(cell, action, known)
+            at = self._writer.append({"event": "result", "row": row})
         except FarmError:  # the store's
             raise
         except Exception as error:
-            row, sample = self._row_of_failure(cell, action, error), None
-            self._writer.append({"event": "result", "row": row})
-        self.rows[action.cell] = row
-        if sample:
-            self.samples.append(sample)
+            row = self._row_of_failure(cell, action, error)
+            at = self._writer.append({"event": "result", "row": row})
+        self.rows[action.cell] = Concluded(cell, row, at, known.get("measured_at"))
         return row
 
-    def _row(
-        self, cell: Cell, action: Conclude, known: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """The rows of cells.parquet and samples.parquet."""
+    def _row(self, cell: Cell, action: Conclude, known: Mapping[str, Any]) -> dict[str, Any]:
+        """The row of cells.parquet."""
         # a result that was never judged has no time, because a wrong kernel may be fast
         measured = self._measurement(cell, known) if action.status not in FARM_FAULTS else None
-        row = results.finish_row(
+        return results.finish_row(
             cell,
             status=action.status,
             reason=action.reason,
@@ -165,8 +159,6 @@ class ResultsAssembler:
             measured=measured,
             judged=known.get("judged"),
         )
-        raw = ((measured or {}).get("telemetry") or {}).get("raw", [])
-        return row, results.sample_row(cell, action.attempt, measured["timing"] if measured else {}, raw)
 
     def _row_of_failure(self, cell: Cell, action: Conclude, error: Exception) -> dict[str, Any]:
         """The row of a cell whose results could not be put together."""

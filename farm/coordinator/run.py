@@ -42,7 +42,7 @@ from farm.scheduler.events import (
     Tick,
 )
 from farm.store import RunWriter, results
-from farm.store.recovery import Recovery
+from farm.store.recovery import Concluded, Recovery
 
 TICK_SECONDS = 0.2
 MAX_CONTAINED = 3  # events of a device that raised, until the device itself is taken for faulty
@@ -347,17 +347,18 @@ class _Coordinator:
                 "this is a bug in the farm, please report it",
                 id="coordinator-cells-missing",
             )
-        rows = [self.reports.rows.get(c.index) or results.planned_row(c) for c in self.cells]
+        rows = [self.reports.rows.get(c.index) or Concluded(c, results.planned_row(c)) for c in self.cells]
         verdict, code = results.verdict(rows, strict_peers=self.request.strict_peers)
         if stopped:
             self.writer.append({"event": "interrupted", "time": round(time.time(), 3)})
             self.writer.sync()
             return RunOutcome(rows, verdict, code, True)
         self.writer.append({"event": "finished", "time": round(time.time(), 3)})
-        self.writer.finish(rows, self.reports.samples, {**self._head(), **self._foot(rows, seconds, verdict, code)})
+        head = {**self._head(), **self._foot(rows, seconds, verdict, code)}
+        self.writer.conclude(self.cells, self.reports.rows, head)
         return RunOutcome(rows, verdict, code, False)
 
-    def _foot(self, rows: list[dict[str, Any]], seconds: float, verdict: str, code: int) -> dict[str, Any]:
+    def _foot(self, rows: Sequence[Mapping[str, Any]], seconds: float, verdict: str, code: int) -> dict[str, Any]:
         used: dict[str, Any] = {}
         for backend in dict.fromkeys(c.backend for c in self.cells):
             mine = [d for d in {**self.before.devices, **self.fleet.devices}.values() if d["backend"] == backend]

@@ -9,7 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from farm.report.format import FARM_FAULTS, HARM, SET_ASIDE, clip, number, short_dtype
-from farm.report.queries import PLACE, Row, RunLike, by, is_build, is_finding, parse, worst_error, worst_row, writer
+from farm.report.queries import (
+    PLACE,
+    Row,
+    RunLike,
+    by,
+    is_build,
+    is_finding,
+    parse,
+    planned,
+    worst_error,
+    worst_row,
+    writer,
+)
 from farm.store.results import place
 
 
@@ -145,7 +157,9 @@ def _resume(run: RunLike, rows: Sequence[Row]) -> str:
     """The command that resumes an interrupted run with cells that have no result; "" for a complete run."""
     if run.complete or any(r.get("status") != "lost" for r in rows):
         return ""
-    if run.head.get("kind"):  # compiled, merged or re-judged: needs no device, and cannot be resumed
+    # compiled, merged or re-judged: needs no device, and cannot be resumed; nor can a run whose plan is damaged
+    damage = getattr(run, "damage", None)
+    if run.head.get("kind") or len(run.rows) != planned(run) or (damage and damage.first <= planned(run) + 1):
         return whole(run.head)
     stores = [v for n, v, _ in _options(run.head.get("argv") or []) if n == "--out"]
     return shlex.join(["farm", "resume", run.id, *(w for v in stores[-1:] for w in ("--out", v))])

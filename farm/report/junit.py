@@ -10,7 +10,7 @@ import re
 from xml.etree import ElementTree as Tree
 
 from farm.report.format import HARM, SET_ASIDE, label, number
-from farm.report.queries import Row, RunLike, by, is_finding, worst_error
+from farm.report.queries import Row, RunLike, by, is_finding, journal_damage, worst_error
 
 #: What XML 1.0 cannot hold, not even escaped: a log may have it.
 ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -20,10 +20,16 @@ DONE = ("passed", "built")
 def junit(run: RunLike) -> str:
     """The whole document; `time` is in seconds."""
     root = Tree.Element("testsuites", name=f"farm run {clean(run.id)}")
+    created = clean(str(run.head.get("created") or "")).rstrip("Z")
+    if damaged := journal_damage(run):
+        suite = Tree.SubElement(root, "testsuite", name="farm/journal")
+        case = Tree.SubElement(suite, "testcase", classname="farm", name="journal", time="0.000")
+        Tree.SubElement(case, "error", type="journal-damaged", message=damaged)
+        _totals(suite)
     for (backend, op), rows in by(run.rows, "backend", "op").items():
         suite = Tree.SubElement(root, "testsuite", name=clean(f"{backend}/{op}"))
-        if run.head.get("created"):
-            suite.set("timestamp", clean(str(run.head["created"])).rstrip("Z"))
+        if created:
+            suite.set("timestamp", created)
         for row in rows:
             _case(suite, run, row)
         _totals(suite)
@@ -36,7 +42,7 @@ def _case(suite: Tree.Element, run: RunLike, row: Row) -> None:
     place = ".".join(str(row.get(n) or "") for n in ("backend", "op", "provider", "mode"))
     if row.get("evidence") == "simulated" and row.get("backend") != "sim":
         place = f"simulated-{place}"  # not a test case of that vendor's device
-    seconds = f"{number(row.get('seconds')) or 0:.3f}"
+    seconds = f"{max(0.0, number(row.get('seconds')) or 0.0):.3f}"  # older runs: negative after the clock was set back
     case = Tree.SubElement(suite, "testcase", classname=clean(place), name=clean(str(row["cell_id"])), time=seconds)
     status, reason = str(row.get("status") or ""), clean(str(row.get("reason") or ""))
     if status in DONE:

@@ -196,6 +196,19 @@ def writer(run: RunLike) -> str:
     return "" if run.complete else str(getattr(run, "writer", ""))
 
 
+def journal_damage(run: RunLike) -> str:
+    """That, and where, the journal of an unfinished run is damaged, in two sentences; "" if it is not."""
+    found = getattr(run, "damage", None)
+    if run.complete or not found:
+        return ""
+    lines = "1 line" if found.lines == 1 else f"{count(found.lines)} lines"
+    results = f"{count(found.results)} result{'' if found.results == 1 else 's'}"
+    return (
+        f"The journal of this run is damaged: {lines}, the first is line {found.first}. Results in damaged lines are "
+        f"lost; the {count(found.behind)} whole lines behind that line, with {results}, count."
+    )
+
+
 def strict_peers(run: RunLike) -> bool:
     return "--strict-peers" in f"{run.head.get('command')} {run.head.get('argv')}"
 
@@ -274,6 +287,8 @@ def warnings(run: RunLike) -> list[Message]:
 
     have = counts(run.rows)
     total = sum(have.values())
+    if damaged := journal_damage(run):
+        warn("report-journal-damaged", damaged)
     if total != planned(run):
         sums = f"The statuses add up to {count(total)} cells, but {count(planned(run))} cells were planned."
         warn("report-sum-differs", sums)

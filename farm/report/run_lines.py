@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farm.report.format import HARM, number
-from farm.report.queries import RunLike, by, counts, in_order, writer
+from farm.report.queries import RunLike, by, counts, in_order, journal_damage, writer
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class RunLine:
 def run_line(head: Mapping[str, Any], run_id: str, load: Callable[[], RunLike]) -> RunLine:
     """From run.json alone where it exists; `load` reads an unfinished run from its journal."""
     complete = bool(head.get("complete", "verdict" in head)) and "backends" in head
+    damaged = False
     if complete:
         backends = {b: in_order(d.get("counts") or {}) for b, d in head["backends"].items()}
         kind = str(head.get("verdict"))
@@ -38,6 +39,7 @@ def run_line(head: Mapping[str, Any], run_id: str, load: Callable[[], RunLike]) 
         run = load()
         backends = {b: counts(rows) for (b,), rows in by(run.rows, "backend").items()}
         kind = "running" if writer(run) else "interrupted"
+        damaged = bool(journal_damage(run))
     return RunLine(
         run_id,
         str(head.get("created") or ""),
@@ -50,7 +52,7 @@ def run_line(head: Mapping[str, Any], run_id: str, load: Callable[[], RunLike]) 
         kind,
         complete,
         str(head.get("command") or ""),
-        _extra(head),
+        {**_extra(head), **({"damaged": True} if damaged else {})},
     )
 
 

@@ -2,39 +2,97 @@
 
 A result is kept unless it is `lost`: lost cells run again.  The journal also has the samples, devices and calibrations
 of the kept results, so the tables of a resumed run hold what those of an uninterrupted run would.
+
+A run remembers of a concluded cell what its summary needs, and where its lines stand in the journal: the tables are
+made from these lines.  The complete rows and samples of 100,000 cells would take a gigabyte.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from sys import intern
 from typing import Any
 
 from farm.cell import FARM_FAULTS, Cell, Status
-from farm.store.results import sample_row
+from farm.store.results import planned_row, sample_row
 
 Line = Mapping[str, Any]
+LineAt = Callable[[int], Line]
+
+_OF_CELL = frozenset(("cell_id", "cell_key", "index", "matrix", "tag", "backend", "op", "provider", "role", "mode"))
+_KEPT = (
+    *("status", "reason", "fault_owner", "evidence", "attempt", "timing_quality", "judged_by", "target"),
+    *("device", "node", "neighbours_busy", "log"),
+)
+
+
+class Concluded(Mapping[str, Any]):
+    """The columns of a cell's row that a run keeps in memory.  `at`: where its `result` stands in the journal;
+    `measured_at`: where the samples of the attempt stand that counts, or None."""
+
+    __slots__ = ("_values", "at", "cell", "measured_at")
+
+    def __init__(self, cell: Cell, row: Mapping[str, Any], at: int = -1, measured_at: int | None = None):
+        self.cell, self.at = cell, at
+        judged = Status(row["status"]) not in FARM_FAULTS  # a result that was never judged has no samples
+        self.measured_at = measured_at if judged else None
+        values = (row.get(name) for name in _KEPT)
+        self._values = tuple(intern(v) if type(v) is str else v for v in values)  # few differ
+
+    def __getitem__(self, name: str) -> Any:
+        if name in _OF_CELL:
+            return getattr(self.cell, name)
+        if name in _KEPT:
+            return self._values[_KEPT.index(name)]
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from _OF_CELL
+        yield from _KEPT
+
+    def __len__(self) -> int:
+        return len(_OF_CELL) + len(_KEPT)
+
+
+def rows(cells: Sequence[Cell], known: Mapping[int, Concluded], line_at: LineAt) -> Iterator[Line]:
+    """The rows of cells.parquet, in the plan's order; a cell without a result is `lost`."""
+    for cell in cells:
+        found = known.get(cell.index)
+        yield line_at(found.at)["row"] if found else planned_row(cell)
+
+
+def samples(known: Mapping[int, Concluded], line_at: LineAt) -> Iterator[dict[str, Any]]:
+    """The rows of samples.parquet."""
+    for index in sorted(known):
+        found = known[index]
+        if found.measured_at is not None:
+            line = line_at(found.measured_at)
+            raw = (line.get("telemetry") or {}).get("raw", [])
+            row = sample_row(found.cell, found["attempt"], line["timing"], raw)
+            if row:
+                yield row
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """An interrupted run.  `head`: its first line; `rows`: cell's index -> the kept result; `samples`: rows of
-    samples.parquet; `attempts`: index -> the highest number of an attempt that began; `devices`: name -> its last
-    `device_up`; `choices`: device -> the calibration that it used, and `calibrations` by id; `seconds`: the time worked
-    so far; `resumed`: one {time, argv, revision} for every time that it was resumed."""
+    """An interrupted run.  `head`: its first line; `rows`: cell's index -> the kept result; `attempts`: index -> the
+    highest number of an attempt that began; `devices`: name -> its last `device_up`; `choices`: device -> the
+    calibration that it used, and `calibrations` by id; `seconds`: the time worked so far; `resumed`: one {time, argv,
+    revision} for every time that it was resumed; `contradicted`: cells whose result is not how the attempt ended."""
 
     head: Line = field(default_factory=dict)
     cells: tuple[Cell, ...] = ()
     planned: bool = False  # the plan is complete
-    rows: Mapping[int, dict[str, Any]] = field(default_factory=dict)
-    samples: tuple[dict[str, Any], ...] = ()
+    rows: Mapping[int, Concluded] = field(default_factory=dict)
     attempts: Mapping[int, int] = field(default_factory=dict)
     devices: Mapping[str, Line] = field(default_factory=dict)
     choices: Mapping[str, Line] = field(default_factory=dict)
     calibrations: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     resumed: tuple[Line, ...] = ()
+    contradicted: tuple[int, ...] = ()
 
     @property
     def open(self) -> list[Cell]:
@@ -43,20 +101,23 @@ class Recovery:
 
 
 def read(journal: Iterable[Line]) -> Recovery:
-    """What is known after the events of a journal, in order."""
+    """What is known after the events of a journal, in order; a line's place is its number."""
+    return read_located(enumerate(journal))
+
+
+def read_located(journal: Iterable[tuple[int, Line]]) -> Recovery:
+    """What is known after the events of a journal, given as (place, event), in order."""
     head: Line = {}
     cells: dict[int, Cell] = {}
     planned = False
-    rows: dict[int, dict[str, Any]] = {}
-    samples: dict[int, dict[str, Any]] = {}
+    results = _Results(cells)
     attempts: dict[int, int] = {}
     devices: dict[str, Line] = {}
     choices: dict[str, Line] = {}
     calibrations: dict[str, Any] = {}
     resumed: list[Line] = []
-    measured: dict[int, Line] = {}  # cell -> what its current attempt measured
     sessions: list[list[float]] = []  # first and last time of each
-    for line in journal:
+    for at, line in journal:
         event = line.get("event")
         if event == "run":
             head = {k: v for k, v in line.items() if k != "event"}
@@ -70,9 +131,11 @@ def read(journal: Iterable[Line]) -> Recovery:
             sessions.append([float(line["time"])] * 2)
         elif event == "started":
             attempts[line["cell"]] = max(attempts.get(line["cell"], 0), line["attempt"])
-            measured.pop(line["cell"], None)
+            results.begin(line["cell"])
         elif event == "measured":
-            measured[line["cell"]] = line
+            results.measured[line["cell"]] = at
+        elif event in ("judged", "ended"):
+            results.ends[line["cell"]] = (line["attempt"], line["status"])
         elif event == "device_up":
             devices[line["device"]] = line
             choices.pop(line["device"], None)
@@ -80,43 +143,53 @@ def read(journal: Iterable[Line]) -> Recovery:
             choices[line["device"]] = line["choice"]
             if "calibration" in line:
                 calibrations[line["calibration"]["id"]] = line["calibration"]
-        elif event == "result":
-            _conclude(line["row"], cells, measured, rows, samples)
+        elif event == "result" and line["row"]["index"] in cells:
+            results.conclude(line["row"], at)
+            index, attempt = line["row"]["index"], line["row"].get("attempt") or 0
+            if attempt > attempts.get(index, 0):  # the line of its start is damaged
+                attempts[index] = attempt
         if sessions and "time" in line:
             sessions[-1][1] = max(sessions[-1][1], float(line["time"]))
     return Recovery(
         head,
         tuple(cells[i] for i in sorted(cells)),
         planned,
-        rows,
-        tuple(samples[i] for i in sorted(samples)),
+        results.rows,
         attempts,
         devices,
         choices,
         calibrations,
         round(sum(max(0.0, end - begin) for begin, end in sessions), 3),
         tuple(resumed),
+        tuple(sorted(results.contradicted - results.rows.keys())),
     )
 
 
-def _conclude(
-    row: dict[str, Any],
-    cells: Mapping[int, Cell],
-    measured: dict[int, Line],
-    rows: dict[int, dict[str, Any]],
-    samples: dict[int, dict[str, Any]],
-) -> None:
-    index, said = row["index"], measured.pop(row["index"], None)
-    samples.pop(index, None)
-    if row["status"] == Status.LOST.value:
-        rows.pop(index, None)
-        return
-    rows[index] = row
-    if said and Status(row["status"]) not in FARM_FAULTS:  # a result that was never judged has no samples
-        raw = (said.get("telemetry") or {}).get("raw", [])
-        sample = sample_row(cells[index], row["attempt"], said["timing"], raw)
-        if sample:
-            samples[index] = sample
+class _Results:
+    """The results that count, while a journal is read."""
+
+    def __init__(self, cells: Mapping[int, Cell]):
+        self._cells = cells
+        self.rows: dict[int, Concluded] = {}
+        self.contradicted: set[int] = set()
+        self.measured: dict[int, int] = {}  # cell -> where the measurement of its current attempt stands
+        self.ends: dict[int, tuple[int, str]] = {}  # cell -> (attempt, status) that was reported last
+
+    def begin(self, cell: int) -> None:
+        """An attempt begins."""
+        self.measured.pop(cell, None)
+        self.ends.pop(cell, None)
+
+    def conclude(self, row: Mapping[str, Any], at: int) -> None:
+        index, status = row["index"], row["status"]
+        measured, ended = self.measured.pop(index, None), self.ends.pop(index, None)
+        if status == Status.LOST.value:
+            self.rows.pop(index, None)
+        elif ended and Status(status) not in FARM_FAULTS and ended[0] == row["attempt"] and ended[1] != status:
+            self.contradicted.add(index)  # one of the two lines was changed: it accuses nobody, and proves nothing
+            self.rows.pop(index, None)
+        else:
+            self.rows[index] = Concluded(self._cells[index], row, at, measured)
 
 
 def _unix(text: Any) -> float:

@@ -6,7 +6,7 @@ The columns are the schema of `cells.parquet`.  Schema history:
     3   bytes_counted, bytes_requested, peak_memory_live_mib, bitwise_repeatable, sm_clock_mhz, temperature_c, power_w,
         throttle, kernels_per_call
     4   neighbours_busy; evidence is what the device reports (`simulated` for a fake that simulates a vendor's device)
-    5   judged_by
+    5   judged_by; every line of the journal has a checksum
 """
 
 from __future__ import annotations
@@ -91,6 +91,13 @@ COLUMNS: dict[str, str] = {
 }
 
 
+#: Columns that runs of older schemas lack.
+LATER_COLUMNS = frozenset(
+    (
+        *("resources", "bytes_counted", "bytes_requested", "peak_memory_live_mib", "bitwise_repeatable"),
+        *("sm_clock_mhz", "temperature_c", "power_w", "throttle", "kernels_per_call", "neighbours_busy", "judged_by"),
+    )
+)
 _EMPTY: dict[str, Any] = {name: "" if kind == "text" else None for name, kind in COLUMNS.items()}
 
 

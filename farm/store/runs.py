@@ -1,12 +1,14 @@
 """A store is a folder of run directories; only this module knows their paths and formats.
 
-    <store>/runs/<run-id>/journal.jsonl    every event, appended; the first lines hold the plan
+    <store>/runs/<run-id>/journal.jsonl    every event, appended; the first lines hold the plan (farm.store.journal)
+                          journal.cut.jsonl    what `farm resume` cut off the journal's end, if anything
                           cells.parquet    one row per planned cell (farm.store.results.COLUMNS)
                           samples.parquet  raw samples
                           logs/            tails of failed attempts
                           plan.json        the complete plan, if the run is a part of one (farm.sites)
                           writer.lock      which process writes the run now; absent when none does (farm.store.lock)
                           run.json         last: its existence means the run is complete
+    <store>/runs/.aside/                   folders of runs whose plan was not written completely, so that no cell began
     <store>/calibrations/<id>.json         a device's roof (farm.timing.roof); never rewritten
     <store>/pages/                         HTML, made from runs
 
@@ -21,17 +23,21 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from farm.cell import Cell
 from farm.errors import InfraError, Message, StoreError, id_of
+from farm.store import journal as journals
 from farm.store import lock as runlock
-from farm.store.journal_repair import fence, fencing, mend
+from farm.store import recovery
+from farm.store.journal import Damage, Journal, LineReader, encoded
+from farm.store.recovery import Concluded
 from farm.store.results import COLUMNS, SCHEMA, planned_row
 from farm.timing import roof
 from farm.timing.roof import Calibration
@@ -42,7 +48,8 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LOG_LIMIT = 64 << 10
 #: The most lines that `RunWriter.together` holds back, and for how long: what a kill may cost beyond one line.
 HELD_LINES, HELD_SECONDS = 1000, 0.1
-_as_json = json.JSONEncoder(separators=(",", ":")).encode
+#: Rows of a table that are in memory while it is written.
+GROUP_ROWS = 4096
 
 
 class Store:
@@ -113,6 +120,7 @@ class Store:
         """A new run directory.  StoreError if the store cannot be written."""
         folder = self.path / "runs" / run_id
         try:
+            self._free(folder)
             folder.mkdir(parents=True)
             (folder / "logs").mkdir()
             return RunWriter(folder)
@@ -122,35 +130,47 @@ class Store:
             raise self._unwritable(error) from None
 
     def refuse_existing(self, run_id: str) -> None:
-        """StoreError if the store already has a run of this id."""
-        if any(run.id == run_id for run in self.runs()):
+        """StoreError if the store already has a run of this id, other than one whose plan was not written."""
+        if any(run.id == run_id and run.begun for run in self.runs()):
             raise self._exists(run_id)
+
+    def _free(self, folder: Path) -> None:
+        """Move the folder of a run aside if a kill or a full disk ended it before its plan was written."""
+        if not (folder / journals.NAME).is_file() or Run(folder).begun:
+            return
+        try:
+            held = runlock.acquire(folder)
+        except (runlock.RunBusy, FileNotFoundError):
+            return
+        try:
+            if not Run(folder).begun:  # nobody has written its plan in the meantime
+                aside = folder.parent / ".aside"
+                aside.mkdir(exist_ok=True)
+                number = 1
+                while (aside / f"{folder.name}-{number}").exists():
+                    number += 1
+                folder.rename(aside / f"{folder.name}-{number}")
+        finally:
+            held.release()
 
     def _exists(self, run_id: str) -> StoreError:
         folder = self.path / "runs" / run_id
         return StoreError(f"{folder}: this run already exists; choose another --run-id", id="store-run-exists")
 
     def reopen(self, run_id: str, waiting: Callable[[str], None] = lambda text: None) -> RunWriter:
-        """An interrupted run's directory, to continue in it: locked, and without a last line that a kill cut short.
-        StoreError if another process writes it, it is complete, or its journal is damaged before its last line.
-        `waiting`: as `farm.store.lock.acquire` calls it."""
+        """An interrupted run's directory, to continue in it: locked.  StoreError if another process writes it, or it is
+        complete.  Nothing in it changes before the first line is appended; that cuts off what follows the journal's
+        last whole line, and keeps it.  `waiting`: as `farm.store.lock.acquire` calls it."""
         run = self.run(run_id)
         try:
-            writer = RunWriter(run.dir, waiting)
+            writer = RunWriter(run.dir, waiting, again=True)
         except OSError as error:
             raise self._unwritable(error) from None
-        try:
-            if run.complete:
-                raise StoreError(
-                    f"{run.dir}: the run is complete, and a complete run never changes", id="store-run-complete"
-                )
-            mend(run.dir / "journal.jsonl")
-        except OSError as error:
+        if run.complete:
             writer.close()
-            raise self._unwritable(error) from None
-        except StoreError:
-            writer.close()
-            raise
+            raise StoreError(
+                f"{run.dir}: the run is complete, and a complete run never changes", id="store-run-complete"
+            )
         return writer
 
     def run(self, run_id: str) -> Run:
@@ -169,15 +189,19 @@ class Store:
         folder = self.path / "runs"
         if not folder.is_dir():
             return []
-        return [Run(p) for p in sorted(folder.iterdir()) if (p / "journal.jsonl").is_file()]
+        return [Run(p) for p in sorted(folder.iterdir()) if (p / journals.NAME).is_file()]
 
 
 class RunWriter:
-    """Writes one run: first the journal, event by event, then the tables, then run.json."""
+    """Writes one run: first the journal, event by event, then the tables, then run.json.  `again`: the journal has
+    lines already."""
 
-    def __init__(self, folder: Path, waiting: Callable[[str], None] = lambda text: None):
+    def __init__(self, folder: Path, waiting: Callable[[str], None] = lambda text: None, *, again: bool = False):
         self.dir = folder
         self.id = folder.name
+        self.journal = Journal(folder / journals.NAME)
+        self._mended, self._planning = not again, False
+        self._at = 0  # where the next line begins
         try:
             self._lock = runlock.acquire(folder, waiting=waiting)
         except runlock.RunBusy as error:
@@ -185,9 +209,9 @@ class RunWriter:
                 f"{folder}: {error} is writing this run; wait until that process ends, or end it", id="store-run-busy"
             ) from None
         try:
-            if self._lock.inherited or fencing(folder / "journal.jsonl"):
-                fence(folder / "journal.jsonl")
-            self._journal = (folder / "journal.jsonl").open("a", encoding="utf-8")
+            if self._lock.inherited or journals.fencing(self.journal.path):
+                journals.fence(self.journal.path)
+            self._journal = self.journal.path.open("a", encoding="utf-8")
             self._held: list[str] | None = None  # lines of `together` that are not written yet
             self._held_since = 0.0
         except BaseException:
@@ -196,12 +220,14 @@ class RunWriter:
 
     def plan(self, head: dict[str, Any], cells: Iterable[Cell]) -> None:
         """The first lines: the run's head and every planned cell; on disk before anything starts."""
+        self._planning = True
         self.append({"event": "run", "schema": SCHEMA, "run_id": self.id, **head})
         with self.together():
             for cell in cells:
                 self.append({"event": "cell", "cell": cell.to_dict()})
         self.append({"event": "planned"})
         self.sync()
+        self._planning = False
 
     def keep_plan(self, text: str) -> None:
         """Keep the complete plan that this run is a part of, as in its file."""
@@ -211,19 +237,34 @@ class RunWriter:
         except OSError as error:
             raise self._lost(PLAN, error) from None
 
-    def append(self, line: Mapping[str, Any]) -> None:
-        """Append one event.  Other processes of this machine see it at once (see `together`); it survives a power cut
-        from the next `sync`.  InfraError if it cannot be written, or another process has taken over the run."""
-        text = _as_json(line) + "\n"
+    def append(self, line: Mapping[str, Any]) -> int:
+        """Append one event; returns the offset of its line in the journal.  Other processes of this machine see it at
+        once (see `together`); it survives a power cut from the next `sync`.  InfraError if it cannot be written, or
+        another process has taken over the run."""
+        if not self._mended:
+            self._mend()
+        text, at = encoded(line), self._at
+        self._at += len(text)  # ASCII
         if self._held is None:
             self._still_ours()
             self._write(text)
-            return
+            return at
         if not self._held:
             self._held_since = time.monotonic()
         self._held.append(text)
         if len(self._held) >= HELD_LINES or time.monotonic() - self._held_since >= HELD_SECONDS:
             self.commit()
+        return at
+
+    def _mend(self) -> None:
+        """Cut off, and keep, what stands behind the journal's last whole line, so that lines can follow."""
+        self._still_ours()
+        try:
+            journals.cut(self.journal.path, self.journal.read_through().end)
+            self._at = self.journal.path.stat().st_size
+        except OSError as error:
+            raise self._lost("the journal", error) from None
+        self._mended = True
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -265,19 +306,41 @@ class RunWriter:
         try:
             self._lock.check()
         except runlock.RunLockLost as error:
-            raise InfraError(
-                f"{self.dir}: {error}, because this process showed no sign of life for {runlock.WATCH_SECONDS:g} s; "
-                "this process stops here, and the other process continued from the run's journal; nothing is lost "
-                f"(if the other process has ended, too, run farm resume {self.id})",
-                id=id_of(error.args[0]),
-            ) from None
+            raise self._taken(error) from None
         except OSError as error:
             raise self._lost(runlock.NAME, error) from None
 
+    def _taken(self, error: runlock.RunLockLost) -> InfraError:
+        why = id_of(error.args[0])
+        if not self.journal.path.exists():
+            text = (
+                f"{self.dir}: the run's folder or journal was removed during the run; what it contained is lost, and "
+                "this process stops here; start a new run"
+            )
+            return InfraError(text, id="store-run-removed")
+        if why == "store-lock-removed":
+            text = (
+                f"{self.dir}: {error}; this process stops here, because another process may have continued the run; "
+                f"results so far are in the run's journal; run farm resume {self.id}, unless that has been done"
+            )
+            return InfraError(text, id=why)
+        text = (
+            f"{self.dir}: {error}, either because this process showed no sign of life for {runlock.WATCH_SECONDS:g} s, "
+            f"or because {runlock.NAME} was removed by hand; this process stops here, and the other process continued "
+            f"from the run's journal; nothing is lost (if the other process has ended, too, run farm resume {self.id})"
+        )
+        return InfraError(text, id=why)
+
     def _lost(self, what: str, error: OSError) -> InfraError:
+        begin = f"{self.dir}: {what} cannot be written ({error.strerror or error}); "
+        if self._planning:
+            return InfraError(
+                f"{begin}no cell had started; solve this problem, then start the run again (its ID stays free)",
+                id="store-plan-not-written",
+            )
         return InfraError(
-            f"{self.dir}: {what} cannot be written ({error.strerror or error}); the run stops here, and finished "
-            f"results are in the run's journal; solve this problem, then run farm resume {self.id}",
+            f"{begin}the run stops here, and finished results are in the run's journal; solve this problem, then run "
+            f"farm resume {self.id}",
             id="store-write-failed",
         )
 
@@ -330,7 +393,14 @@ class RunWriter:
             raise self._lost(f"logs/{kept}", error) from None
         return f"logs/{kept}"
 
-    def finish(self, rows: list[dict[str, Any]], samples: list[dict[str, Any]], head: dict[str, Any]) -> None:
+    def conclude(self, cells: Sequence[Cell], known: Mapping[int, Concluded], head: dict[str, Any]) -> None:
+        """`finish`, with the rows and samples that the journal has of the concluded cells."""
+        with LineReader(self.journal.path) as line_at:
+            self.finish(recovery.rows(cells, known, line_at), recovery.samples(known, line_at), head)
+
+    def finish(
+        self, rows: Iterable[Mapping[str, Any]], samples: Iterable[Mapping[str, Any]], head: dict[str, Any]
+    ) -> None:
         """Write the tables, then run.json; after that the directory never changes."""
         self._still_ours()
         try:
@@ -367,15 +437,18 @@ SAMPLE_COLUMNS = {
 }
 
 
-def _write_table(path: Path, rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
+def _write_table(path: Path, rows: Iterable[Mapping[str, Any]], columns: dict[str, str]) -> None:
+    """Write a table in row groups, so that only the rows of one are in memory."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     kinds = {"text": pa.string(), "int": pa.int64(), "float": pa.float64()}
     schema = pa.schema([(name, kinds[kind]) for name, kind in columns.items()], metadata={"schema": str(SCHEMA)})
-    table = pa.table({name: [row.get(name) for row in rows] for name in columns}, schema=schema)
     path.unlink(missing_ok=True)  # never write into a file that a stopped writer may still have open
-    pq.write_table(table, path, compression="zstd")
+    left = iter(rows)
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        while group := list(islice(left, GROUP_ROWS)):
+            writer.write_table(pa.table({name: [row.get(name) for row in group] for name in columns}, schema=schema))
 
 
 def _write_atomic(path: Path, text: str) -> None:
@@ -408,13 +481,39 @@ class Run:
         """Whether run.json exists."""
         return (self.dir / "run.json").is_file()
 
+    @property
+    def begun(self) -> bool:
+        """Whether its plan was written, so that cells could start.  True for a damaged journal, which may hold more
+        than can be read."""
+        journal = self.journal()
+        if self.complete or any(line["event"] not in ("run", "cell") for line in journal):
+            return True
+        return bool(journal.damage)
+
+    @cached_property
+    def damage(self) -> Damage:
+        """The damaged lines of an unfinished run's journal.  A complete run is read from its tables."""
+        return Damage() if self.complete else self._read.read_through().damage
+
+    @cached_property
+    def _read(self) -> Journal:
+        """The journal as it was read last."""
+        return Journal(self.dir / journals.NAME)
+
     @cached_property
     def head(self) -> dict[str, Any]:
         """run.json; for an unfinished run the first line of the journal, and `complete: false`."""
         if self.complete:
             head: dict[str, Any] = json.loads((self.dir / "run.json").read_text(encoding="utf-8"))
             return {**head, "complete": True}
-        first = next(self.journal(), {})
+        journal = self.journal()
+        first = next(iter(journal), {})
+        if (first or journal.damage) and first.get("event") != "run":
+            raise StoreError(
+                f"{journal.path}: the first line of this journal is damaged, and no plan can be read without it; copy "
+                "the run again, or start a new run",
+                id="run-unreadable",
+            )
         return {**{k: v for k, v in first.items() if k != "event"}, "complete": False}
 
     @cached_property
@@ -425,7 +524,7 @@ class Run:
 
             table: list[dict[str, Any]] = pq.read_table(self.dir / "cells.parquet").to_pylist()
             return table
-        return fold(self.journal())
+        return fold(self._read)
 
     def cells(self) -> list[Cell]:
         """The plan."""
@@ -440,14 +539,9 @@ class Run:
         table: list[dict[str, Any]] = pq.read_table(self.dir / "samples.parquet").to_pylist()
         return table
 
-    def journal(self) -> Iterator[dict[str, Any]]:
-        """The events, without a last line that a kill cut short."""
-        with (self.dir / "journal.jsonl").open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                try:
-                    yield json.loads(line)
-                except ValueError:
-                    return
+    def journal(self) -> Journal:
+        """The events, without damaged lines."""
+        return Journal(self.dir / journals.NAME)
 
 
 def fold(journal: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

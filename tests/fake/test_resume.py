@@ -18,6 +18,7 @@ from farm_process import FarmRun
 from farm.cli.main import main
 from farm.judge.digest import judging_digest
 from farm.store import Run
+from farm.store.journal import encoded
 
 Farm = Callable[..., FarmRun]
 Resume = Callable[..., FarmCommand]
@@ -194,8 +195,7 @@ def test_lost_cells_are_run_again(farm: Farm, resume: Resume) -> None:
     refused = resume(run)
     assert refused.wait() == 2 and "the run is complete" in refused.said()
     (run.run.dir / "run.json").unlink()
-    journal = run.run.dir / "journal.jsonl"
-    journal.write_text(journal.read_text().replace('"spawn":0.01', '"spawn":60.0'))  # the devices are better today
+    edit(run, lambda head: [m["deadlines"].update(spawn=60.0) for m in head["matrices"]])  # better devices today
     again = resume(run)
     assert again.wait() == 1, again.said()
     assert Counter(r["status"] for r in run.rows()) == {"passed": 6, "inaccurate": 1, "skipped": 1}
@@ -254,11 +254,15 @@ def refused(copied: FarmRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 def edit(run: FarmRun, change: Callable[[dict[str, Any]], Any]) -> None:
-    path = run.run.dir / "journal.jsonl"
-    first, rest = path.read_text().split("\n", 1)
-    head = json.loads(first)
-    change(head)
-    path.write_text(json.dumps(head) + "\n" + rest)
+    rewrite(run, lambda line: change(line) if line["event"] == "run" else None)
+
+
+def rewrite(run: FarmRun, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the lines of a journal, with their checksums."""
+    lines = list(run.run.journal())
+    for line in lines:
+        change(line)
+    (run.run.dir / "journal.jsonl").write_text("".join(encoded(line) for line in lines))
 
 
 @pytest.mark.parametrize(
@@ -298,8 +302,14 @@ def test_a_missing_provider_is_one_sentence(copied: FarmRun, refused: Callable[.
 
 def test_two_revisions_are_mixed_only_when_that_is_wanted(copied: FarmRun, resume: Resume) -> None:
     edit(copied, lambda h: h["revision"].update(kernels="other", name="abc"))
-    journal, other = copied.run.dir / "journal.jsonl", "0123456789abcdef"
-    journal.write_text(journal.read_text().replace(judging_digest(), other))
+    other = "0123456789abcdef"
+
+    def judge(line: dict[str, Any]) -> None:
+        for part in (line, line.get("row", {})):
+            if part.get("judged_by") == judging_digest():
+                part["judged_by"] = other
+
+    rewrite(copied, judge)
     judged = {e["row"]["cell_id"] for e in copied.journal("result") if e["row"]["judged_by"] == other}
     again = resume(copied, "--other-revision")
     assert again.wait() == 1, again.said()

@@ -370,6 +370,7 @@ def _journal(run_dir: Path, from_line: int) -> dict[str, list[str]]:
     kinds: dict[str, set[str]] = {}
     for line in (run_dir / "journal.jsonl").read_text().splitlines()[from_line:]:
         event = json.loads(line)
+        event.pop("crc", None)  # of every line that this farm adds
         kinds.setdefault(event["event"], set()).update(key_paths(event))
     return {kind: sorted(keys) for kind, keys in sorted(kinds.items())}
 

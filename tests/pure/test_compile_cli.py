@@ -113,8 +113,9 @@ def test_setup_makes_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_a_store_that_has_the_run_is_refused(matrix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("triton")
-    (tmp_path / "store" / "runs" / "twice").mkdir(parents=True)
-    (tmp_path / "store" / "runs" / "twice" / "journal.jsonl").touch()
+    writer = Store(tmp_path / "store").create("twice")
+    writer.plan({}, [])
+    writer.close()
     words = ["compile", matrix, "--target", "sm_90", "--out", str(tmp_path / "store"), "--run-id", "twice"]
     assert main(words) == 2
     assert "[store-run-exists]" in capsys.readouterr().err

@@ -329,7 +329,9 @@ def test_the_verdict_of_another_judge_is_none(tmp_path: Path, judge: dict[str, A
     cluster.judge = {**judge, "metrics": {"y": {"max_ulp": 0.0}}, "output_hash": "h"}
     outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0"), slot("cuda:1")])
     assert outcome.exit_code == 3
-    for row in outcome.rows:
+    found = [e["row"] for e in journal if e["event"] == "result"]
+    assert len(found) == len(outcome.rows)
+    for row in found:
         assert (row["status"], row["fault_owner"], row["judged_by"], row["metrics"]) == (
             "infra_error",
             "infra",

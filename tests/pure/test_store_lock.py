@@ -14,13 +14,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as parquet
 import pytest
 
 from farm.errors import InfraError, StoreError, id_of
 from farm.process import procfs
-from farm.store import Store
+from farm.store import Store, runs
 from farm.store import lock as runlock
+from farm.store.journal import encoded
 from farm.store.lock import NAME, RunBusy, RunLockLost, acquire, holder
 
 HOLD = "import sys, time; from pathlib import Path; from farm.store.lock import acquire; \
@@ -240,11 +240,11 @@ def test_tables_of_a_complete_run_are_not_those_of_a_writer_that_lost_it(
     monkeypatch.setattr(runlock, "BEAT_SECONDS", 600.0)  # it is stopped
     stopped = Store(tmp_path).create("run-1")
     stopped.append({"event": "run"})
-    write, began = parquet.write_table, []
+    write, began = runs._write_table, []
 
-    def held_up(table: Any, path: Path, **how: Any) -> None:
+    def held_up(path: Path, rows: Any, columns: Any) -> None:
         if began:
-            write(table, path, **how)
+            write(path, rows, columns)
             return
         began.append(path)
         with path.open("wb") as half:  # what it has written so far; the rest comes when it goes on
@@ -259,7 +259,7 @@ def test_tables_of_a_complete_run_are_not_those_of_a_writer_that_lost_it(
             half.write(b"the other half")
 
     before: dict[Path, bytes] = {}
-    monkeypatch.setattr(parquet, "write_table", held_up)
+    monkeypatch.setattr(runs, "_write_table", held_up)
     with pytest.raises(InfraError) as refused:
         stopped.finish([], [], {"by": "the one that was stopped"})
     assert refused.value.id == "store-lock-removed"
@@ -281,7 +281,7 @@ def test_a_fence_that_was_cut_short_is_put_up_again(tmp_path: Path) -> None:
         old.flush()
         writer.append({"event": "new"})
         writer.close()
-    assert (folder / "journal.jsonl").read_text() == '{"event":"run"}\n{"event":"new"}\n'
+    assert (folder / "journal.jsonl").read_text() == '{"event":"run"}\n' + encoded({"event": "new"})
     assert sorted(p.name for p in folder.iterdir()) == ["journal.jsonl"]
 
 
@@ -331,7 +331,7 @@ def test_a_stopped_writer_loses_the_run_and_notices(tmp_path: Path, monkeypatch:
         printed = first.communicate(timeout=30)[1]
         assert first.returncode != 0 and "store-lock-taken" in printed
         writer.append({"event": "of the second"})
-        assert journal.read_text() == begun + 2 * '{"event":"of the second"}\n'
+        assert journal.read_text() == begun + 2 * encoded({"event": "of the second"})
         writer.close()
     finally:
         first.kill()
@@ -352,7 +352,7 @@ def test_what_a_stopped_writers_kernel_still_writes_is_nobodys(tmp_path: Path, m
         old.write('{"event":"late"}\n')
         old.flush()
         writer.close()
-    assert (folder / "journal.jsonl").read_text() == '{"event":"run"}\n{"event":"new"}\n'
+    assert (folder / "journal.jsonl").read_text() == '{"event":"run"}\n' + encoded({"event": "new"})
 
 
 # who writes, for whoever only reads

@@ -12,8 +12,9 @@ from farm.cell import Cell, Status
 from farm.cli import merge, resume
 from farm.cli.main import parser
 from farm.errors import StoreError
-from farm.store import Store, mend
-from farm.store.recovery import read
+from farm.store import Store
+from farm.store import journal as journals
+from farm.store.recovery import read, samples
 from farm.store.results import finish_row, planned_row
 
 HEAD = {"event": "run", "schema": 4, "run_id": "r", "created": "2026-11-21T12:00:00+00:00", "planned": 4}
@@ -60,6 +61,10 @@ def journal(*lines: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
+def samples_of(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return list(samples(read(lines).rows, lines.__getitem__))
+
+
 def test_results_stand_but_what_was_lost_is_open() -> None:
     known = read(journal(result(0), result(1, Status.LOST), result(2, Status.INFRA_ERROR)))
     assert sorted(known.rows) == [0, 2]
@@ -74,14 +79,14 @@ def test_a_later_result_takes_the_place_of_an_earlier_one() -> None:
 
 def test_samples_are_those_of_the_attempt_that_counted() -> None:
     lines = [started(0, 1), measured(0, 1, 99.0), started(0, 2), measured(0, 2, 7.0), result(0, attempt=2)]
-    (sample,) = read(journal(*lines)).samples
+    (sample,) = samples_of(journal(*lines))
     assert (sample["cell_id"], sample["attempt"], sample["samples_us"]) == (CELLS[0].cell_id, 2, "[7.0, 7.0]")
     assert (sample["sets"], sample["telemetry"], sample["method"]) == (3, "[[0.0, 1500.0]]", "host")
 
 
 @pytest.mark.parametrize("status", [Status.INFRA_ERROR, Status.LOST])
 def test_what_no_judge_has_seen_has_no_samples(status: Status) -> None:
-    assert read(journal(started(0, 1), measured(0, 1), result(0, status))).samples == ()
+    assert samples_of(journal(started(0, 1), measured(0, 1), result(0, status))) == []
 
 
 def test_an_attempt_that_began_keeps_its_number_though_nothing_came_of_it() -> None:
@@ -91,7 +96,7 @@ def test_an_attempt_that_began_keeps_its_number_though_nothing_came_of_it() -> N
 def test_samples_of_an_attempt_that_was_cut_off_are_not_the_next_ones() -> None:
     again: dict[str, Any] = {"event": "resumed", "time": BEGUN + 9}
     lines = [started(0, 1), measured(0, 1, 99.0), again, started(0, 2), result(0, Status.CRASHED, 2)]
-    assert read(journal(*lines)).samples == ()
+    assert samples_of(journal(*lines)) == []
 
 
 def test_time_worked_is_the_sum_of_the_sessions() -> None:
@@ -131,15 +136,19 @@ def written(tmp_path: Path) -> Path:
     return tmp_path / "runs/r/journal.jsonl"
 
 
+def mend(path: Path) -> None:
+    journals.cut(path, journals.Journal(path).read_through().end)
+
+
 @pytest.mark.parametrize("tail", [b'{"event":"result","row":{"ind', b"\0\0\0\0", b'{"event"\n', b"\xff\xfe\n\0"])
-def test_a_torn_end_is_cut_off(tmp_path: Path, tail: bytes) -> None:
+def test_a_torn_end_is_cut_off_and_kept(tmp_path: Path, tail: bytes) -> None:
     path = written(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole + tail)
-    mend(path)
-    assert path.read_bytes() == whole
-    mend(path)
-    assert path.read_bytes() == whole
+    for _ in range(2):
+        mend(path)
+        assert path.read_bytes() == whole
+        assert path.with_name(journals.CUT).read_bytes() == tail + b"\n"
 
 
 def test_a_last_line_that_lacks_only_its_end_is_kept(tmp_path: Path) -> None:
@@ -147,32 +156,35 @@ def test_a_last_line_that_lacks_only_its_end_is_kept(tmp_path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     mend(path)
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == whole and not path.with_name(journals.CUT).exists()
 
 
-def test_every_cut_of_a_journal_is_mended(tmp_path: Path) -> None:
+def test_every_cut_of_a_journal_is_mended_by_the_first_line_that_follows(tmp_path: Path) -> None:
     path = written(tmp_path)
     whole = path.read_bytes()
     for length in range(0, len(whole), 41):
         path.write_bytes(whole[:length])
-        mend(path)
-        lines = path.read_bytes()
-        assert whole.startswith(lines) and (lines == b"" or lines.endswith(b"\n"))
         writer = Store(tmp_path).reopen("r")
-        writer.append({"event": "resumed"})
+        assert path.read_bytes() == whole[:length]  # nothing has changed yet
+        at = writer.append({"event": "resumed", "time": 1.0})
         writer.close()
-        assert list(Store(tmp_path).run("r").journal())[-1] == {"event": "resumed"}
+        lines = path.read_bytes()[:at]
+        assert whole.startswith(lines) and (lines == b"" or lines.endswith(b"\n"))
+        *before, last = Store(tmp_path).run("r").journal()
+        assert last == {"event": "resumed", "time": 1.0} and len(before) == lines.count(b"\n")
 
 
-def test_damage_before_the_end_is_no_torn_end(tmp_path: Path) -> None:
+def test_damage_in_the_middle_costs_that_line_only(tmp_path: Path) -> None:
     path = written(tmp_path)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], b"\0\0\0\n", *lines[3:]]))
-    with pytest.raises(StoreError, match="line 3 ") as refused:
-        Store(tmp_path).reopen("r")
-    assert refused.value.id == "store-journal-damaged"
-    path.write_bytes(b"".join(lines))
-    Store(tmp_path).reopen("r").close()  # the refused one left no lock
+    writer = Store(tmp_path).reopen("r")
+    assert writer.journal.read_through().damage == journals.Damage(lines=1, first=3, behind=len(lines) - 3, results=1)
+    with pytest.raises(StoreError) as refused:  # a line of the plan
+        resume._known(Store(tmp_path).run("r"), writer.journal)
+    assert refused.value.id == "resume-plan-hash"
+    writer.close()
+    assert path.read_bytes().splitlines(keepends=True)[2] == b"\0\0\0\n"
 
 
 def test_a_complete_run_is_not_opened_again(tmp_path: Path) -> None:
@@ -190,7 +202,7 @@ def test_a_complete_run_is_not_opened_again(tmp_path: Path) -> None:
 def test_a_run_that_was_killed_before_its_first_line_says_so(tmp_path: Path) -> None:
     Store(tmp_path).create("r").close()
     with pytest.raises(StoreError) as refused:
-        resume._known(Store(tmp_path), "r")
+        resume._opened(Store(tmp_path), "r")
     assert refused.value.id == "resume-plan-incomplete"
 
 
@@ -205,7 +217,7 @@ def test_options_given_now_replace_those_that_the_run_began_with() -> None:
 
 
 def test_an_interrupted_run_that_is_damaged_is_not_merged(tmp_path: Path) -> None:
-    """What follows a bad line is not read: without a word results would be lost."""
+    """Without a word a result would be lost that its site still has."""
     path = written(tmp_path)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:-1], b"\0\0\n", lines[-1]]))
