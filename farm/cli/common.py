@@ -20,6 +20,7 @@ from farm.shipping import providers as shipping
 from farm.store import RUN_ID, Run, Store
 
 MAX_DEVICES_RUN = 256  # per backend and node; a node may offer more (node.config.MAX_DEVICES)
+TOO_MUCH = (RecursionError, MemoryError)  # what data from elsewhere may be made to cause
 STORE_HELP = "use this store (default: $FARM_STORE, else ./farm-results)"
 
 
@@ -69,9 +70,9 @@ def tell_page(args: argparse.Namespace, store: Store, run_id: str) -> None:
 
     try:
         print(f"page: {build(store, run_id).resolve()}", file=sys.stderr)
-    except (OSError, StoreError) as error:
+    except Exception as error:
         cause = error.__cause__ or error
-        why = getattr(cause, "strerror", None) or cause
+        why = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
         at = f" --out {shlex.quote(args.out)}" if args.out else ""
         warning = (
             f"{store.pages}: the page cannot be written ({why}), but every result is stored; solve this problem, "
@@ -85,7 +86,7 @@ def readable(run: Run) -> Iterator[None]:
     """Turn whatever a damaged run directory raises while it is read, also in pyarrow, into a StoreError."""
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, *TOO_MUCH) as error:
         cause = f"{type(error).__name__}: {error}"[:200]
         raise StoreError(
             f"{run.dir}: this run is damaged and cannot be read ({cause}); start a new run", id="run-unreadable"

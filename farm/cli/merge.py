@@ -159,7 +159,7 @@ def _reports(found: Sequence[Run]) -> list[Report]:
                     f"missing; copy the run from its site again, or run farm resume {run.id} at the site",
                     id="store-journal-damaged",
                 )
-            head, rows = run.head, run.rows if complete else fold(lines)
+            head, table = run.head, run.rows if complete else fold(lines)
             told = fold(lines) if complete else []
             journaled = None
             if not head.get("kind"):
@@ -173,7 +173,7 @@ def _reports(found: Sequence[Run]) -> list[Report]:
                     )
             samples = run.samples() if complete else journaled or []
             key = (head.get("run_id"), head.get("created"), head.get("command"), str(head.get("plan")))
-            rows = [{name: row.get(name) for name in COLUMNS} for row in rows]
+            rows = [{name: row.get(name) for name in COLUMNS} for row in table]
         if key in begun:
             raise UsageError(
                 f"{run.dir}: this is the same run as {begun[key].dir}; give only one of the two", id="merge-run-copied"

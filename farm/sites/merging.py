@@ -21,7 +21,7 @@ from farm.sites.planfile import PlanFile, unit
 from farm.store import results
 from farm.store.results import ALIKE, COLUMNS, planned_row
 
-Row = dict[str, Any]
+Row = Mapping[str, Any]
 _RANK = {Status.INFRA_ERROR.value: 1, Status.LOST.value: 2}
 _SIMULATED = "simulated"
 _STATUSES = {s.value for s in Status}
@@ -40,7 +40,9 @@ class Report:
     rows: Sequence[Row]
     samples: Sequence[Row]
     told: Sequence[Row] = ()
-    told_samples: Sequence[Row] | None = None  # the same for samples; None for a merged run, whose journal has none
+    told_samples: Sequence[Mapping[str, Any]] | None = (
+        None  # the same for samples; None for a merged run, whose journal has none
+    )
     writer: str = ""  # who was still writing it while it was read (`process 7 on host`); "" if nobody was
 
     @property
@@ -65,7 +67,7 @@ class Merged:
     real results that were not used; `silent`: target -> cells that no site reported; `runs`: a summary of each merged
     run; `warnings`: sentences for the user."""
 
-    rows: list[Row]
+    rows: list[dict[str, Any]]
     origin: list[int | None]
     samples: list[Row]
     superseded: list[dict[str, str]]
@@ -169,7 +171,7 @@ def merge(file: PlanFile, reports: Sequence[Report]) -> Merged:
         for row in report.rows:
             if not (row["status"] == Status.LOST.value and row["cell_id"] in heard):
                 found.setdefault(row["cell_id"], []).append((number, row))
-    rows: list[Row] = []
+    rows: list[dict[str, Any]] = []
     origin: list[int | None] = []
     superseded = [dict(one) for report in reports for one in report.superseded]
     silent: Counter[str] = Counter()
@@ -201,7 +203,7 @@ def merge(file: PlanFile, reports: Sequence[Report]) -> Merged:
     )
 
 
-def _unheard(cell: Cell) -> Row:
+def _unheard(cell: Cell) -> dict[str, Any]:
     row = planned_row(cell)
     row.update(reason=f"no site reported {unit(cell)}", fault_owner=Owner.INFRA.value)
     return row

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from sys import intern
+from types import MappingProxyType
 from typing import Any
 
-from farm.cell import FARM_FAULTS, Cell, Status
+from farm.cell import FARM_FAULTS, Cell, Status, Timing
 from farm.store.results import planned_row, sample_row
 
 Line = Mapping[str, Any]
@@ -26,6 +27,27 @@ _KEPT = (
     *("status", "reason", "fault_owner", "evidence", "attempt", "timing_quality", "judged_by", "target"),
     *("device", "node", "neighbours_busy", "log"),
 )
+
+
+class CellReader:
+    """Cells from their data.  Equal texts and mappings are one object, since 100,000 cells hold few different ones."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Any] = {}
+
+    def __call__(self, data: Mapping[str, Any]) -> Cell:
+        """`Cell.from_dict`."""
+        shared = {k: intern(v) if type(v) is str and k not in ("cell_id", "cell_key") else v for k, v in data.items()}
+        for name in ("dtypes", "dims", "params"):
+            shared[name] = self._shared(shared[name], lambda value: MappingProxyType(dict(value)))
+        timing = self._shared(shared["timing"], lambda value: Timing(**value))
+        return Cell(**{**shared, "timing": timing})
+
+    def _shared(self, value: Any, make: Callable[[Any], Any]) -> Any:
+        key = repr(value)  # 1, 1.0 and True are equal
+        if key not in self._known:
+            self._known[key] = make(value)
+        return self._known[key]
 
 
 class Concluded(Mapping[str, Any]):
@@ -108,7 +130,7 @@ def read(journal: Iterable[Line]) -> Recovery:
 def read_located(journal: Iterable[tuple[int, Line]]) -> Recovery:
     """What is known after the events of a journal, given as (place, event), in order."""
     head: Line = {}
-    cells: dict[int, Cell] = {}
+    cell_of, cells = CellReader(), dict[int, Cell]()
     planned = False
     results = _Results(cells)
     attempts: dict[int, int] = {}
@@ -123,7 +145,7 @@ def read_located(journal: Iterable[tuple[int, Line]]) -> Recovery:
             head = {k: v for k, v in line.items() if k != "event"}
             sessions.append([_unix(line.get("created"))] * 2)
         elif event == "cell":
-            cells[line["cell"]["index"]] = Cell.from_dict(line["cell"])
+            cells[line["cell"]["index"]] = cell_of(line["cell"])
         elif event == "planned":
             planned = True
         elif event == "resumed":

@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +36,9 @@ from farm.store import journal as journals
 from farm.store import lock as runlock
 from farm.store import recovery
 from farm.store.journal import Damage, Journal, LineReader, encoded
-from farm.store.recovery import Concluded
+from farm.store.recovery import CellReader, Concluded
 from farm.store.results import COLUMNS, SCHEMA, planned_row
+from farm.store.tables import Row, compact, compacted, read_table, write_table
 from farm.timing import roof
 from farm.timing.roof import Calibration
 
@@ -48,8 +48,8 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LOG_LIMIT = 64 << 10
 #: The most lines that `RunWriter.together` holds back, and for how long: what a kill may cost beyond one line.
 HELD_LINES, HELD_SECONDS = 1000, 0.1
-#: Rows of a table that are in memory while it is written.
-GROUP_ROWS = 4096
+#: A larger run.json or calibration is refused.  That of a merged run of 100,000 cells has a few megabytes.
+MAX_JSON = 64 << 20
 
 
 class Store:
@@ -109,7 +109,7 @@ class Store:
             paths = []
         for path in paths:
             try:
-                found.append(roof.parse(json.loads(path.read_text(encoding="utf-8"))))
+                found.append(roof.parse(_read_json(path)))
             except (OSError, ValueError) as error:  # BadCalibration and JSON's own among them
                 why = getattr(error, "strerror", None) or str(error)
                 text = f"{path}: this calibration is ignored ({why}); delete this file, or calibrate again"
@@ -404,8 +404,8 @@ class RunWriter:
         """Write the tables, then run.json; after that the directory never changes."""
         self._still_ours()
         try:
-            _write_table(self.dir / "cells.tmp", rows, COLUMNS)
-            _write_table(self.dir / "samples.tmp", samples, SAMPLE_COLUMNS)
+            write_table(self.dir / "cells.tmp", rows, COLUMNS)
+            write_table(self.dir / "samples.tmp", samples, SAMPLE_COLUMNS)
             self.sync()
             self._still_ours()  # large tables take long, and meanwhile another process may have completed the run
             for name in ("cells", "samples"):
@@ -437,23 +437,9 @@ SAMPLE_COLUMNS = {
 }
 
 
-def _write_table(path: Path, rows: Iterable[Mapping[str, Any]], columns: dict[str, str]) -> None:
-    """Write a table in row groups, so that only the rows of one are in memory."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    kinds = {"text": pa.string(), "int": pa.int64(), "float": pa.float64()}
-    schema = pa.schema([(name, kinds[kind]) for name, kind in columns.items()], metadata={"schema": str(SCHEMA)})
-    path.unlink(missing_ok=True)  # never write into a file that a stopped writer may still have open
-    left = iter(rows)
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        while group := list(islice(left, GROUP_ROWS)):
-            writer.write_table(pa.table({name: [row.get(name) for row in group] for name in columns}, schema=schema))
-
-
 def _write_atomic(path: Path, text: str) -> None:
     temporary = path.with_suffix(".tmp")
-    temporary.unlink(missing_ok=True)  # as in `_write_table`
+    temporary.unlink(missing_ok=True)  # as in `write_table`
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -504,8 +490,7 @@ class Run:
     def head(self) -> dict[str, Any]:
         """run.json; for an unfinished run the first line of the journal, and `complete: false`."""
         if self.complete:
-            head: dict[str, Any] = json.loads((self.dir / "run.json").read_text(encoding="utf-8"))
-            return {**head, "complete": True}
+            return {**_read_json(self.dir / "run.json"), "complete": True}
         journal = self.journal()
         first = next(iter(journal), {})
         if (first or journal.damage) and first.get("event") != "run":
@@ -517,40 +502,51 @@ class Run:
         return {**{k: v for k, v in first.items() if k != "event"}, "complete": False}
 
     @cached_property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """One row per planned cell."""
-        if self.complete:
-            import pyarrow.parquet as pq
-
-            table: list[dict[str, Any]] = pq.read_table(self.dir / "cells.parquet").to_pylist()
-            return table
-        return fold(self._read)
+        return compact(read_table(self.dir / "cells.parquet")) if self.complete else fold(self._read)
 
     def cells(self) -> list[Cell]:
         """The plan."""
-        return [Cell.from_dict(line["cell"]) for line in self.journal() if line.get("event") == "cell"]
+        cell_of = CellReader()
+        return [cell_of(line["cell"]) for line in self.journal() if line.get("event") == "cell"]
 
     def samples(self) -> list[dict[str, Any]]:
         """The raw samples, one row per timed cell; none for a run without run.json."""
-        if not self.complete:
-            return []
-        import pyarrow.parquet as pq
-
-        table: list[dict[str, Any]] = pq.read_table(self.dir / "samples.parquet").to_pylist()
-        return table
+        return list(read_table(self.dir / "samples.parquet")) if self.complete else []
 
     def journal(self) -> Journal:
         """The events, without damaged lines."""
         return Journal(self.dir / journals.NAME)
 
 
-def fold(journal: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def fold(journal: Iterable[Mapping[str, Any]]) -> list[Row]:
     """Rows from events: the planned cells, each with its result, or `lost`."""
-    planned: dict[int, dict[str, Any]] = {}
-    rows: dict[int, dict[str, Any]] = {}
-    for line in journal:
-        if line.get("event") == "cell":
-            planned[line["cell"]["index"]] = line["cell"]
-        elif line.get("event") == "result":
-            rows[line["row"]["index"]] = line["row"]
-    return [rows.get(i) or planned_row(Cell.from_dict(planned[i])) for i in sorted(planned.keys() | rows.keys())]
+    cell_of, planned = CellReader(), dict[int, Cell]()
+    rows: dict[int, Row] = {}
+
+    def results() -> Iterator[Mapping[str, Any]]:
+        for line in journal:
+            if line.get("event") == "cell":
+                planned[line["cell"]["index"]] = cell_of(line["cell"])
+            elif line.get("event") == "result":
+                yield line["row"]
+
+    for row in compacted(results()):
+        rows[row["index"]] = row
+    for row in compacted(planned_row(cell) for index, cell in planned.items() if index not in rows):
+        rows[row["index"]] = row
+    return [rows[i] for i in sorted(rows)]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file.  ValueError for anything else, whatever it is."""
+    if path.stat().st_size > MAX_JSON:
+        raise ValueError(f"{path.name} has {path.stat().st_size:,} bytes; the limit is {MAX_JSON:,}")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError(f"{path.name} is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path.name} is not a JSON object")
+    return found

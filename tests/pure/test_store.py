@@ -185,7 +185,7 @@ def test_a_full_disk_is_one_sentence_wherever_it_strikes(tmp_path: Path, monkeyp
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(InfraError, match="No space left"):
         writer.log("x", "y")
-    monkeypatch.setattr(store, "_write_table", full)
+    monkeypatch.setattr(store, "write_table", full)
     with pytest.raises(InfraError, match="No space left") as refused:
         writer.finish([], [], {})
     assert refused.value.id == "store-write-failed"
