@@ -8,23 +8,22 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 from farm.dashboards.pages import Links, evidence_page, run_page, runs_page
-from farm.errors import FarmError, StoreError
+from farm.errors import StoreError
 from farm.report import evidence
 from farm.report.provenance import log_path
 from farm.report.queries import RunLike
-from farm.report.run_lines import RunLine, run_line
-
-#: Exceptions that a damaged run directory may raise; pyarrow's errors are ValueError or OSError.
-UNREADABLE = (FarmError, OSError, ValueError, KeyError, TypeError, AttributeError)
-
+from farm.report.run_lines import RunLine
 
 EVIDENCE = "evidence.html"
-#: What the runs prove, so that the page of a large store need not read every run again.  May be deleted.
+#: What the runs prove and their lines in the list, so that neither page need read every run again.  May be deleted.
 KEPT = "evidence.json"
+#: The line of a run whose journal is at least so large is not made anew while the run is being written.
+LARGE_BYTES = 16 << 20
+T = TypeVar("T")
 
 
 class StoreLike(Protocol):
@@ -60,14 +59,14 @@ def build(
                 try:
                     run = store.run(name)
                     text = run_page(run, run_links(run, out))
-                except UNREADABLE as error:  # the list reports it too
+                except Exception as error:  # the list reports it too
                     unreadable(name, error)
                 else:
                     write(out / page_name(run.id), text)
-        write(out / "index.html", runs_page(run_lines(store), _index_links(out)))
-        kept = _kept(out / KEPT)
-        write(out / EVIDENCE, evidence_page(proofs(store, kept), _index_links(out)))
-        write(out / KEPT, json.dumps({"version": evidence.VERSION, "runs": kept}))
+        known = kept(out / KEPT)
+        write(out / "index.html", runs_page(run_lines(store, known), _index_links(out)))
+        write(out / EVIDENCE, evidence_page(proofs(store, known), _index_links(out)))
+        write(out / KEPT, json.dumps({"version": evidence.VERSION, "runs": known}))
     except OSError as e:
         why = f"{out}: pages cannot be written ({e.strerror or e}); choose a writable folder"
         raise StoreError(why, id="dashboard-unwritable") from e
@@ -96,26 +95,34 @@ def need_store(store: StoreLike) -> None:
 
 
 def proofs(store: StoreLike, known: dict[str, Any]) -> dict[str, list[evidence.Proof]]:
-    """Run -> what it proves.  `known` has the runs that were read before, and is updated."""
-    names = [(found.id, Path(getattr(found, "dir", "nowhere"))) for found in store.runs()]
-    fresh = evidence.collect(names, store.run, known, UNREADABLE)
+    """Run -> what it proves.  `known` has what is known of the runs that were read before, and is updated."""
+    return _of_known(store, known, lambda found, fresh: evidence.thaw(fresh))
+
+
+def run_lines(store: StoreLike, known: dict[str, Any]) -> list[RunLine]:
+    """A line per run; a run that cannot be read is `unreadable`.  `known` as for `proofs`."""
+    return _of_known(store, known, lambda found, fresh: evidence.lines(fresh, found))
+
+
+def _of_known(store: StoreLike, known: dict[str, Any], answer: Callable[[list[Any], dict[str, Any]], T]) -> T:
+    found = list(store.runs())
     try:
-        found = evidence.thaw(fresh)
-    except (KeyError, TypeError, AttributeError):  # an evidence.json that the farm did not write
-        if not known:
-            raise
-        known.clear()
-        return proofs(store, known)
+        fresh = evidence.collect(found, store.run, dict(known), LARGE_BYTES)
+        made = answer(found, fresh)
+    except (KeyError, TypeError, AttributeError, ValueError):  # an evidence.json that the farm did not write
+        fresh = evidence.collect(found, store.run, {}, LARGE_BYTES)
+        made = answer(found, fresh)
     known.clear()
     known.update(fresh)
-    return found
+    return made
 
 
-def _kept(path: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError, KeyError, AttributeError, TypeError):
+def kept(path: Path) -> dict[str, Any]:
+    """What a file of `KEPT` has of the runs; nothing if it cannot be read, or is of another version."""
+    with suppress(OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["version"] == evidence.VERSION:
-            return dict(found["runs"])
+            return {str(name): one for name, one in found["runs"].items() if isinstance(one, dict)}
     return {}
 
 
@@ -123,21 +130,6 @@ def _build_run(run: RunLike, out: Path) -> Path:
     path = out / page_name(run.id)
     write(path, run_page(run, run_links(run, out)))
     return path
-
-
-def run_lines(store: StoreLike) -> list[RunLine]:
-    """A line per run; a run that cannot be read is `unreadable`."""
-    lines = []
-    for found in store.runs():
-        try:
-            lines.append(run_line(found.head, found.id, _loader(store, found.id)))
-        except UNREADABLE as e:
-            lines.append(RunLine(found.id, "", "", "", {}, 0, 0, None, "unreadable", False, str(e)))
-    return lines
-
-
-def _loader(store: StoreLike, run_id: str) -> Callable[[], RunLike]:
-    return lambda: store.run(run_id)
 
 
 def page_name(run_id: str) -> str:

@@ -49,10 +49,10 @@ def app(store: StoreLike) -> Any:
         return PlainTextResponse(f"{what}\n", 404, HEADERS)
 
     links = Links("/", lambda run_id: f"/run/{quote(run_id)}", lambda name: None, evidence="/evidence")
-    known: dict[str, Any] = {}  # what the runs prove: a finished run is read once
+    known: dict[str, Any] = {}  # what the runs prove and their lines: a run that has not changed is read once
 
     def runs(_: Request) -> Response:
-        return HTMLResponse(runs_page(run_lines(store), links), headers=HEADERS)
+        return HTMLResponse(runs_page(run_lines(store, known), links), headers=HEADERS)
 
     def proven(_: Request) -> Response:
         return HTMLResponse(evidence_page(proofs(store, known), links), headers=HEADERS)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from farm.report.format import cells, count, number
 from farm.report.provenance import devices, flat
-from farm.report.queries import Row, RunLike, counts, parse
+from farm.report.queries import Row, RunLike, counts, parse, writer
+from farm.report.run_lines import RunLine, run_line, unreadable
 from farm.store.results import place
 
 #: Kind -> what it proves, strongest first.
@@ -32,7 +33,7 @@ FAMILIES = ("cuda", "rocm", "ascend")
 _TOOLS = ("torch", "torch_npu", "triton", "triton_ascend", "cuda", "rocm", "hip", "cann", "stack", "ptxas", "driver")
 _MAX_SHOWN = 4
 #: Version of what `collect` returns; a file of another version is not read.
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -243,20 +244,27 @@ def families(known: Mapping[str, Sequence[Proof]]) -> list[EvidenceFamily]:
 
 
 def collect(
-    names: Iterable[tuple[str, Path]], load: Callable[[str], RunLike], kept: Mapping[str, Any], errors: tuple[Any, ...]
+    found: Iterable[RunLike], load: Callable[[str], RunLike], kept: Mapping[str, Any], large: int
 ) -> dict[str, Any]:
-    """Run -> {"as_of", "proofs"} as plain data.  `kept` is used for runs that have not changed since; a run that cannot
-    be read has no proofs."""
+    """Run -> {"as_of", "proofs", "line" of the list of runs} as plain data.  `kept` is used for runs that have not
+    changed since, and for those of at least `large` bytes while they are being written.  A run that cannot be read has
+    no proofs and the verdict `unreadable`: whatever is in its folder must not fail another run, so every exception
+    counts as that."""
     out: dict[str, Any] = {}
-    for name, folder in names:
-        as_of = _as_of(folder)
-        if as_of and (kept.get(name) or {}).get("as_of") == as_of:
-            out[name] = kept[name]
+    for run in found:
+        name, folder = run.id, Path(getattr(run, "dir", "nowhere"))
+        as_of, known = _as_of(folder), kept.get(name) or {}
+        if known and as_of and (known.get("as_of") == as_of or (_size(as_of) >= large and writer(run))):
+            out[name] = known
             continue
         try:
-            out[name] = {"as_of": as_of, "proofs": [asdict(p) for p in proofs(load(name))]}
-        except errors:
-            out[name] = {"as_of": "", "proofs": []}
+            one = load(name)
+            line = asdict(run_line(one.head, name, lambda one=one: one))  # type: ignore[misc]
+            out[name] = {"as_of": as_of, "proofs": [asdict(p) for p in proofs(one)], "line": line}
+        except Exception as error:
+            again = isinstance(error, OSError)  # which may pass without a change of the files
+            line = asdict(unreadable(name, str(error) or type(error).__name__))
+            out[name] = {"as_of": "" if again else as_of, "proofs": [], "line": line}
     return out
 
 
@@ -267,6 +275,21 @@ def thaw(collected: Mapping[str, Any]) -> dict[str, list[Proof]]:
         run: [Proof(**{**p, **{n: tuple(p[n]) for n in lists}}) for p in entry["proofs"]]
         for run, entry in collected.items()
     }
+
+
+def lines(collected: Mapping[str, Any], found: Iterable[RunLike]) -> list[RunLine]:
+    """The list of runs: the result of `collect`, with the verdict that unfinished runs have now."""
+    out = []
+    for run in found:
+        line = RunLine(**collected[run.id]["line"])
+        if line.verdict in ("running", "interrupted"):
+            line = replace(line, verdict="running" if writer(run) else "interrupted")
+        out.append(line)
+    return out
+
+
+def _size(as_of: str) -> int:
+    return int(as_of.rpartition(":")[2])
 
 
 def _as_of(folder: Path) -> str:

@@ -56,6 +56,11 @@ def run_line(head: Mapping[str, Any], run_id: str, load: Callable[[], RunLike]) 
     )
 
 
+def unreadable(run_id: str, why: str) -> RunLine:
+    """The line of a run that cannot be read."""
+    return RunLine(run_id, "", "", "", {}, 0, 0, None, "unreadable", False, why[:1000])
+
+
 def _matrices(known: Sequence[Mapping[str, Any]]) -> str:
     """`rms_norm, matmul`; for a file with more than two matrices its name: `smoke.yaml (5 matrices)`."""
     files: dict[str, list[str]] = {}

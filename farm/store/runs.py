@@ -358,13 +358,19 @@ class RunWriter:
     def take_logs(self, source: Run) -> None:
         """Copy the logs of another run, which the rows of this one name, and the plan that it is a part of."""
         try:
+            links = [
+                p for p in (source.dir / PLAN, source.dir / "logs", *source.dir.glob("logs/**/*")) if p.is_symlink()
+            ]
+            if links:  # the run may come from elsewhere, and they point to anything here
+                raise OSError(f"{links[0]} is a link, and links are not followed")
             if (source.dir / PLAN).is_file():
                 shutil.copyfile(source.dir / PLAN, self.dir / PLAN)
             if (source.dir / "logs").is_dir():
-                shutil.copytree(source.dir / "logs", self.dir / "logs", dirs_exist_ok=True)
+                shutil.copytree(source.dir / "logs", self.dir / "logs", dirs_exist_ok=True, symlinks=True)
         except (OSError, shutil.Error) as error:
             raise StoreError(
-                f"{source.dir}: the logs of this run cannot be copied ({error}); make both folders accessible",
+                f"{source.dir}: the logs of this run cannot be copied ({error}); make both folders accessible, or "
+                "copy the run again",
                 id="store-logs-not-copied",
             ) from None
 
