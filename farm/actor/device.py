@@ -224,7 +224,7 @@ class DeviceActor:
             if self._stopping:
                 return
             self._said.add("started", cell=attempt["cell"]["index"], attempt=attempt["number"])
-            attempt["started"] = time.time()
+            attempt["started"], attempt["begun"] = time.time(), time.monotonic()
             what = f"{outcome.why}; then no new child could be started: {reason}"
             self._end(attempt, "infra_error", "device", what, log=log)
             raise _DeviceGone(str(reason), reason.final) from None
@@ -233,7 +233,7 @@ class DeviceActor:
         """One attempt from inputs to outputs; whatever happens, exactly one `measured` or `ended` event."""
         cell = attempt["cell"]
         self._said.add("started", cell=cell["index"], attempt=attempt["number"])
-        attempt["started"] = time.time()
+        attempt["started"], attempt["begun"] = time.time(), time.monotonic()
         try:
             attempt["spool"] = self._spool()
             prepared = self._judges.prepare(cell, Deadline(PREPARE_SECONDS))
@@ -409,8 +409,8 @@ class DeviceActor:
         """Whether the attempt's timing leaves a child that may time by no other method."""
         return spends(self._captures.method(attempt["cell"]))
 
-    def _origin(self, started: float) -> dict[str, Any]:
-        ready = self._children.ready
+    def _origin(self, attempt: dict[str, Any]) -> dict[str, Any]:
+        ready, now = self._children.ready, time.monotonic()
         return {
             "target": ready.target if ready else None,
             "device": ready.device if ready else self._config["device"],
@@ -418,8 +418,8 @@ class DeviceActor:
             "fingerprint": ready.fingerprint if ready else {},
             "evidence": ready.evidence if ready else "",
             "revision": self._config["revision"],
-            "started": round(started, 3),
-            "seconds": round(time.time() - started, 4),
+            "started": round(attempt.get("started", time.time()), 3),
+            "seconds": round(now - attempt.get("begun", now), 4),  # whatever becomes of the clock meanwhile
         }
 
     def _end(self, attempt: dict[str, Any], status: str, owner: str, reason: str, *, log: str = "") -> None:
@@ -434,7 +434,7 @@ class DeviceActor:
             owner=owner,
             reason=reason,
             log=log,
-            origin=self._origin(attempt.get("started", time.time())),
+            origin=self._origin(attempt),
         )
 
     def _measured(
@@ -442,7 +442,7 @@ class DeviceActor:
     ) -> None:
         index, number = attempt["cell"]["index"], attempt["number"]
         others = reply.facts.pop("others", [])
-        origin = self._origin(attempt["started"])
+        origin = self._origin(attempt)
         self._said.add(
             "measured",
             cell=index,

@@ -288,7 +288,11 @@ class _Attempt:
         out = []
         for value, want in zip(outputs, expected):
             path = str(Path(self.m.out_dir, f"{prefix}-{want['name']}.bin"))
-            out.append({"name": want["name"], **tensor_files.save(value, path)})
+            try:
+                out.append({"name": want["name"], **tensor_files.save(value, path)})
+            except OSError as error:
+                error.filename = error.filename or path  # a full disk does not name itself
+                raise
         return out
 
     def crowded(self) -> bool:

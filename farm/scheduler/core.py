@@ -8,7 +8,7 @@ Cells lie in pools: those of a named target go to devices that are it, the other
 lease is of one pool, so stealing stays inside a target.  A cell that wants quiet waits until the loud work around it
 is done, and while it runs its host (or its module) runs nothing else.  Devices may come and be asked back at any time.
 
-The state is rebuilt by feeding the same events again (the journal keeps them).
+A run that is resumed begins anew: its journal has the results and the numbers of attempts (`tried`), but no leases.
 """
 
 from __future__ import annotations

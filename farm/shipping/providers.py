@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.machinery
+import shutil
 import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from farm.errors import UsageError
+from farm.errors import InfraError, UsageError
 
 MAX_BYTES = 32 << 20
 
@@ -124,19 +125,28 @@ def _check_function(file: Path, name: str, path: str) -> None:
 
 
 def unpack(shipped: dict[str, Any], spool: str) -> str:
-    """Write the files under the run's folder, once per content; returns the folder to import from."""
+    """Write the files under the run's folder, once per content; returns the folder to import from.  InfraError for a
+    name that is not that of a file below the folder."""
     final = Path(spool, "providers", shipped["sha"])
     if final.is_dir():
         return str(final)
     final.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix="unpack-", dir=final.parent))
-    for name, content in shipped["files"].items():
-        target = temporary / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)
     try:
+        for name, content in shipped["files"].items():
+            parts = PurePosixPath(name).parts
+            if not parts or ".." in parts or PurePosixPath(name).is_absolute():
+                raise InfraError(
+                    f'the providers\' files contain "{name}", which is not a file inside their folder; run again',
+                    id="shipping-provider-entry",
+                )
+            target = temporary.joinpath(*parts)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
         temporary.rename(final)
     except OSError:
-        if not final.is_dir():
+        if not final.is_dir():  # else another process was faster
             raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     return str(final)

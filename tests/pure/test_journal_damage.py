@@ -10,6 +10,7 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -295,3 +296,24 @@ def test_times_are_never_negative_in_junit(tmp_path: Path) -> None:
             line["row"]["seconds"] = -86400.25
     path.write_text("".join(encoded(line) for line in lines))
     assert 'time="-' not in junit.junit(Store(tmp_path).run("r"))
+
+
+def test_a_full_disk_names_the_folder_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from farm.child import fault_owner, session, tensor_files
+
+    def full(value: Any, path: str) -> dict[str, Any]:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tensor_files, "save", full)
+    attempt = SimpleNamespace(m=SimpleNamespace(tensors=[{"name": "y", "role": "output"}], out_dir="/dev/shm/a"))
+    with pytest.raises(OSError) as raised:
+        session._Attempt.write(attempt, (None,), "out")  # type: ignore[arg-type]
+    found = fault_owner.verdict(
+        raised.value,
+        fault_of=lambda text: None,
+        device=None,
+        phase="check",
+        squeezed=lambda: "",  # type: ignore[arg-type]
+    )
+    assert found.owner == "infra" and "/dev/shm/a/out-y.bin" in found.reason

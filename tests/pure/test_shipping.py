@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.errors import UsageError
+from farm.errors import InfraError, UsageError
 from farm.shipping import providers as shipping
 
 
@@ -53,6 +53,28 @@ def test_a_module_travels_as_one_file_and_back(folder: Path, tmp_path_factory: p
         cwd="/",
     )
     assert code.stdout == "3\n"
+
+
+@pytest.mark.parametrize("name", ["../out.py", "/tmp/out.py", "a/../../out.py", ""])
+def test_files_do_not_leave_their_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InfraError) as refused:
+        shipping.unpack({"sha": "0" * 16, "files": {"mine.py": b"", name: b"x"}}, str(tmp_path / "spool"))
+    assert refused.value.id == "shipping-provider-entry"
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []  # and no temporary folder is left
+
+
+def test_of_two_that_unpack_at_once_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = {"sha": "0" * 16, "files": {"mine.py": b"x = 1\n"}}
+    rename = Path.rename
+
+    def late(self: Path, target: Path) -> Path:
+        monkeypatch.setattr(Path, "rename", rename)
+        shipping.unpack(shipped, str(tmp_path))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    where = shipping.unpack(shipped, str(tmp_path))
+    assert [p.name for p in (tmp_path / "providers").iterdir()] == ["0" * 16] and Path(where, "mine.py").is_file()
 
 
 def test_a_package_travels_whole_without_its_litter(folder: Path) -> None:
