@@ -67,6 +67,18 @@ def _not_importable(error: Exception) -> str:
     return printable(f"{file}:{line} cannot be imported ({type(error).__name__}: {why})")[:400]
 
 
+def _not_text(word: str) -> str:
+    """Why an argument is not text: because of its bytes, or of what this Python takes them for."""
+    try:
+        name = os.fsencode(word).decode()
+    except UnicodeError:
+        return f"{word!r} is not UTF-8 text: rename the file, or correct the argument"
+    return (
+        f"{name!a} is UTF-8 text, but this Python reads arguments as {sys.getfilesystemencoding()}: unset "
+        "PYTHONUTF8 and PYTHONCOERCECLOCALE, or set LC_ALL=C.UTF-8"
+    )
+
+
 def main(argv: list[str] | None = None) -> int:
     """The exit code of one command line."""
     open_missing()
@@ -83,7 +95,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             word.encode()
         except UnicodeEncodeError:  # the run, its page and the store's list would contain it
-            top.error(f"{word!r} is not UTF-8 text: rename the file, or correct the argument")
+            top.error(_not_text(word))
     args = top.parse_args(arguments)
     args.argv = list(arguments)
     try:
