@@ -16,11 +16,14 @@ from farm.cli.text import sentence
 from farm.errors import Message, StoreError, UsageError
 from farm.matrix import Matrix
 from farm.matrix.load import load_files
+from farm.process import command
 from farm.shipping import providers as shipping
 from farm.store import RUN_ID, Run, Store
 
 MAX_DEVICES_RUN = 256  # per backend and node; a node may offer more (node.config.MAX_DEVICES)
 TOO_MUCH = (RecursionError, MemoryError)  # what data from elsewhere may be made to cause
+PAGE_CELLS = 10_000  # the page of a larger run takes seconds, and hundreds of megabytes
+PAGE_SECONDS = 900.0  # 10^5 cells take some 10 s on a quiet host
 STORE_HELP = "use this store (default: $FARM_STORE, else ./farm-results)"
 
 
@@ -64,12 +67,10 @@ def store(args: argparse.Namespace) -> Store:
 
 
 def tell_page(args: argparse.Namespace, store: Store, run_id: str) -> None:
-    """Build the page of a stored run and print its path.  If it cannot be written, report that and the command that
+    """Build the page of a stored run and print its path.  If it cannot be built, report that and the command that
     builds it later.  The results are already stored, and they alone determine the exit code."""
-    from farm.dashboards.build import build
-
     try:
-        print(f"page: {build(store, run_id).resolve()}", file=sys.stderr)
+        print(f"page: {_page(store, run_id)}", file=sys.stderr)
     except Exception as error:
         cause = error.__cause__ or error
         why = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
@@ -79,6 +80,20 @@ def tell_page(args: argparse.Namespace, store: Store, run_id: str) -> None:
             f"then build the page with farm dashboard build {run_id}{at}"
         )
         print(f"farm {args.command}: {sentence(Message(warning, id='page-unwritable'))}", file=sys.stderr)
+
+
+def _page(store: Store, run_id: str) -> Path:
+    """Build the page; that of a large run in a process of its own, beside which this one stays small."""
+    if int(store.run(run_id).head.get("planned") or 0) <= PAGE_CELLS:
+        from farm.dashboards.build import build
+
+        return build(store, run_id).resolve()
+    words = [sys.executable, "-m", "farm", "dashboard", "build", run_id, "--out", str(store.path)]
+    done = command.run(words, PAGE_SECONDS, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    if done.code != 0:
+        last = (done.err.strip().splitlines() or [f"not built within {PAGE_SECONDS:g} s"])[-1]
+        raise StoreError(last, id="page-unwritable")
+    return Path(done.out.strip()).resolve()
 
 
 @contextmanager

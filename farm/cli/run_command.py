@@ -32,7 +32,6 @@ from farm.node.environment import Environment
 from farm.shipping import providers as shipping
 from farm.store import RunWriter, Store
 
-PAGE_CELLS = 10_000  # no page is built at once for a larger interrupted run: 10^5 cells take tens of seconds
 MAX_WAIT_SECONDS = 7 * 24 * 3600.0
 _ENVIRONMENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 Has = Callable[[str], bool]
@@ -244,7 +243,7 @@ def tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, seco
             file=err,
         )
     if not args.no_page:
-        _page(args, store, run_id, outcome.interrupted and len(outcome.rows) > PAGE_CELLS)
+        _page(args, store, run_id, outcome.interrupted and len(outcome.rows) > common.PAGE_CELLS)
     return 3 if outcome.interrupted else outcome.exit_code
 
 

@@ -17,6 +17,7 @@ from farm.cli import common
 from farm.cli.main import main
 from farm.dashboards import build as pages
 from farm.errors import FarmError, StoreError
+from farm.process import command
 from farm.report import evidence
 from farm.store import Run, Store, tables
 from farm.store.results import COLUMNS, counts
@@ -132,6 +133,23 @@ def test_a_page_that_fails_decides_no_exit_code(
         monkeypatch.setattr(pages, "build", fails)
         common.tell_page(argparse.Namespace(command="run", out=None), Store(tmp_path), "a")
         assert "[page-unwritable]" in capsys.readouterr().err
+
+
+def test_the_page_of_a_large_run_is_built_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rows of 10^5 cells beside what the run holds were 2.5 GB, and an end by the host's memory is no verdict."""
+    a_finished_run(tmp_path, "a")
+    args = argparse.Namespace(command="run", out=str(tmp_path))
+    monkeypatch.setattr(common, "PAGE_CELLS", 11)
+    monkeypatch.setattr(pages, "build", lambda *_: pytest.fail("built in this process"))
+    common.tell_page(args, Store(tmp_path), "a")
+    assert str(tmp_path / "pages" / "run-a.html") in capsys.readouterr().err
+    failed = command.Completed(2, b"", b"farm dashboard: damaged [run-unreadable]\n")
+    monkeypatch.setattr(command, "run", lambda *_, **__: failed)
+    common.tell_page(args, Store(tmp_path), "a")
+    said = capsys.readouterr().err
+    assert "run-unreadable" in said and "[page-unwritable]" in said
 
 
 @pytest.mark.parametrize("text", ['{"schema": ' + DEEP, "[1]", '{"curve": 1e999}', "x" * (65 << 20)])

@@ -358,7 +358,7 @@ def test_a_run_is_read_once_for_its_page_the_list_and_the_evidence(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("interrupted", "cells", "made"),
-    [(True, run_command.PAGE_CELLS + 1, False), (True, run_command.PAGE_CELLS, True), (False, 10**5, True)],
+    [(True, common.PAGE_CELLS + 1, False), (True, common.PAGE_CELLS, True), (False, 10**5, True)],
 )
 def test_who_interrupts_a_large_run_does_not_wait_for_its_page(
     interrupted: bool,
