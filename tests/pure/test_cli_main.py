@@ -17,7 +17,7 @@ import pytest
 
 from farm import __version__
 from farm.cli import main
-from farm.cli.main import COMMANDS, parser
+from farm.cli.main import COMMANDS, _not_text, parser
 from farm.cli.text import printable
 from farm.errors import BackendError, FarmError, InfraError, MatrixError, StoreError, UsageError
 from farm.store import spool
@@ -225,3 +225,8 @@ def test_plan_knows_a_provider_of_ones_own_without_loading_it(
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "cpu/rms_norm/mine/auto/forward/bf16/1x8/llama"
     assert said[-1].startswith("cpu: 1 cell, 0 skipped")
+
+
+def test_an_argument_that_this_python_cannot_read_is_not_called_wrong() -> None:
+    """With LC_ALL=C and PYTHONUTF8=0 the path of a folder with an umlaut was `not UTF-8 text`."""
+    assert "LC_ALL" in _not_text("\udcc3\udcbc/x.json") and "LC_ALL" not in _not_text("\udcff")
