@@ -20,6 +20,7 @@ from farm.cluster import connect_probe, ray_token
 from farm.cluster.ray_token import TokenFacts
 from farm.deadline import Deadline
 from farm.errors import FarmError, InfraError, UsageError
+from farm.process import interrupts, supervisor
 from farm.process.steps import ProbeResult, own_variables, run_steps
 
 ASK_SECONDS = 45.0  # the probe takes 1 s; a raylet that froze is told by Ray after 30
@@ -119,6 +120,7 @@ def _init(ray: Any, address: str, arguments: dict[str, Any], seconds: float, *, 
     try:
         with hushed() as told, ended_after(seconds, lambda: told(f"farm: {late}\n")):
             ray.init(**arguments)
+            interrupts.claim()  # Ray has set a handler of its own
     except Exception as error:
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise InfraError(
@@ -163,7 +165,7 @@ def ended_after(seconds: float, say: Callable[[], None]) -> Iterator[None]:
     def watch() -> None:
         if not over.wait(limit.remaining):
             say()
-            os._exit(InfraError.exit_code)
+            supervisor.leave(InfraError.exit_code)
 
     watching = threading.Thread(target=watch, daemon=True)
     watching.start()
