@@ -201,6 +201,8 @@ class _Coordinator:
 
     def _hear(self, said: dict[str, Any]) -> None:
         """One event of a device.  An exception is a fault of the farm's here or there, and costs the event's cell."""
+        if self.interrupted and said.get("status") == Status.CRASHED:
+            return  # the signal may have been for all processes; the cell runs again when the run is resumed
         device, cell = said.get("device"), said.get("cell")
         held = self.scheduler.attempt_at(device, cell) if isinstance(device, str) and isinstance(cell, int) else None
         if cell is not None and (held is None or said.get("attempt") != held.number):

@@ -1,5 +1,5 @@
-"""What the kill and signal checks share: a matrix whose every status is known, its processes, and what must hold of a
-run whatever was killed in it."""
+"""What the kill and signal checks share: a matrix whose every status is known, its processes, disturbances, and what
+must hold of a run whatever disturbed it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,31 @@ import json
 import os
 import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from farm_command import FarmCommand
-from farm_process import FarmRun, marked
+from farm_process import FarmRun, marked, wait_for
+
+from farm.store import lock
 
 #: Ray's own two agents try for 60 s (a constant of Ray's) to tell a GCS that is gone of the raylet that is gone.
-#: A worker that was just starting when its raylet died waits for it likewise; it serves nobody.
+#: A worker that was just starting when its raylet died waits for it likewise; it serves nobody.  A supervisor ends
+#: them; they outlive it where it is killed itself, and on clusters.
 LINGERING = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::IDLE")
 SKIPPED, INACCURATE, CRASHING = 65, 70, 75  # columns
 #: kind of process -> what its command line has
-KINDS = {"child": "farm.child", "actor": "ray::_RayDevice", "judge": "ray::Judge", "raylet": "raylet/raylet"}
+KINDS = {
+    "child": "farm.child",
+    "actor": "ray::_RayDevice",
+    "judge": "ray::Judge",
+    "raylet": "raylet/raylet",
+    "gcs": "gcs_server",
+}
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+HEARD = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)}  # nohup around the checks is inherited
 
 
 def matrix(cells: int, wall_s: float = 0.1) -> str:
@@ -50,7 +63,7 @@ def kill_one(dice: random.Random, pids: list[int]) -> None:
 
 def resumed(run: FarmRun) -> FarmCommand:
     words = ("resume", run.run_id, "--out", str(run.store.path), "--no-page")
-    return FarmCommand(run.folder, run.store.path, run.run_id, *words).start()
+    return FarmCommand(run.folder, run.store.path, run.run_id, *words).start(**HEARD)
 
 
 @contextlib.contextmanager
@@ -64,19 +77,71 @@ def ended(run: FarmRun) -> Iterator[list[FarmCommand]]:
             one.end()
 
 
-def assert_right(run: FarmRun, kills: int) -> None:
+def listens(run: FarmRun) -> bool:
+    """Whether the process that was started has its handlers; before that Python is still starting."""
+    assert run.process is not None
+    if run.process.poll() is not None:
+        return True
+    status = Path(f"/proc/{run.process.pid}/status").read_text(encoding="utf-8")
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return bool(caught & 1 << signal.SIGTERM - 1)
+
+
+def signal_it(run: FarmRun, number: signal.Signals, *, to: str) -> None:
+    """A signal to the process that was started, to its process group (a terminal, `kill -- -PGID`), or to each process
+    that the run has (scancel, systemctl stop)."""
+    wait_for("the handlers", lambda: listens(run))
+    assert run.process is not None
+    with contextlib.suppress(ProcessLookupError):  # it has ended
+        if to == "group":
+            os.killpg(run.process.pid, number)
+        elif run.process.poll() is None:
+            for pid in marked(run.mark) if to == "all" else [run.process.pid]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+
+def assert_interrupted(run: FarmRun, at: str) -> None:
+    """A run that was signalled ends in bounded time with its true code, and leaves nothing."""
+    code = run.wait(60)
+    at = f"{at}: exit code {code}: {run.said()}"
+    complete = bool(run.journal("planned")) and run.run.complete
+    assert code == (run.run.head["exit_code"] if complete else 3), at
+    assert "Traceback" not in run.said(), at
+    assert_nothing_left(run)
+    if run.journal("planned"):
+        run.rows()  # planned = accounted for
+        assert not accused(run), at
+
+
+def assert_nothing_left(run: FarmRun) -> None:
+    run.assert_nothing_left(60)
+    assert not run.spool.exists(), run.said()
+
+
+def accused(run: FarmRun) -> dict[int, str]:
+    """Columns of the cells that accuse a kernel without a reason in the matrix."""
+    rows = {json.loads(row["dims"])["hidden"]: row for row in run.rows()}
+    wrong = {h: row for h, row in rows.items() if row["fault_owner"] == "kernel"}
+    return {h: row["reason"] for h, row in wrong.items() if h not in (INACCURATE, CRASHING)}
+
+
+def assert_right(run: FarmRun, kills: int = 0) -> None:
     """The run is complete; every cell has the status that its script gives it, but for those that were killed twice,
     which accuse nobody; nothing was concluded twice."""
-    assert run.run.complete and not (run.run.dir / "writer.lock").exists()
+    assert run.run.complete and not lock.holder(run.run.dir)
     rows = {json.loads(row["dims"])["hidden"]: row for row in run.rows()}
     expected = dict.fromkeys(rows, "passed") | {SKIPPED: "skipped", INACCURATE: "inaccurate", CRASHING: "crashed"}
     wrong = {h: row for h, row in rows.items() if row["status"] != expected[h]}
     told = {h: (row["status"], row["fault_owner"], row["attempt"], row["reason"]) for h, row in wrong.items()}
     assert all(row["fault_owner"] == "infra" and row["status"] != "lost" for row in wrong.values()), told
     assert 2 * len(wrong) <= kills, told
-    accused = {h for h, row in rows.items() if row["fault_owner"] == "kernel"}
-    assert accused <= {INACCURATE, CRASHING}, accused
+    assert not accused(run)
     assert set(Counter(e["row"]["cell_id"] for e in run.journal("result")).values()) == {1}
     starts = Counter((e["cell"], e["attempt"]) for e in run.journal("started"))
     assert max(starts.values()) == 1
     assert run.run.head["counts"] == dict(Counter(row["status"] for row in rows.values()))
+
+
+def pause(dice: random.Random, seconds: float) -> None:
+    time.sleep(dice.uniform(0.0, seconds))
