@@ -56,9 +56,13 @@ def of_kind(mark: str, kind: str) -> list[int]:
     return sorted(p for p, line in marked(mark).items() if KINDS[kind] in line and "bash" not in line.split(" ")[0])
 
 
-def kill_one(dice: random.Random, pids: list[int]) -> None:
+def kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
-        os.kill(dice.choice(pids), signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
+
+
+def kill_one(dice: random.Random, pids: list[int]) -> None:
+    kill(dice.choice(pids))
 
 
 def resumed(run: FarmRun) -> FarmCommand:
@@ -145,3 +149,106 @@ def assert_right(run: FarmRun, kills: int = 0) -> None:
 
 def pause(dice: random.Random, seconds: float) -> None:
     time.sleep(dice.uniform(0.0, seconds))
+
+
+#: More deaths of actors in one session would retire devices; the loop is not about a run without devices.
+MOST_ACTORS = 2
+
+
+class Disturbed:
+    """A run, and the commands that resume it, whose processes are killed and signalled."""
+
+    def __init__(self, run: FarmRun, dice: random.Random, later: list[FarmCommand]):
+        self.run, self.dice, self.later = run, dice, later
+        self.done: list[str] = []
+        self._begin(run)
+
+    def _begin(self, current: FarmRun) -> None:
+        self.current, self.actors, self.last_child, self.orphaned = current, 0, "", False
+
+    def goes_on(self) -> bool:
+        """Whether the run is not complete; where its command has ended, that was in order, and it is resumed."""
+        assert self.current.process is not None
+        if self.current.process.poll() is None:
+            return True
+        self.check_end()
+        if self.run.run.complete:
+            return False
+        self.later.append(resumed(self.run))
+        self._begin(self.later[-1])
+        return True
+
+    def check_end(self) -> None:
+        code, at = self.current.wait(90), f"after {self.done}: {self.current.said()}"
+        if code == -signal.SIGKILL:
+            assert self.orphaned, at
+        elif self.run.run.complete:
+            assert code in (self.run.run.head["exit_code"], 3), at
+        else:
+            assert code == 3, at
+        self.current.assert_nothing_left(90, but=LINGERING if self.orphaned else ())
+        assert self.orphaned or not self.run.spool.exists(), at
+        self.run.rows()  # planned = accounted for, however it ended
+        assert not accused(self.run), at
+
+    def kill(self, kind: str) -> bool:
+        """Kill a process of a kind; False where there is none, or none that may be killed now."""
+        assert self.current.process is not None
+        there = marked(self.current.mark)
+        found = [p for p, line in there.items() if self._is(kind, p, line)]
+        if not found:
+            return False
+        pid = self.dice.choice(sorted(found))
+        self.orphaned = self.orphaned or pid == self.current.process.pid
+        self.actors += KINDS["actor"] in there[pid]
+        self.last_child = _device_of(there[pid]) or self.last_child
+        kill(pid)
+        return True
+
+    def _is(self, kind: str, pid: int, line: str) -> bool:
+        """A cell whose child dies twice, and no other, would rightly be called crashed: never one device's child in a
+        row."""
+        assert self.current.process is not None
+        if (_device_of(line) or "none") == self.last_child or (KINDS["actor"] in line and self.actors == MOST_ACTORS):
+            return False
+        if kind in ("supervisor", "worker"):
+            return " -m farm " in line and (pid == self.current.process.pid) == (kind == "supervisor")
+        return kind == "any" or (KINDS[kind] in line and "bash" not in line.split(" ")[0])
+
+
+def _device_of(line: str) -> str:
+    """The device in a child's command line."""
+    return line.partition("farm.child")[2][:60] if "farm.child" in line else ""
+
+
+def disturb(run: FarmRun, dice: random.Random, kinds: list[str], kills: int, signals: int) -> list[str]:
+    """Kill processes of these kinds, and signal all of the run, in random order at random moments until the run is
+    complete or all is done; then let it finish.  What was done, in order."""
+    todo = [dice.choice(kinds) for _ in range(kills)] + ["signal"] * signals
+    dice.shuffle(todo)
+    with ended(run) as later:
+        run.wait_for("result")  # without a plan there is nothing to resume
+        disturbed = Disturbed(run, dice, later)
+        while todo and disturbed.goes_on():
+            pause(dice, 1.5)
+            kind = todo.pop()
+            if kind == "signal":
+                number, to = dice.choice(SIGNALS), dice.choice(["group", "all"])
+                signal_it(disturbed.current, number, to=to)
+                disturbed.done.append(f"{number.name} to {to}")
+                disturbed.current.wait(60)
+            elif disturbed.kill(kind):
+                disturbed.done.append(kind)
+                if kind in ("worker", "supervisor"):
+                    disturbed.current.wait(60)
+            else:  # none is there at this moment, or none will be
+                todo.insert(0, dice.choice(kinds))
+        for _ in range(5):  # what was killed last may yet end it
+            disturbed.current.wait(180)
+            if not disturbed.goes_on():
+                break
+        assert_right(run, len(disturbed.done))
+        disturbed.current.assert_nothing_left(90, but=LINGERING if disturbed.orphaned else ())
+        assert not run.spool.exists()
+    print("disturbed:", *disturbed.done)
+    return disturbed.done
