@@ -10,7 +10,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from farm_command import FarmCommand
@@ -221,17 +221,22 @@ def _device_of(line: str) -> str:
     return line.partition("farm.child")[2][:60] if "farm.child" in line else ""
 
 
-def disturb(run: FarmRun, dice: random.Random, kinds: list[str], kills: int, signals: int) -> list[str]:
-    """Kill processes of these kinds, and signal all of the run, in random order at random moments until the run is
-    complete or all is done; then let it finish.  What was done, in order."""
+def random_order(dice: random.Random, kinds: list[str], kills: int, signals: int) -> list[str]:
     todo = [dice.choice(kinds) for _ in range(kills)] + ["signal"] * signals
     dice.shuffle(todo)
+    return todo
+
+
+def disturb(run: FarmRun, dice: random.Random, kinds: Sequence[str]) -> list[str]:
+    """Kill a process of each of these kinds, or signal all of the run, at random moments until the run is complete or
+    all is done; then let it finish.  What was done, in order."""
+    todo = list(kinds)
     with ended(run) as later:
         run.wait_for("result")  # without a plan there is nothing to resume
         disturbed = Disturbed(run, dice, later)
         while todo and disturbed.goes_on():
-            pause(dice, 1.5)
-            kind = todo.pop()
+            pause(dice, 1.0)
+            kind = todo.pop(0)
             if kind == "signal":
                 number, to = dice.choice(SIGNALS), dice.choice(["group", "all"])
                 signal_it(disturbed.current, number, to=to)
@@ -242,7 +247,7 @@ def disturb(run: FarmRun, dice: random.Random, kinds: list[str], kills: int, sig
                 if kind in ("worker", "supervisor"):
                     disturbed.current.wait(60)
             else:  # none is there at this moment, or none will be
-                todo.insert(0, dice.choice(kinds))
+                todo.append(kind)
         for _ in range(5):  # what was killed last may yet end it
             disturbed.current.wait(180)
             if not disturbed.goes_on():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from farm_fixture import Farm
 from farm_process import FarmRun, marked
-from killing import HEARD, assert_right, disturb, ended, kill_one, matrix, of_kind, pause, resumed
+from killing import HEARD, assert_right, disturb, ended, kill_one, matrix, of_kind, pause, random_order, resumed
 from nodes_cluster import NodesCluster
 
 GB200 = {"backend": "cuda", "simulate": {"model": "NVIDIA GB200", "devices": 2}}
@@ -20,7 +20,8 @@ GB200 = {"backend": "cuda", "simulate": {"model": "NVIDIA GB200", "devices": 2}}
 @pytest.mark.parametrize("loop", range(4))
 def test_kills_without_ray(farm: Farm, dice: random.Random, loop: int) -> None:
     run = farm(matrix(250), "--devices", "3", popen=HEARD)
-    assert disturb(run, dice, ["child"] * 4 + ["worker", "supervisor"], kills=10, signals=1)
+    kinds = ["child", "child", "child", "worker", "supervisor"]
+    assert disturb(run, dice, random_order(dice, kinds, kills=10, signals=1))
 
 
 @pytest.mark.ray
@@ -29,7 +30,7 @@ def test_kills_without_ray(farm: Farm, dice: random.Random, loop: int) -> None:
 def test_kills_on_ray(farm: Farm, dice: random.Random, loop: int) -> None:
     run = farm(matrix(200), "--devices", "3", address="local", popen=HEARD)
     kinds = ["child", "child", "actor", "judge", "raylet", "gcs", "worker", "supervisor", "any"]
-    assert disturb(run, dice, kinds, kills=5, signals=1)
+    assert disturb(run, dice, random_order(dice, kinds, kills=5, signals=1))
 
 
 @pytest.fixture
