@@ -7,11 +7,10 @@ method that times the cells of which no graph can be captured.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from farm.actor import child_process
+from farm.actor import child_process, crash_owner
 from farm.child import protocol
 from farm.deadline import Deadline
 
@@ -93,6 +92,6 @@ def follow(
         }
     except child_process.ChildDied as error:
         ended = {"reason": f"the child ended with {error}", "log": child.log_tail()}
-        return ended if error.code in (-signal.SIGKILL, -signal.SIGTERM) else {**ended, "capture": True}
+        return ended if crash_owner.sent(error.code) else {**ended, "capture": True}
     except child_process.ChildLied as error:
         return {"reason": f"the child {error}", "log": child.log_tail()}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import shutil
-import signal
 import socket
 import tempfile
 import threading
@@ -29,12 +28,14 @@ from farm.actor.capture.fallback import CaptureOutcome, CapturePolicy
 from farm.actor.child_manager import ChildManager
 from farm.actor.device_setup import DeviceSetup
 from farm.actor.event_buffer import EventBuffer
+from farm.actor.signal_deaths import SignalDeaths
 from farm.cell import spends
 from farm.child import protocol
 from farm.deadline import Deadline
 from farm.errors import FarmSignal, LockRefused
 from farm.guard import locks, sample_checks, telemetry
 from farm.guard.device import Guard
+from farm.process import interrupts
 from farm.store import spool
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class DeviceActor:
         self._notes: CaptureCache | None = None  # what trials of captures found, for the next actor of this device
         self._guard = Guard(self._placed.guarded, lambda: self._stopping, self._placed.host)
         self._backlog = Backpressure(config["spool"])
+        self._deaths = SignalDeaths(config["spool"], config["device"])
         spawn_s = float(config["deadlines"]["spawn"])
         self._children = ChildManager(self._placed, self._guard, spawn_s, lambda: self._stopping)
         spool.claim(config["spool"])
@@ -267,6 +269,7 @@ class DeviceActor:
             if uncaptured:
                 by = reply.timing.get("method", self._captures.fallback)
                 reply.facts["flags"].append(f"timed by {by}: {uncaptured}")
+            reply.facts["flags"] += [attempt["signals"]] if "signals" in attempt else []
             if attempt.get("compile_s") is not None:  # its trial did compile
                 reply.facts["compile_s"] = max(attempt["compile_s"], reply.facts.get("compile_s") or 0.0)
             self._measured(attempt, reply, out_dir, told)
@@ -343,12 +346,28 @@ class DeviceActor:
                     return fallback.told(said) if said.status == "capture_failed" else said
         except (child_process.ChildTimedOut, child_process.ChildDied, child_process.ChildLied) as error:
             lied = isinstance(error, child_process.ChildLied)
-            if not (shared and (lied or phase == "spawn")) or self._stopping:
+            spoilt = shared and (lied or phase == "spawn")  # maybe by an earlier cell's code
+            if self._stopping or not (spoilt or self._signalled(attempt, error, phase)):
                 return self._without_reply(attempt, call, child, error, phase)
-        # An earlier cell's code may have done this: asked again in a child of its own, the cell answers for itself.
+        # Asked again in a child of its own, the cell answers for itself.
         self._children.replace()
         _empty(out_dir)
         return self._converse(attempt, call, prepared, out_dir)
+
+    def _signalled(self, attempt: dict[str, Any], error: Exception, phase: str) -> bool:
+        """Whether the cell is tried again alone, because a signal that others send has ended its child."""
+        if not isinstance(error, child_process.ChildDied) or not crash_owner.sent(error.code):
+            return False
+        self._deaths.note()
+        attempt["signalled"] = deaths = attempt.get("signalled", 0) + 1
+        attempt["signals"] = f"a child ended with {error} in phase {phase}, so the cell ran again alone"
+        words = self._children.last_words(error)
+        return crash_owner.tried_alone(error.code, phase, words, deaths, outside=self._from_outside())
+
+    def _from_outside(self) -> bool:
+        """Whether a signal that ended a child now may be one for more than this child."""
+        seconds = crash_owner.TOGETHER_SECONDS
+        return self._stopping or interrupts.noted_within(seconds) or self._deaths.others_within(seconds)
 
     def _without_reply(
         self, attempt: dict[str, Any], call: dict[str, Any], child: child_process.Child, error: Exception, phase: str
@@ -373,7 +392,7 @@ class DeviceActor:
             else:
                 self._end(attempt, "timed_out", "kernel", f"phase {phase} took more than {limit:g} s", log=log)
         elif isinstance(error, child_process.ChildDied):
-            if self._captures.suspected(cell, call, phase) and error.code != -signal.SIGKILL:
+            if self._captures.suspected(cell, call, phase) and not crash_owner.sent(error.code):
                 words = self._children.last_words(error)
                 ended = f"{error}; {words.what}" if words and words.what else str(error)
                 return fallback.blamed(ids, f"ended the child ({ended})", self._children.log())
@@ -397,7 +416,7 @@ class DeviceActor:
 
     def _died(self, attempt: dict[str, Any], error: child_process.ChildDied, phase: str) -> None:
         words = self._children.last_words(error) if phase != "spawn" else None
-        found = crash_owner.of_death(str(error), error.code, phase, words, last=attempt["last"])
+        found = crash_owner.of_death(str(error), error.code, phase, words, outside=self._from_outside())
         self._end(attempt, *found, log=self._children.log())
 
     def _spool(self) -> int:

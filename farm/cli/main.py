@@ -14,6 +14,7 @@ from farm import __version__
 from farm.cli.streams import open_missing, surviving
 from farm.cli.text import printable, sentence
 from farm.errors import FarmError, Message
+from farm.process import supervisor
 
 #: Command -> module in farm.cli with `add(subparsers)` and `run(args) -> int`.
 COMMANDS = (
@@ -30,6 +31,8 @@ COMMANDS = (
     "doctor",
     "schema",
 )
+#: Commands that are done in a fork under a supervisor: Ray could end their process with an exit code of its own.
+SUPERVISED = ("run", "resume")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -80,9 +83,23 @@ def _not_text(word: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code of one command line."""
+    """The exit code of one command line; with `argv`, within this process."""
     open_missing()
-    arguments = sys.argv[1:] if argv is None else argv
+    if argv is not None:
+        return _command(argv)
+    arguments = sys.argv[1:]
+    command = next((word for word in arguments if not word.startswith("-")), "")
+    if command not in SUPERVISED:
+        return _command(arguments)
+    return supervisor.run(lambda: _command(arguments), lambda outcome: _explain(command, outcome))
+
+
+def _explain(command: str, outcome: supervisor.Outcome) -> None:
+    """What a command that could not tell its end itself has left."""
+    import_module("farm.cli.run_command").explain(command, outcome)
+
+
+def _command(arguments: list[str]) -> int:
     try:
         top = parser()
     except Exception as error:  # in a module of the farm, or in a package that it needs

@@ -29,8 +29,9 @@ from farm.coordinator import RunRequest, execute
 from farm.errors import BackendError, InfraError, Message, UsageError
 from farm.node import config
 from farm.node.environment import Environment
+from farm.process import supervisor
 from farm.shipping import providers as shipping
-from farm.store import RunWriter, Store
+from farm.store import RunWriter, Store, spool
 
 MAX_WAIT_SECONDS = 7 * 24 * 3600.0
 _ENVIRONMENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -181,6 +182,7 @@ def go(
 ) -> int:
     """Run it and print the summary; the exit code.  `cells`: the cells to run."""
     shown = Live if sys.stderr.isatty() else Plain
+    supervisor.running(run=writer.id, out=args.out, store=str(store.path), no_page=args.no_page)
     with shown(cells) as telling:
         telling.line(f"run {writer.id}: {counted(len(cells), 'cell')} on {_devices(request.slots) or 'no device'}")
         try:
@@ -192,6 +194,8 @@ def go(
     code = tell(args, store, writer.id, outcome, time.monotonic() - begun)
     if args.json and not outcome.interrupted:
         print(json.dumps(store.run(writer.id).head, indent=1))
+    if getattr(cluster, "lost", False):
+        supervisor.leave(code)
     return code
 
 
@@ -210,14 +214,43 @@ def _end_without_cluster(args: argparse.Namespace, store: Store, run_id: str, er
     print(f"farm {args.command}: {sentence(Message(told, id=error.id or 'cluster-lost'))}", file=sys.stderr)
     if not args.no_page:
         common.tell_page(args, store, run_id)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(3)
+    supervisor.leave(InfraError.exit_code)
+
+
+def explain(command: str, outcome: supervisor.Outcome) -> None:
+    """Report the end of a run that its own process did not report, and build the page if nobody waits."""
+    for base in ("/dev/shm", os.environ.get("TMPDIR", "/tmp")):
+        spool.sweep(base)
+    facts = outcome.facts
+    if not facts:
+        how = "it was interrupted" if outcome.kind == "interrupted" else f"its process ended with {outcome.how}"
+        told = Message(f"{how} before the run began; repeat the command", id="run-ended-early")
+        print(f"farm {command}: {sentence(told)}", file=sys.stderr)
+        return
+    args = argparse.Namespace(command=command, out=facts["out"])
+    kept, again = f"finished results are in the journal of {facts['run']}", _resume(args, facts["run"])
+    told = {
+        "interrupted": Message(f"interrupted; {kept}; to continue, run {again}", id="run-interrupted"),
+        "unannounced": Message(
+            f"the process of the run ended with {outcome.how} (it was killed, the host ran out of memory, or Ray ended "
+            f"it, as it does when its raylet or its GCS is gone); {kept}; to continue, run {again}",
+            id="run-ended-unannounced",
+        ),
+        "page missing": Message(f"the run is complete, but {_page_later(args, facts['run'])}", id="run-page-missing"),
+    }[outcome.kind]
+    print(f"\nfarm {command}: {sentence(told)}", file=sys.stderr)
+    if outcome.kind == "unannounced" and not facts["no_page"]:
+        common.tell_page(args, Store(facts["store"]), facts["run"])
 
 
 def _resume(args: argparse.Namespace, run_id: str) -> str:
     """The command that continues a run, in the store that this command used."""
     return shlex.join(["farm", "resume", run_id, *(("--out", args.out) if args.out else ())])
+
+
+def _page_later(args: argparse.Namespace, run_id: str) -> str:
+    again = shlex.join(["farm", "dashboard", "build", run_id, *(("--out", args.out) if args.out else ())])
+    return f"its page was not built; to build it, run {again}"
 
 
 def _devices(slots: Any) -> str:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from farm.cluster import connect_probe, ray_token
 from farm.cluster.ray_token import TokenFacts
 from farm.deadline import Deadline
 from farm.errors import FarmError, InfraError, UsageError
+from farm.process import interrupts, procfs, supervisor
 from farm.process.steps import ProbeResult, own_variables, run_steps
 
 ASK_SECONDS = 45.0  # the probe takes 1 s; a raylet that froze is told by Ray after 30
@@ -43,8 +46,29 @@ def join(ray: Any, address: str, arguments: Mapping[str, Any]) -> None:
 
 
 def start(ray: Any, address: str, arguments: Mapping[str, Any]) -> None:
-    """`ray.init` of an own Ray on this host.  InfraError where it does not start."""
-    _init(ray, address, {"address": "local", **arguments}, START_SECONDS, ours=True)
+    """`ray.init` of an own Ray on this host, tried twice: on a busy host its processes may miss each other's deadlines.
+    InfraError where it does not start."""
+    try:
+        _init(ray, address, {"address": "local", **arguments}, START_SECONDS, ours=True)
+    except InfraError:
+        with contextlib.suppress(Exception):
+            ray.shutdown()
+        _end_parts()
+        _init(ray, address, {"address": "local", **arguments}, START_SECONDS, ours=True)
+
+
+def _end_parts() -> None:
+    """End what a Ray that did not start has left."""
+    left = procfs.find(_part, of=os.getpid())
+    while left is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(left, signal.SIGKILL)
+        time.sleep(0.05)
+        left = procfs.find(_part, of=os.getpid())
+
+
+def _part(words: Sequence[str]) -> bool:
+    return Path(words[0]).name in ("raylet", "gcs_server")
 
 
 def ask(address: str, seconds: float | None = None) -> ProbeResult:
@@ -115,15 +139,23 @@ def _short(text: str) -> str:
 
 def _init(ray: Any, address: str, arguments: dict[str, Any], seconds: float, *, ours: bool) -> None:
     did = "start" if ours else "answer"
-    late = f"--address {address}: Ray did not {did} within {seconds:g} s; {_CURE}"
+    late = f"--address {address}: Ray did not {did} within {seconds:g} s{_busy(ours)}; {_CURE}"
     try:
         with hushed() as told, ended_after(seconds, lambda: told(f"farm: {late}\n")):
             ray.init(**arguments)
+            interrupts.claim()  # Ray has set a handler of its own
     except Exception as error:
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise InfraError(
-            f"--address {address}: Ray did not {did} ({_short(first)}); {_CURE}", id="connect-ray-failed"
+            f"--address {address}: Ray did not {did} ({_short(first)}){_busy(ours)}; {_CURE}", id="connect-ray-failed"
         ) from error
+
+
+def _busy(ours: bool) -> str:
+    """How busy this host is, which is the usual reason."""
+    if not ours:
+        return ""
+    return f"; this host has a load of {os.getloadavg()[0]:.0f} on {os.cpu_count() or 1} processors"
 
 
 @contextlib.contextmanager
@@ -163,7 +195,7 @@ def ended_after(seconds: float, say: Callable[[], None]) -> Iterator[None]:
     def watch() -> None:
         if not over.wait(limit.remaining):
             say()
-            os._exit(InfraError.exit_code)
+            supervisor.leave(InfraError.exit_code)
 
     watching = threading.Thread(target=watch, daemon=True)
     watching.start()

@@ -28,7 +28,7 @@ from farm.judge.pool import GROUPS
 from farm.kernel_package import ROOT
 from farm.node import config as node_config
 from farm.node.join_command import label_of
-from farm.process import procfs
+from farm.process import interrupts, supervisor
 from farm.shipping import bundle, revision
 from farm.store import spool
 
@@ -37,6 +37,8 @@ STOP_SECONDS = 2.0  # then the actor is killed, and its child with it; for all s
 LAST_STOP_SECONDS = 0.1  # plus this for each: a frozen node may have many devices, and other leases expire meanwhile
 SILENCE_SECONDS = 45.0  # after this without an answer to a poll, the actor or its node hangs
 LOOK_SECONDS = 2.0  # how often the farm checks for nodes that have left
+LAST_ANSWERS_SECONDS = 10.0  # how long a run waits for its actors to stop, and for its judges to clean up
+GROUP_SECONDS = 1.0  # a signal for all processes of a run may reach Ray's first
 GONE = "the device's node has left the cluster"
 ANSWER_SECONDS = 0.1  # how long each look during a run waits for the registry of nodes
 FIRST_ANSWER_SECONDS = 5.0  # and before the run: drained nodes are not offered
@@ -86,7 +88,7 @@ class RayCluster:
             os.environ["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
         else:
             explicit_auth()
-        self.lost = False
+        self.lost = False  # Ray is left alone, and ends with this process
         try:
             import ray
 
@@ -99,8 +101,8 @@ class RayCluster:
         except BaseException:
             spool.remove(self.spool)
             raise
-        self._raylet = raylet_watchdog.of_node(ray.get_runtime_context().get_node_id())
-        self._deaths = raylet_watchdog.RayletWatchdog(self._raylet, run_id) if self._raylet else None
+        parts = raylet_watchdog.parts(ray.get_runtime_context().get_node_id(), own=self._local)
+        self._deaths = raylet_watchdog.RayletWatchdog(parts, run_id)
         self._watch = None if self._local else NodeWatch(ray)
         if self._watch:
             self._watch.look(FIRST_ANSWER_SECONDS)
@@ -172,10 +174,6 @@ class RayCluster:
         """Report a device's event to the cluster's registry, for `farm nodes`."""
         if self._watch is not None:
             self._watch.seen(slot.labels.get("node", slot.host), slot.device, {**event, "run": self._run})
-
-    def _settle(self) -> None:
-        if self._deaths:
-            self._deaths.settle()
 
     def _judges_on(self, node: str) -> list[Any]:
         if node not in self._judges:
@@ -270,10 +268,11 @@ class RayCluster:
 
     def events(self, wait_s: float) -> list[dict[str, Any]]:
         self._in_vain = 0.0
-        if self._raylet and not procfs.alive(self._raylet):
-            self.lost = True
-            self._settle()
-            raise InfraError(raylet_watchdog.DIED, id="raylet-died")
+        dead = self._dead()
+        if dead:
+            if interrupts.noted_soon(GROUP_SECONDS):
+                return []
+            raise InfraError(raylet_watchdog.died(dead))
         gone = self._left()
         if gone or not self._polls:
             time.sleep(0 if gone else min(wait_s, 0.05))
@@ -313,6 +312,14 @@ class RayCluster:
                 }
             )
         return out
+
+    def _dead(self) -> str:
+        """A part of Ray that has died, so that a call could end this process."""
+        dead = self._deaths.dead()
+        if dead:
+            self.lost = True
+            self._deaths.settle()
+        return dead
 
     def _met(self, farm: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What follows from the farm that a device's node has: one of another protocol cannot serve, one with other
@@ -365,23 +372,37 @@ class RayCluster:
 
     def close(self) -> None:
         """Stop every actor with its child, then Ray if this process started it; bounded in time."""
-        if self.lost:  # actors and judges died with the raylet, and a call would end this process
-            spool.remove(self.spool)
+        for step in (self._stop_actors, self._clean_judges, self._kill_actors, self._shut_down):
+            if self.lost or self._dead():  # a call could end this process, or hold it
+                break
+            with contextlib.suppress(Exception):
+                step()
+        spool.remove(self.spool)
+
+    def _stop_actors(self) -> None:
+        self._answered([a.stop.remote() for a in self._actors.values() if a is not None])
+
+    def _clean_judges(self) -> None:
+        if self._local:  # their folder is this process's, which removes it
             return
-        stopping = [a.stop.remote() for a in self._actors.values() if a is not None]
-        with contextlib.suppress(Exception):
-            self._ray.wait(stopping, num_returns=len(stopping), timeout=10)
-        alive: set[str] = set()
-        with contextlib.suppress(Exception):
-            alive = {n.id for n in self._table() if n.alive}
-        cleaning = [pool[0].clean.remote() for node, pool in self._judges.items() if node in alive]
-        with contextlib.suppress(Exception):
-            self._ray.wait(cleaning, num_returns=len(cleaning), timeout=10)
+        alive = {n.id for n in self._table() if n.alive}
+        self._answered([pool[0].clean.remote() for node, pool in self._judges.items() if node in alive])
+
+    def _answered(self, calls: list[Any]) -> None:
+        """Wait for calls, as long as Ray lives: after a signal for a whole group it dies now."""
+        late = Deadline(LAST_ANSWERS_SECONDS)
+        while calls and not late.expired and not self._deaths.dead():
+            _, calls = self._ray.wait(calls, num_returns=len(calls), timeout=0.2)
+
+    def _kill_actors(self) -> None:
         for actor in [*self._actors.values(), *(j for pool in self._judges.values() for j in pool)]:
             if actor is not None:
                 with contextlib.suppress(Exception):
                     self._ray.kill(actor)
-        self._settle()  # the raylet of this process is about to end
-        with contextlib.suppress(Exception):
+
+    def _shut_down(self) -> None:
+        self._deaths.settle()  # the raylet of this process is about to end
+        if self._local and supervisor.there() and interrupts.noted_within():
+            self.lost = True  # a signal for the whole group has reached Ray too, and a shutdown would wait for it
+        else:
             self._ray.shutdown()
-        spool.remove(self.spool)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 import traceback
 from collections import Counter
@@ -27,6 +26,7 @@ from farm.device_pattern import pattern_of
 from farm.errors import FarmError, InfraError, Message, describe
 from farm.matrix import estimate_seconds, quiet_of, tolerances_for
 from farm.matrix.sim_script import script_for
+from farm.process import interrupts, supervisor
 from farm.scheduler import Scheduler
 from farm.scheduler.events import (
     Action,
@@ -101,7 +101,8 @@ class _Coordinator:
         self.roofs = CalibrationLookup(request.calibrations, self.cells, backends.fallback_timing)
         self.fleet = RunDevices(request, cluster, writer, progress, self.roofs)
         self.reports = ResultsAssembler(self.cells, writer, self.roofs, self.fleet.neighbours, self.before)
-        self.finished = self.interrupted = False
+        self.finished = False
+        self.interrupts = interrupts.Interrupts(raising=True)
         self.later: list[Event] = []  # what the loop's own failures mean to the scheduler
         self.contained: Counter[str] = Counter()  # device -> events of it that raised
         self.concluded: list[dict[str, Any]] = []  # rows to report once the journal has them
@@ -136,7 +137,7 @@ class _Coordinator:
 
     def run(self) -> RunOutcome:
         begun = time.monotonic()
-        with _interrupts(self._interrupt):
+        with interrupts.heard() as self.interrupts:
             try:
                 self._open_journal()
                 for device in list(self.fleet.slots):
@@ -145,9 +146,13 @@ class _Coordinator:
                     self._act(self.scheduler.begin(time.monotonic()))
                 while not self.finished:
                     self._turn()
+                # Before anything is closed: a part of Ray that is gone could end this process, or hold it.
+                outcome = self._conclude_run(time.monotonic() - begun)
+                code = InfraError.exit_code if outcome.interrupted else outcome.exit_code
+                supervisor.concluded(code, complete=not outcome.interrupted)
             finally:
                 self.cluster.close()
-        return self._conclude_run(time.monotonic() - begun)
+        return outcome
 
     def _open_journal(self) -> None:
         """Write the plan; or, if the journal has it, that the run is resumed."""
@@ -164,8 +169,9 @@ class _Coordinator:
             "revision": self.request.revision,
         }
 
-    def _interrupt(self) -> None:
-        self.interrupted = True
+    @property
+    def interrupted(self) -> bool:
+        return self.interrupts.noted
 
     def _turn(self) -> None:
         """One round of the loop: events in, actions out."""
@@ -195,6 +201,8 @@ class _Coordinator:
 
     def _hear(self, said: dict[str, Any]) -> None:
         """One event of a device.  An exception is a fault of the farm's here or there, and costs the event's cell."""
+        if self.interrupted and said.get("status") == Status.CRASHED:
+            return  # the signal may have been for all processes; the cell runs again when the run is resumed
         device, cell = said.get("device"), said.get("cell")
         held = self.scheduler.attempt_at(device, cell) if isinstance(device, str) and isinstance(cell, int) else None
         if cell is not None and (held is None or said.get("attempt") != held.number):
@@ -405,30 +413,3 @@ def _environments(devices: Mapping[str, Mapping[str, Any]], asked: str) -> dict[
         if words:
             out.setdefault(said.get("environment") or asked, {}).setdefault(words, []).append(name)
     return out
-
-
-@contextmanager
-def _interrupts(on_interrupt: Callable[[], None]) -> Any:
-    """The first Ctrl-C, SIGTERM or closed terminal ends the run in order, a second one immediately.  These handlers are
-    set after Ray's own."""
-    count = 0
-
-    def handle(number: int, frame: Any) -> None:
-        nonlocal count
-        count += 1
-        on_interrupt()
-        if count > 1:
-            raise KeyboardInterrupt
-
-    previous = {}
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup is respected
-                previous[number] = signal.signal(number, handle)
-    except ValueError:
-        pass  # not the main thread, which alone may set handlers
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -18,6 +18,13 @@ def parent(pid: int) -> int | None:
     return None
 
 
+def children(pid: int) -> list[int]:
+    """The pids of a process's children."""
+    with contextlib.suppress(psutil.Error):
+        return [child.pid for child in psutil.Process(pid).children()]
+    return []
+
+
 def alive(pid: int) -> bool:
     """Whether a process is there, and more than an entry that its parent has not read yet."""
     with contextlib.suppress(psutil.Error):
@@ -36,11 +43,13 @@ def started(pid: int) -> str:
     return ""
 
 
-def find(match: Callable[[Sequence[str]], bool]) -> int | None:
-    """The pid of a process whose command line `match` accepts."""
+def find(match: Callable[[Sequence[str]], bool], *, of: int | None = None) -> int | None:
+    """The pid of a process whose command line, which is not empty, `match` accepts; with `of`, of a child of this
+    process."""
     for process in _all():
         with contextlib.suppress(psutil.Error):
-            if match(process.cmdline()):
+            words = process.cmdline() if of is None or process.ppid() == of else []
+            if words and match(words):
                 return process.pid
     return None
 

@@ -139,6 +139,13 @@ class FarmRun:
             self.end()
             raise AssertionError(f"the run was still going after {seconds:g} s:\n{self.said()}") from None
 
+    @property
+    def worker(self) -> int:
+        """The pid of the process that does the work, under the one that was started."""
+        assert self.process is not None
+        found = marked(self.mark)
+        return next(p for p, line in found.items() if line == found[self.process.pid] and p != self.process.pid)
+
     def ctrl_c(self) -> None:
         """What a terminal does: SIGINT to the whole foreground group."""
         assert self.process is not None

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import resource
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import killing
 import pytest
 from farm_process import MARK, ROOT, FarmRun, is_dead, marked, parent_of, wait_for
 
@@ -123,6 +125,13 @@ def test_an_interrupt_ends_the_run_in_order(farm: Farm, address: str, number: si
     assert "lost" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("kinds", [("child", "worker", "signal"), ("supervisor", "signal")])
+def test_a_run_that_is_killed_and_signalled_ends_as_if_undisturbed(farm: Farm, kinds: Sequence[str]) -> None:
+    """`make soak` has fifty kills and twenty signals."""
+    run = farm(killing.matrix(120), popen=killing.HEARD)
+    assert len(killing.disturb(run, random.Random(str(kinds)), kinds)) == len(kinds)
+
+
 def test_an_interrupt_reaches_a_run_whose_cells_hang(farm: Farm) -> None:
     run = farm(matrix(4, hang=True))
     run.wait_for("started", 2)
@@ -216,16 +225,20 @@ def test_a_child_that_dies_before_it_is_ready_gives_its_last_words(farm: Farm, t
 
 @pytest.mark.long
 @pytest.mark.ray
-def test_a_killed_raylet_is_the_farms_fault_and_the_run_says_so(farm: Farm) -> None:
-    """Left to itself, Ray would end the driver with exit code 1, which means findings."""
+@pytest.mark.parametrize("part", ["raylet", "gcs_server"])
+def test_a_killed_part_of_ray_is_the_farms_fault_and_the_run_says_so(farm: Farm, part: str) -> None:
+    """Left to itself, Ray would end the driver with exit code 1, which means findings; without its GCS after 60 s.
+    Where Ray is quicker than the farm, the supervisor says so."""
     run = farm(matrix(200), address="local")
     finished = run.wait_for("result", 3)
     assert run.process is not None
-    raylets = [p for p, line in marked(run.mark).items() if "raylet/raylet" in line.split(" ")[0]]
-    assert len(raylets) == 1
-    os.kill(raylets[0], signal.SIGKILL)
+    parts = [p for p, line in marked(run.mark).items() if line.split(" ")[0].endswith(f"/{part}")]
+    assert len(parts) == 1
+    os.kill(parts[0], signal.SIGKILL)
     assert run.wait(60) == 3, run.said()
-    assert "[raylet-died]" in run.said()
+    assert any(f"[{word}]" in run.said() for word in ("raylet-died", "gcs-died", "run-ended-unannounced")), run.said()
+    run.assert_nothing_left()
+    assert not run.spool.exists()
     assert not (run.run.dir / "run.json").exists()
     assert len([r for r in run.rows() if r["status"] == "passed"]) >= len(finished)
     assert (run.store.pages / f"run-{run.run_id}.html").is_file()

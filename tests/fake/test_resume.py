@@ -174,10 +174,10 @@ def test_a_run_that_is_written_is_not_resumed(farm: Farm, resume: Resume) -> Non
     run = farm(matrix())
     run.wait_for("result", 2)
     assert run.process is not None
-    os.kill(run.process.pid, signal.SIGSTOP)  # or a busy host has ended it before the other has even begun
+    os.kill(worker := run.worker, signal.SIGSTOP)  # or a busy host has ended it before the other has even begun
     other = resume(run)
     assert other.wait() == 2
-    assert f"process {run.process.pid} on" in other.said() and "[store-run-busy]" in other.said()
+    assert f"process {worker} on" in other.said() and "[store-run-busy]" in other.said()
     kill(run)
     first, second = resume(run), resume(run)
     codes = sorted([first.wait(), second.wait()])

@@ -18,8 +18,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, int, str]] = {
     "exit_0": ({"exit": 0}, "crashed", "kernel", 1, "exit code 0"),
     "segfault": ({"signal": 11}, "crashed", "kernel", 1, "signal 11 (SIGSEGV)"),
     "abort": ({"signal": 6}, "crashed", "kernel", 1, "signal 6 (SIGABRT)"),
-    "killed_once": ({"signal": 9, "until_attempt": 2}, "passed", "", 2, ""),
-    "killed_always": ({"signal": 9}, "crashed", "kernel", 2, "signal 9 (SIGKILL)"),
+    "killed_always": ({"signal": 9}, "crashed", "kernel", 1, "second time it ran alone in a fresh child"),
     "hangs": ({"hang": True}, "timed_out", "kernel", 1, "phase check took more than 3 s"),
     "hangs_in_compile": ({"hang": "compile"}, "timed_out", "kernel", 1, "phase compile took more than 3 s"),
     "leaks": ({"leak_mib": 64}, "passed", "", 1, ""),
@@ -103,11 +102,11 @@ def test_faults_of_device_and_farm_are_tried_on_another_device(done: FarmRun) ->
     tried: dict[int, list[str]] = {}
     for event in done.journal("started"):
         tried.setdefault(event["cell"], []).append(event["device"])
-    for name in ("infra_once", "device_once", "infra_always", "killed_once", "killed_always"):
+    for name in ("infra_once", "device_once", "infra_always"):
         devices = tried[done.row_of(HIDDEN[name])["index"]]
         assert len(devices) == 2, name
         assert len(set(devices)) == 2, name
-    for name in ("exit_7", "hangs", "lies", "harness", "one_percent", "out_of_memory"):
+    for name in ("exit_7", "hangs", "lies", "harness", "one_percent", "out_of_memory", "killed_always"):
         assert len(tried[done.row_of(HIDDEN[name])["index"]]) == 1, name
 
 

@@ -223,7 +223,7 @@ def test_a_farm_that_waited_in_vain_says_who_has_the_device(farm: Farm, tmp_path
     assert second.wait() == 3, second.said()
     assert first.process is not None
     (down,) = second.journal("device_down")
-    assert down["reason"].startswith(f"the device is in use by another farm (pid {first.process.pid}, user ")
+    assert down["reason"].startswith(f"the device is in use by another farm (pid {first.worker}, user ")
     assert f"run {first.run_id!r}) after a wait of 0.5 s for " in down["reason"]
     assert [r["status"] for r in second.rows()] == ["lost"]
     assert "in use by another farm" in second.said()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -109,11 +111,31 @@ def test_a_refusal_of_an_own_ray_is_one_sentence(capfd: pytest.CaptureFixture[st
         os.write(2, b"raw\n")
         raise RuntimeError("\nno ports left\nat all")
 
-    with pytest.raises(InfraError, match=r"--address local: .* \(no ports left\); .*farm doctor") as refused:
-        connect.start(SimpleNamespace(init=init), "local", {})
+    busy = rf"this host has a load of \d+ on {os.cpu_count()} processors"
+    with pytest.raises(InfraError, match=rf"--address local: .* \(no ports left\); {busy}; .*farm doctor") as refused:
+        connect.start(SimpleNamespace(init=init, shutdown=lambda: None), "local", {})
     assert refused.value.id == "connect-ray-failed"
     print("after", file=sys.stderr)
     assert capfd.readouterr().err == "after\n"
+
+
+def test_an_own_ray_that_does_not_start_is_tried_once_more() -> None:
+    """What the first try has left, which would only make the host busier, is ended."""
+    done: list[str] = []
+    left: list[subprocess.Popen[bytes]] = []
+
+    def init(**arguments: Any) -> None:
+        done.append("init")
+        if len(done) == 1:
+            left.append(subprocess.Popen(["/ray/gcs_server", "600"], executable=shutil.which("sleep")))
+            raise RuntimeError("The current node timed out during startup.")
+
+    try:
+        connect.start(SimpleNamespace(init=init, shutdown=lambda: done.append("shutdown")), "local", {})
+        assert done == ["init", "shutdown", "init"]
+        assert left[0].wait(30) == -signal.SIGKILL
+    finally:
+        left[0].kill()
 
 
 STUCK = """

@@ -11,6 +11,7 @@ from farm.cluster import node_actors, ray_cluster, registry_client
 from farm.cluster.base import DeviceHandle
 from farm.cluster.inventory import ClusterNode
 from farm.cluster.ray_cluster import RayCluster
+from farm.cluster.raylet_watchdog import RayletWatchdog
 from farm.cluster.registry_client import NodeWatch
 from farm.deadline import Deadline
 from farm.errors import id_of
@@ -80,7 +81,9 @@ def ray(clock: Clock) -> FakeRay:
 @pytest.fixture
 def cluster(ray: FakeRay) -> RayCluster:
     made: Any = object.__new__(RayCluster)
-    made._ray, made._raylet, made._local, made._watch, made._in_vain = ray, None, False, None, 0.0
+    made._ray, made._local, made._watch, made._in_vain, made.lost = ray, False, None, 0.0, False
+    made._deaths = RayletWatchdog({}, "r1")
+    made._deaths.settle()
     made._content, made._differing = "ours", set()
     made._actors, made._slots, made._polls, made._next_look = {}, {}, {}, Deadline(1e9)
     for i in range(64):

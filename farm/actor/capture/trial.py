@@ -6,11 +6,10 @@ child in which no cell is at stake.  What ends or hangs there costs that child; 
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from farm.actor import child_process
+from farm.actor import child_process, crash_owner
 from farm.actor.capture.fallback import CaptureOutcome
 from farm.child import protocol
 from farm.deadline import Deadline
@@ -68,7 +67,7 @@ def follow(
     except child_process.ChildDied as error:
         found = words(error)
         ended = f"{error}; {found.what}" if found and found.what else str(error)
-        theirs = error.code in (-signal.SIGKILL, -signal.SIGTERM)  # an operator's, the OOM killer's, a run's end
+        theirs = crash_owner.sent(error.code)  # an operator's, the OOM killer's, a run's end
         if phase == "timing" and not theirs:
             return CaptureOutcome(False, f"capture ended the trial process ({ended})", False, lost=True)
         return _unreached(f"the trial process ended with {ended}", False)
