@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from farm import PROTOCOL, __version__, backends
+from farm import PROTOCOL, __version__, backends, limits
 from farm.cluster import connect, event_checks, node_actors, raylet_watchdog
 from farm.cluster.base import Changes, DeviceHandle
 from farm.cluster.inventory import LABEL, NAME_LABEL, PREFIX, ClusterNode, Inventory, nodes
@@ -35,7 +35,6 @@ from farm.store import spool
 POLL_SECONDS = 2.0
 STOP_SECONDS = 2.0  # then the actor is killed, and its child with it; for all silent actors of a round together,
 LAST_STOP_SECONDS = 0.1  # plus this for each: a frozen node may have many devices, and other leases expire meanwhile
-SILENCE_SECONDS = 45.0  # after this without an answer to a poll, the actor or its node hangs
 LOOK_SECONDS = 2.0  # how often the farm checks for nodes that have left
 GONE = "the device's node has left the cluster"
 ANSWER_SECONDS = 0.1  # how long each look during a run waits for the registry of nodes
@@ -62,6 +61,8 @@ def _other_protocol(there: Any) -> Message:
 
 class RayCluster:
     """`address`: `local` starts Ray on this host; `auto` or HOST:PORT joins a cluster."""
+
+    _silence = limits.TABLE["silence"]  # after this without an answer to a poll, the actor or its node hangs
 
     def __init__(self, address: str, devices: int | None, run_id: str, wanted: list[str] | None = None):
         self._count = devices
@@ -199,6 +200,7 @@ class RayCluster:
     def start(self, slot: DeviceHandle, config: dict[str, Any]) -> None:
         module = backends.usable(slot.backend)
         self._slots[slot.device] = slot
+        self._silence = config["deadlines"]["silence"]
         node = next((n for n in self._table() if n.alive and n.id == slot.node), None)
         if node is None:
             self._dead_on_arrival(slot, GONE)
@@ -297,7 +299,7 @@ class RayCluster:
                     self.report(self._slots[device], event)
             if well:
                 self._poll(device)
-        silent = [ref for ref, (_, since) in self._polls.items() if now - since > POLL_SECONDS + SILENCE_SECONDS]
+        silent = [ref for ref, (_, since) in self._polls.items() if now - since > POLL_SECONDS + self._silence]
         if silent:
             # Only those without an answer: answers may have arrived while this loop was busy elsewhere.
             _, silent = self._ray.wait(silent, num_returns=len(silent), timeout=0)
@@ -309,7 +311,7 @@ class RayCluster:
                     "device": device,
                     "at": now,
                     "final": False,
-                    "reason": f"the device's actor did not answer for {SILENCE_SECONDS:g} s",
+                    "reason": f"the device's actor did not answer for {self._silence:g} s",
                 }
             )
         return out

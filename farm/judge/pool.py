@@ -13,12 +13,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
+from farm import limits
 from farm.cell import canonical_json
 from farm.deadline import Deadline
 from farm.errors import Message
 from farm.judge.judge import Judge
 
-JUDGE_SECONDS = 900.0
 LATE_LOOK_SECONDS = 1.0
 #: For how long, and for how many cells, an actor reuses a judge's answer about their inputs: far less than the half
 #: hour for which recently used files are kept (farm.judge.cache).
@@ -40,8 +40,8 @@ class Judges(Protocol):
     def warm(self, cell: dict[str, Any]) -> None:
         """Start to make the inputs and the reference of a cell of a later lease, maybe on another device."""
 
-    def judge(self, request: dict[str, Any], done: Any) -> None:
-        """Start to judge; `done(judged dict)` is called from another thread, also after a failure."""
+    def judge(self, request: dict[str, Any], done: Any, seconds: float = limits.TABLE["judge"]) -> None:
+        """Start to judge; `done(judged dict)` is called from another thread, also after a failure or `seconds`."""
 
 
 class LocalJudges:
@@ -72,7 +72,7 @@ class LocalJudges:
             coming = self._coming.pop(key)
         return coming.result(timeout=deadline.remaining)
 
-    def judge(self, request: dict[str, Any], done: Done) -> None:
+    def judge(self, request: dict[str, Any], done: Done, seconds: float = limits.TABLE["judge"]) -> None:
         self._pools["judge"].submit(lambda: done(self._judge.judge(request)))
 
     def close(self) -> None:
@@ -134,8 +134,8 @@ class RayJudges:
         self._ready[key] = (Deadline(PREPARED_SECONDS), out)
         return out
 
-    def judge(self, request: dict[str, Any], done: Done) -> None:
-        once = self._late.watch(done)
+    def judge(self, request: dict[str, Any], done: Done, seconds: float = limits.TABLE["judge"]) -> None:
+        once = self._late.watch(done, seconds)
 
         def arrived(future: Future[Any]) -> None:
             error = future.exception()
@@ -147,21 +147,21 @@ class RayJudges:
 
 
 class _Late:
-    """Answers for judges that do not answer within JUDGE_SECONDS.  One thread watches all calls, because one thread per
+    """Answers for judges that do not answer within their time.  One thread watches all calls, because one thread per
     call would be a thousand threads when judges are slow."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, tuple[Deadline, Done]] = {}  # by number, so the oldest call comes first
+        self._waiting: dict[int, tuple[Deadline, Done]] = {}  # by number
         self._number = 0
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def watch(self, done: Done) -> Done:
+    def watch(self, done: Done, seconds: float) -> Done:
         """A function to call with the answer; `done` receives only the first answer."""
         with self._lock:
             self._number += 1
             number = self._number
-            self._waiting[number] = (Deadline(JUDGE_SECONDS), done)
+            self._waiting[number] = (Deadline(seconds), done)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="late", daemon=True)
                 self._thread.start()
@@ -179,10 +179,10 @@ class _Late:
             time.sleep(LATE_LOOK_SECONDS)
             with self._lock:
                 late = [n for n, (deadline, _) in self._waiting.items() if deadline.expired]
-                callbacks = [self._waiting.pop(n)[1] for n in late]
-            for done in callbacks:
-                late_answer = Message(f"the judge did not answer within {JUDGE_SECONDS:g} s", id="judge-silent")
-                done(_judge_failed(late_answer))
+                given_up = [self._waiting.pop(n) for n in late]
+            for deadline, done in given_up:
+                text = f"the judge did not answer within {deadline.seconds:g} s"
+                done(_judge_failed(Message(text, id="judge-silent")))
 
 
 #: The fields of a cell that do not affect its inputs, nor the description of its tensors.

@@ -288,3 +288,15 @@ def test_the_shipped_provider_is_the_one_that_runs_whatever_the_node_has(
     done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
     assert done.stdout.split()[0] == "new"
     assert str(tmp_path / "spool" / "bundles") in done.stdout.split()[1]
+
+
+def test_a_nodes_cap_wins_over_what_a_matrix_allows_and_each_phase_is_reported(device: Start) -> None:
+    one = device({"deadlines": {"check": 0.7}}, "sim")
+    one.up()
+    begun = len(one.events)
+    _, ended = one.run({"hang": True}, deadlines={"check": 600, "prepare": 77})
+    assert (ended["event"], ended["status"], ended["owner"]) == ("ended", "timed_out", "kernel")
+    (started,) = (e for e in one.events[begun:] if e["event"] == "started")
+    shown = [e for e in one.events[begun:] if e["event"] == "progress"]
+    assert started["up_to_s"] == 77.0
+    assert shown and (shown[-1]["phase"], shown[-1]["up_to_s"]) == ("check", 0.7), one.events[begun:]
