@@ -34,7 +34,7 @@ from farm.actor.event_buffer import EventBuffer
 from farm.cell import spends
 from farm.child import protocol
 from farm.deadline import Deadline
-from farm.errors import FarmSignal, LockRefused
+from farm.errors import FarmSignal, LockRefused, NoJudge
 from farm.guard import locks, sample_checks, telemetry
 from farm.guard.device import Guard
 from farm.store import spool
@@ -255,6 +255,9 @@ class DeviceActor:
         attempt["started"] = time.time()
         try:
             prepared = self._judges.prepare(cell, Deadline(prepare_s))
+        except NoJudge as reason:
+            self._end(attempt, "infra_error", "infra", f"the inputs could not be generated: {reason}")
+            return
         except Exception as error:
             what = f"the inputs could not be generated: {error}"
             self._end(attempt, "infra_error", "harness", what, log=traceback.format_exc())

@@ -178,16 +178,16 @@ class RayCluster:
         if self._deaths:
             self._deaths.settle()
 
-    def _judges_on(self, node: str) -> list[Any]:
+    def _judges_on(self, node: str, lock_s: float) -> list[Any]:
         if node not in self._judges:
             cpus = next((int(n.resources.get("CPU", 2)) for n in self._table() if n.id == node and n.alive), 2)
             # Processes rather than threads: NumPy's calls on a block are short, and threads of one interpreter then
             # mostly wait for each other (4 processes of 8 threads fell 8 s behind two H200, 16 of 2 did not).
             count, threads = max(1, min(16, cpus // 2)), 2
-            self._judges[node] = [self._judge(node, threads) for _ in range(count)]
+            self._judges[node] = [self._judge(node, threads, lock_s) for _ in range(count)]
         return self._judges[node]
 
-    def _judge(self, node: str, threads: int) -> Any:
+    def _judge(self, node: str, threads: int, lock_s: float) -> Any:
         ray: Any = self._ray  # whose types do not know this option
         actor = ray.remote(concurrency_groups=GROUPS)(node_actors.JudgeActor)
         where = {"ray.io/node-id": node}
@@ -195,7 +195,7 @@ class RayCluster:
         # As bytes: of a reference among an actor's arguments Ray prints that a restart might not find it.  This process
         # keeps it as long as the run lasts.
         farms = [{**b, "blob": ray.cloudpickle.dumps(b["blob"])} for b in self._bundles() if b["name"] == "farm"]
-        return actor.remote(farms, self.spool, threads)
+        return actor.remote(farms, self.spool, threads, lock_s)
 
     def start(self, slot: DeviceHandle, config: dict[str, Any]) -> None:
         module = backends.usable(slot.backend)
@@ -228,7 +228,7 @@ class RayCluster:
                 "protocol": PROTOCOL,
                 "bundles": self._bundles(),
             },
-            self._judges_on(slot.node),
+            self._judges_on(slot.node, config["deadlines"]["lock"]),
         )
         self._actors[slot.device] = actor
         self._poll(slot.device)

@@ -1,4 +1,4 @@
-"""The judges of a node, as the actors of its devices see them: a pool of threads, or of Ray actors.
+"""The judges of a node, as the actors of its devices see them: a pool of processes, or of Ray actors.
 
 Every call that an actor waits for has a deadline.  A call that it does not wait for (judging) always gets an answer.
 """
@@ -10,21 +10,23 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any, Protocol
 
 from farm import limits
 from farm.cell import canonical_json
 from farm.deadline import Deadline
-from farm.errors import Message
-from farm.judge.judge import Judge
+from farm.errors import Message, NoJudge
+from farm.judge.processes import JudgeProcesses
 
 LATE_LOOK_SECONDS = 1.0
 #: For how long, and for how many cells, an actor reuses a judge's answer about their inputs: far less than the half
 #: hour for which recently used files are kept (farm.judge.cache).
 PREPARED_SECONDS, KEPT_PREPARED, KEPT_KEYS = 60.0, 64, 256
 Done = Callable[[dict[str, Any]], None]
-#: Threads for each kind of work in one judge.  Inputs that a device waits for are never queued behind judging.
+#: Calls of each kind at once, in one judge or of all inline ones.  Inputs that a device waits for are never queued
+#: behind judging.
 GROUPS = {"prepare": 2, "judge": 3, "warm": 1}
 
 
@@ -45,40 +47,58 @@ class Judges(Protocol):
 
 
 class LocalJudges:
-    """The pool as threads of this process, for `--address inline`."""
+    """The pool for `--address inline`: threads of this process that wait for processes of its own."""
 
     def __init__(self, spool: str, threads: int | None = None):
-        self._judge = Judge(spool, threads or min(8, os.cpu_count() or 2))
+        threads = threads or max(2, min(8, (os.cpu_count() or 2) // 2))
+        self._processes = JudgeProcesses(spool, threads, sum(GROUPS.values()))
         self._pools = {group: ThreadPoolExecutor(n, thread_name_prefix=group) for group, n in GROUPS.items()}
         self._coming: dict[str, Future[dict[str, Any]]] = {}  # by `prepared_key`
         self._lock = threading.Lock()
 
-    def prefetch(self, cell: dict[str, Any]) -> None:
-        key = prepared_key(cell)
-        with self._lock:
-            self._ask(key, cell)
+    def begin(self, lock_s: float) -> None:
+        """A run begins: its first judge is started.  `lock_s`: how long judges wait for each other."""
+        self._processes.lock_s = lock_s
+        self._processes.begin()
 
-    def _ask(self, key: str, cell: dict[str, Any]) -> None:
+    def prefetch(self, cell: dict[str, Any]) -> None:
+        with self._lock:
+            self._ask(prepared_key(cell), cell, limits.TABLE["prepare"])
+
+    def _ask(self, key: str, cell: dict[str, Any], seconds: float) -> None:
         if key not in self._coming:
-            self._coming[key] = self._pools["prepare"].submit(self._judge.prepare, cell)
+            self._coming[key] = self._pools["prepare"].submit(self._processes.call, "prepare", cell, seconds)
 
     def warm(self, cell: dict[str, Any]) -> None:
-        self._pools["warm"].submit(self._judge.warm, cell)
+        self._pools["warm"].submit(self._processes.call, "warm", cell, limits.TABLE["judge"])
 
     def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
         key = prepared_key(cell)
         with self._lock:
-            self._ask(key, cell)
+            self._ask(key, cell, deadline.seconds)
             coming = self._coming.pop(key)
-        return coming.result(timeout=deadline.remaining)
+        try:
+            return coming.result(timeout=deadline.remaining)
+        except FutureTimeout:
+            text = f"the judge had no inputs within {deadline.seconds:g} s"
+            raise NoJudge(Message(text, id="judge-silent")) from None
 
     def judge(self, request: dict[str, Any], done: Done, seconds: float = limits.TABLE["judge"]) -> None:
-        self._pools["judge"].submit(lambda: done(self._judge.judge(request)))
+        self._pools["judge"].submit(self._judge, request, done, seconds)
+
+    def _judge(self, request: dict[str, Any], done: Done, seconds: float) -> None:
+        try:
+            judged = self._processes.call("judge", request, seconds)
+        except NoJudge as error:
+            judged = _judge_failed(error.args[0])
+        except Exception as error:
+            judged = {**_judge_failed(f"the judge failed: {error}"), "owner": "harness"}
+        done(judged)
 
     def close(self) -> None:
-        self._judge.closing = True
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
+        self._processes.close()
 
 
 class RayJudges:

@@ -112,6 +112,12 @@ def keep_exit_codes() -> None:
         libc.signal(signal.SIGCHLD, before)
 
 
+def be_killed_first() -> None:
+    """Have the kernel take this process before others of the user when memory runs out."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
+
+
 def die_with_parent() -> None:
     """Have the kernel SIGKILL this process when the thread that started it ends."""
     with contextlib.suppress(OSError, AttributeError):
