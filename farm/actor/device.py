@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm import limits
 from farm.actor import calibration as supervised
-from farm.actor import child_process, crash_owner
+from farm.actor import child_process, crash_owner, out_of_time
 from farm.actor.backpressure import Backpressure
 from farm.actor.capture import fallback, trial
 from farm.actor.capture.cache import CaptureCache
@@ -369,14 +369,20 @@ class DeviceActor:
         except (child_process.ChildTimedOut, child_process.ChildDied, child_process.ChildLied) as error:
             lied = isinstance(error, child_process.ChildLied)
             if not (shared and (lied or phase == "spawn")) or self._stopping:
-                return self._without_reply(attempt, call, child, error, phase)
+                return self._without_reply(attempt, call, child, error, phase, out_dir)
         # An earlier cell's code may have done this: asked again in a child of its own, the cell answers for itself.
         self._children.replace()
         _empty(out_dir)
         return self._converse(attempt, call, prepared, out_dir)
 
     def _without_reply(
-        self, attempt: dict[str, Any], call: dict[str, Any], child: child_process.Child, error: Exception, phase: str
+        self,
+        attempt: dict[str, Any],
+        call: dict[str, Any],
+        child: child_process.Child,
+        error: Exception,
+        phase: str,
+        out_dir: str,
     ) -> protocol.Failed | None:
         """What follows where a conversation broke off; None when the end was reported."""
         cell = attempt["cell"]
@@ -395,7 +401,8 @@ class DeviceActor:
                 text = f"the child did not answer for {limit:g} s before the cell began"
                 self._end(attempt, "infra_error", "infra", text, log=log)
             else:
-                self._end(attempt, "timed_out", "kernel", f"phase {phase} took more than {limit:g} s", log=log)
+                programs = out_of_time.read(out_dir) if phase == "check" and self._placed.interpreted else None
+                self._end(attempt, *out_of_time.ended(phase, limit, programs), log=log)
         elif isinstance(error, child_process.ChildDied):
             if self._captures.suspected(cell, call, phase) and error.code != -signal.SIGKILL:
                 words = self._children.last_words(error)

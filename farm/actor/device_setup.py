@@ -12,6 +12,7 @@ from typing import Any
 
 from farm import backends, limits
 from farm.actor import child_process
+from farm.cell import Evidence
 from farm.child import protocol
 from farm.errors import FarmError, UsageError
 from farm.node import config as nodes
@@ -156,6 +157,10 @@ class DeviceSetup:
     @property
     def capture_may_kill(self) -> bool:
         return self.real.CAPTURE_MAY_KILL
+
+    @property
+    def interpreted(self) -> bool:
+        return bool(Evidence.INTERPRETED.value == self.real.EVIDENCE)
 
     @property
     def trial_capture(self) -> bool:
