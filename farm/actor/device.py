@@ -256,7 +256,7 @@ class DeviceActor:
         try:
             attempt["spool"] = self._spool()
             prepared = self._judges.prepare(cell, Deadline(prepare_s))
-        except NoJudge as reason:
+        except (NoJudge, TimeoutError) as reason:
             self._end(attempt, "infra_error", "infra", f"the inputs could not be generated: {reason}")
             return
         except Exception as error:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from farm import limits
 from farm.actor.device import DeviceActor
 from farm.cluster import event_checks
 from farm.cluster.base import Changes, DeviceHandle
@@ -38,7 +39,7 @@ class InlineCluster:
         ]
 
     def start(self, slot: DeviceHandle, config: dict[str, Any]) -> None:
-        self._judges.begin(config["deadlines"]["lock"])
+        self._judges.begin(limits.of(config["deadlines"], node_config.load().deadlines))
         actor = DeviceActor({**config, "spool": self.spool, "device_id": slot.device_id}, self._judges)
         self._actors[slot.device] = actor
         threading.Thread(target=self._pump, args=(slot.device, actor), daemon=True).start()

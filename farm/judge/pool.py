@@ -55,22 +55,24 @@ class LocalJudges:
         self._pools = {group: ThreadPoolExecutor(n, thread_name_prefix=group) for group, n in GROUPS.items()}
         self._coming: dict[str, Future[dict[str, Any]]] = {}  # by `prepared_key`
         self._lock = threading.Lock()
+        self._table = limits.TABLE
 
-    def begin(self, lock_s: float) -> None:
-        """A run begins: its first judge is started.  `lock_s`: how long judges wait for each other."""
-        self._processes.lock_s = lock_s
+    def begin(self, table: Mapping[str, float]) -> None:
+        """A run of these limits begins: its first judge is started."""
+        self._table = table
+        self._processes.lock_s = table["lock"]
         self._processes.begin()
 
     def prefetch(self, cell: dict[str, Any]) -> None:
         with self._lock:
-            self._ask(prepared_key(cell), cell, limits.TABLE["prepare"])
+            self._ask(prepared_key(cell), cell, self._table["prepare"])
 
     def _ask(self, key: str, cell: dict[str, Any], seconds: float) -> None:
         if key not in self._coming:
             self._coming[key] = self._pools["prepare"].submit(self._processes.call, "prepare", cell, seconds)
 
     def warm(self, cell: dict[str, Any]) -> None:
-        self._pools["warm"].submit(self._processes.call, "warm", cell, limits.TABLE["judge"])
+        self._pools["warm"].submit(self._processes.call, "warm", cell, self._table["judge"])
 
     def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
         key = prepared_key(cell)
