@@ -17,6 +17,7 @@
         ├── RecordsLost            timing, child      the profiler dropped records
         ├── DeviceUnfit            guard, actor       the device is not fit for another child
         ├── LockRefused            guard, actor       the device's lock cannot be had
+        ├── NoJudge                judge, actor       no judge answered: it died, or had no time left
         └── of one room, and there:
             ├── InputsUnreadable   child.fault_owner
             ├── TimingUnusable     child.timing.common       also a NotImplementedError
@@ -151,3 +152,7 @@ class DeviceUnfit(FarmSignal):
 
 class LockRefused(FarmSignal):
     """The device cannot be had; the text is one sentence."""
+
+
+class NoJudge(FarmSignal):
+    """No judge answered a call: it died, it had no time left, or none could be started."""

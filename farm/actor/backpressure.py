@@ -34,10 +34,15 @@ class Backpressure:
             self._waiting -= 1
             self._changed.notify_all()
 
-    def wait(self, stopping: Callable[[], bool]) -> None:
-        """Return once the next cell may begin, or the actor is being stopped."""
+    def wait(self, stopping: Callable[[], bool], waits: Callable[[], None] = lambda: None) -> None:
+        """Return once the next cell may begin, or the actor is being stopped.  `waits()` is called as the wait begins,
+        and after each answer of a judge that does not end it."""
+        seen = -1
         with self._changed:
             while self._full() and not stopping():
+                if self._waiting != seen:
+                    seen = self._waiting
+                    waits()
                 self._changed.wait(LOOK_SECONDS)
 
     def _full(self) -> bool:

@@ -8,6 +8,7 @@ the thread that starts it); `poll` hands over events as they come.
 from __future__ import annotations
 
 import contextlib
+import functools
 import queue
 import shutil
 import socket
@@ -19,8 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from farm import limits
 from farm.actor import calibration as supervised
-from farm.actor import child_process, crash_owner
+from farm.actor import child_process, crash_owner, out_of_time
 from farm.actor.backpressure import Backpressure
 from farm.actor.capture import fallback, trial
 from farm.actor.capture.cache import CaptureCache
@@ -32,7 +34,7 @@ from farm.actor.signal_deaths import SignalDeaths
 from farm.cell import spends
 from farm.child import protocol
 from farm.deadline import Deadline
-from farm.errors import FarmSignal, LockRefused
+from farm.errors import FarmSignal, LockRefused, NoJudge
 from farm.guard import locks, sample_checks, telemetry
 from farm.guard.device import Guard
 from farm.process import interrupts
@@ -41,8 +43,6 @@ from farm.store import spool
 if TYPE_CHECKING:
     from farm.judge.pool import Judges
 
-PREPARE_SECONDS = 300.0
-
 
 class DeviceActor:
     """`config`: device, backend, device_id, environment (dict; its name is looked up on this node), revision,
@@ -50,12 +50,12 @@ class DeviceActor:
     """
 
     def __init__(self, config: dict[str, Any], judges: Judges):
-        self._config = config
         self._judges = judges
         self._said = EventBuffer(config["device"])
         self._leases: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._stopping = False
         self._placed = DeviceSetup(config)
+        self._config = self._placed.config
         self._captures = CapturePolicy(
             self._placed.fallback_timing, self._placed.capture_may_kill, trial=self._placed.trial_capture
         )
@@ -63,7 +63,7 @@ class DeviceActor:
         self._guard = Guard(self._placed.guarded, lambda: self._stopping, self._placed.host)
         self._backlog = Backpressure(config["spool"])
         self._deaths = SignalDeaths(config["spool"], config["device"])
-        spawn_s = float(config["deadlines"]["spawn"])
+        spawn_s = self._config["deadlines"]["spawn"]
         self._children = ChildManager(self._placed, self._guard, spawn_s, lambda: self._stopping)
         spool.claim(config["spool"])
         self._thread = threading.Thread(target=self._guarded, name="device", daemon=True)
@@ -158,10 +158,11 @@ class DeviceActor:
         """All attempts of a lease.  _DeviceGone where the device can serve no more of them."""
         for waiting in lease.get("coming", []):
             self._judges.warm(waiting)
-        self._try_captures(lease["attempts"])
-        attempts = sorted(lease["attempts"], key=self._spends)  # those that spend the child last, together
+        attempts = [self._limited(attempt) for attempt in lease["attempts"]]
+        self._try_captures(attempts)
+        attempts.sort(key=self._spends)  # those that spend the child last, together
         for i, attempt in enumerate(attempts):
-            self._backlog.wait(lambda: self._stopping)
+            self._backlog.wait(lambda: self._stopping, functools.partial(self._show, attempt, "judge"))
             if self._stopping:
                 break
             for coming in attempts[i + 1 : i + 3]:  # the device never waits for inputs that could be ready
@@ -173,6 +174,20 @@ class DeviceActor:
             except Exception:
                 self._end(attempt, "infra_error", "harness", "the farm's actor failed", log=traceback.format_exc())
 
+    def _limited(self, attempt: dict[str, Any]) -> dict[str, Any]:
+        """With the whole table of its limits, also for a session that has some of its own to set."""
+        table = self._placed.limits(attempt.get("deadlines", {}))
+        return {**attempt, "deadlines": table, "call": {**attempt["call"], "deadlines": table}}
+
+    def _show(self, attempt: dict[str, Any], phase: str, seconds: float | None = None) -> None:
+        """Report that the attempt enters a phase, which takes its limit or `seconds` at most: who shows nothing for
+        longer is taken to be stuck."""
+        up_to_s = attempt["deadlines"][phase] if seconds is None else seconds
+        self._said.progress(attempt["cell"]["index"], attempt["number"], phase, up_to_s)
+
+    def _show_start(self, attempt: dict[str, Any]) -> None:
+        self._show(attempt, "spawn", limits.start(attempt["deadlines"]))
+
     def _try_captures(self, attempts: list[dict[str, Any]]) -> None:
         """Before a lease: a trial of each capture in it that is not known, where the device's graphs need that.  What
         cannot be tried is left to the attempts, which meet the same and say so."""
@@ -181,7 +196,8 @@ class DeviceActor:
             if self._stopping or not self._captures.untried(cell):
                 continue
             try:
-                prepared = self._judges.prepare(cell, Deadline(PREPARE_SECONDS))
+                self._show(attempt, "prepare")
+                prepared = self._judges.prepare(cell, Deadline(attempt["deadlines"]["prepare"]))
                 outcome = self._trial(attempt, prepared) if trial.needed(prepared["tensors"]) else trial.NOT_NEEDED
             except child_process.NoChild:
                 return
@@ -202,11 +218,12 @@ class DeviceActor:
     def _trial(self, attempt: dict[str, Any], prepared: dict[str, Any]) -> CaptureOutcome:
         """One trial, in a child that has served no cell; one that comes through it, and leaves nothing behind, is as
         good as any that has captured before, and goes on to serve."""
+        self._show_start(attempt)
         child = self._children.fresh()
         ids = (self._config["revision"], attempt["round"], attempt["number"])
         order = protocol.Trial(*ids, attempt["cell"], prepared["tensors"], attempt["call"], "", prepared["work"])
-        limits = {**self._config["deadlines"], **attempt.get("deadlines", {})}
-        outcome = trial.follow(child, order, limits, self._children.last_words)
+        words = self._children.last_words
+        outcome = trial.follow(child, order, attempt["deadlines"], words, functools.partial(self._show, attempt))
         before, self._children.trials = self._children.trials, self._children.trials + 1
         if not outcome.fit:
             self._renew(attempt, outcome)
@@ -219,6 +236,7 @@ class DeviceActor:
         """Another child after one that a trial has spent.  Where there can be none, the cell that was tried answers for
         it: left to the lease's next cell, it would take out one device after the other and never be blamed."""
         log = self._children.log()
+        self._show_start(attempt)
         self._children.replace()
         try:
             self._children.ensure()
@@ -234,15 +252,20 @@ class DeviceActor:
     def _attempt(self, attempt: dict[str, Any]) -> None:
         """One attempt from inputs to outputs; whatever happens, exactly one `measured` or `ended` event."""
         cell = attempt["cell"]
-        self._said.add("started", cell=cell["index"], attempt=attempt["number"])
+        prepare_s = attempt["deadlines"]["prepare"]
+        self._said.add("started", cell=cell["index"], attempt=attempt["number"], up_to_s=prepare_s)
         attempt["started"], attempt["begun"] = time.time(), time.monotonic()
         try:
             attempt["spool"] = self._spool()
-            prepared = self._judges.prepare(cell, Deadline(PREPARE_SECONDS))
+            prepared = self._judges.prepare(cell, Deadline(prepare_s))
+        except (NoJudge, TimeoutError) as reason:
+            self._end(attempt, "infra_error", "infra", f"the inputs could not be generated: {reason}")
+            return
         except Exception as error:
             what = f"the inputs could not be generated: {error}"
             self._end(attempt, "infra_error", "harness", what, log=traceback.format_exc())
             return
+        self._show_start(attempt)
         try:
             self._children.ensure(profiled=self._spends(attempt))
         except child_process.NoChild as reason:
@@ -317,8 +340,9 @@ class DeviceActor:
         cell = attempt["cell"]
         ids = (self._config["revision"], attempt["round"], attempt["number"])
         message = protocol.Run(*ids, cell, prepared["tensors"], call, out_dir, prepared["work"])
-        limits = {**self._config["deadlines"], **attempt.get("deadlines", {})}
+        table = attempt["deadlines"]
         phase, timed_since = "spawn", time.monotonic()  # until the child says that it has begun
+        self._show_start(attempt)
         before = self._children.current
         if before and before.has_spoken:  # what an earlier cell left on the pipe is no fault of this one
             self._children.replace()
@@ -329,8 +353,9 @@ class DeviceActor:
             raise _DeviceGone(str(reason), reason.final) from None
         shared, self._children.served = self._children.served or self._children.trials > 0, True
         try:
+            self._show(attempt, "import", table["write"] + table["import"])
             child.send(message)
-            deadline = Deadline(float(limits["import"]))
+            deadline = Deadline(table["import"])
             while True:
                 said = child.receive(deadline)
                 if isinstance(said, protocol.Phase):
@@ -338,7 +363,8 @@ class DeviceActor:
                     if phase == "timing":
                         timed_since = time.monotonic()
                         self._guard.begin(telemetry.likeness(cell))
-                    deadline = Deadline(float(limits[phase]))
+                    deadline = Deadline(table[phase])
+                    self._show(attempt, phase)
                 elif isinstance(said, protocol.Measured):
                     evidence = self._children.ready.evidence if self._children.ready else ""
                     return believed(said, time.monotonic() - timed_since, evidence)
@@ -348,7 +374,7 @@ class DeviceActor:
             lied = isinstance(error, child_process.ChildLied)
             spoilt = shared and (lied or phase == "spawn")  # maybe by an earlier cell's code
             if self._stopping or not (spoilt or self._signalled(attempt, error, phase)):
-                return self._without_reply(attempt, call, child, error, phase)
+                return self._without_reply(attempt, call, child, error, phase, out_dir)
         # Asked again in a child of its own, the cell answers for itself.
         self._children.replace()
         _empty(out_dir)
@@ -370,16 +396,21 @@ class DeviceActor:
         return self._stopping or interrupts.noted_within(seconds) or self._deaths.others_within(seconds)
 
     def _without_reply(
-        self, attempt: dict[str, Any], call: dict[str, Any], child: child_process.Child, error: Exception, phase: str
+        self,
+        attempt: dict[str, Any],
+        call: dict[str, Any],
+        child: child_process.Child,
+        error: Exception,
+        phase: str,
+        out_dir: str,
     ) -> protocol.Failed | None:
         """What follows where a conversation broke off; None when the end was reported."""
         cell = attempt["cell"]
         ids = (self._config["revision"], attempt["round"], attempt["number"])
         if isinstance(error, child_process.ChildTimedOut):
-            limits = {**self._config["deadlines"], **attempt.get("deadlines", {})}
             child.show_stacks()
             log = self._children.log()
-            limit = float(limits["import" if phase == "spawn" else phase])
+            limit = attempt["deadlines"]["import" if phase == "spawn" else phase]
             if not child.kill():
                 text = "the child could not be killed: the device is stuck"
                 self._end(attempt, "infra_error", "device", text, log=log)
@@ -390,7 +421,8 @@ class DeviceActor:
                 text = f"the child did not answer for {limit:g} s before the cell began"
                 self._end(attempt, "infra_error", "infra", text, log=log)
             else:
-                self._end(attempt, "timed_out", "kernel", f"phase {phase} took more than {limit:g} s", log=log)
+                programs = out_of_time.read(out_dir) if phase == "check" and self._placed.interpreted else None
+                self._end(attempt, *out_of_time.ended(phase, limit, programs), log=log)
         elif isinstance(error, child_process.ChildDied):
             if self._captures.suspected(cell, call, phase) and not crash_owner.sent(error.code):
                 words = self._children.last_words(error)
@@ -489,7 +521,7 @@ class DeviceActor:
 
         self._backlog.began()
         try:
-            self._judges.judge(request, done)
+            self._judges.judge(request, done, attempt["deadlines"]["judge"])
         except BaseException:
             self._backlog.ended()
             raise

@@ -10,8 +10,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from farm import backends
+from farm import backends, limits
 from farm.actor import child_process
+from farm.cell import Evidence
 from farm.child import protocol
 from farm.errors import FarmError, UsageError
 from farm.node import config as nodes
@@ -27,7 +28,6 @@ class DeviceSetup:
     """`config`: as the actor has it.  `broken`: why the node's configuration cannot be used, "" where it can."""
 
     def __init__(self, config: Mapping[str, Any]):
-        self.config = config
         self.backend = str(config["backend"])
         self.real = backends.get(self.backend)
         self.broken = ""
@@ -35,6 +35,7 @@ class DeviceSetup:
             self.node = nodes.load()
         except UsageError as error:
             self.node, self.broken = nodes.NodeConfig(), str(error)
+        self.config = {**config, "deadlines": limits.of(config.get("deadlines", {}), self.node.deadlines)}
         simulated = bool(self.node.simulate) and self.node.backend == self.backend
         #: The backend whose module speaks for the device on this host, and which the child opens.
         self.host_backend = "sim" if simulated else self.backend
@@ -42,6 +43,10 @@ class DeviceSetup:
         self.options: dict[str, Any] = {**self.node.simulate, "as": self.backend} if simulated else {}
         self.environment = Environment.of(config["environment"])
         self.identity: backends.Identity | None = None
+
+    def limits(self, asked: Mapping[str, float]) -> dict[str, float]:
+        """Of an attempt that asks for these: the rest is the device's, and the node's caps win."""
+        return limits.of({**self.config["deadlines"], **asked}, self.node.deadlines)
 
     @property
     def guarded(self) -> dict[str, Any]:
@@ -96,8 +101,8 @@ class DeviceSetup:
         """Start one.  OSError if its command cannot be started."""
         given = dict(self.host.child_env(self.config["device_id"]))
         env = child_variables(given, self.environment)
-        more = self.host.child_options(self.config.get("deadlines", {}))
-        return child_process.Child(
+        more = self.host.child_options(self.config["deadlines"])
+        started = child_process.Child(
             self.host_backend,
             self.config["device_id"],
             {**more, **self.options},
@@ -106,6 +111,8 @@ class DeviceSetup:
             given=given_variables(given, self.environment),
             spool=str(self.config["spool"]),
         )
+        started.write_seconds, started.kill_seconds = (self.config["deadlines"][k] for k in ("write", "teardown"))
+        return started
 
     def completed(self, ready: protocol.Ready) -> protocol.Ready:
         """The child's words with what only the host can say: the rest of its target, and its environment."""
@@ -150,6 +157,10 @@ class DeviceSetup:
     @property
     def capture_may_kill(self) -> bool:
         return self.real.CAPTURE_MAY_KILL
+
+    @property
+    def interpreted(self) -> bool:
+        return bool(Evidence.INTERPRETED.value == self.real.EVIDENCE)
 
     @property
     def trial_capture(self) -> bool:

@@ -45,11 +45,12 @@ def open_session(device_id: str, options: dict[str, Any]) -> Session:
     del options
     from farm.child.session import TorchSession
 
+    programs = None
     try:
         from farm.child import interpreter
 
         interpreter.install()
-        triton_note = None
+        triton_note, programs = None, interpreter.programs
     except ImportError as error:
         triton_note = f"triton cannot be imported ({error}); kernels of provider farm are unsupported"
     import torch
@@ -62,6 +63,7 @@ def open_session(device_id: str, options: dict[str, Any]) -> Session:
         device_name=f"{model()} #{device_id}",
         timing_methods=(),
     )
+    session.programs = programs
     if triton_note:
         session.fingerprint["note"] = triton_note
     return session

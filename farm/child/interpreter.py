@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 
 from farm.child import interpreter_types
+from farm.child.interpreter_progress import ProgramCount
 from farm.errors import FarmSignal
 
 tl: Any = None  # triton.language, once installed
@@ -43,6 +44,7 @@ _regions: list[tuple[int, int, str]] = []  # of the launch that runs: first byte
 _traffic = {"loaded": 0, "stored": 0}
 _counter: Any = None  # a farm.child.traffic.Counter while a call's bytes are counted
 _patched_modules: set[int] = set()
+programs = ProgramCount()  # of the phase that runs
 _WORDS_OF_3_2 = ("num_buffers_warp_spec", "num_consumer_groups", "reg_dec_producer", "reg_inc_consumer")
 
 
@@ -353,6 +355,16 @@ def _launch(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise
 
 
+def _set_grid_dim(self: Any, nx: int, ny: int, nz: int) -> None:
+    _stock["set_grid_dim"](self, nx, ny, nz)
+    programs.launch((nx, ny, nz))
+
+
+def _set_grid_idx(self: Any, x: int, y: int, z: int) -> None:
+    _stock["set_grid_idx"](self, x, y, z)
+    programs.program()
+
+
 def _call_helper(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a @triton.jit helper from a kernel, patching its module's view of `triton.language` the first time only."""
     module = id(self.fn.__globals__)
@@ -378,4 +390,6 @@ _BUILDER: dict[str, Callable[..., Any]] = {
     "create_masked_store": _create_masked_store,
     "create_atomic_rmw": _create_atomic_rmw,
     "create_atomic_cas": _create_atomic_cas,
+    "set_grid_dim": _set_grid_dim,
+    "set_grid_idx": _set_grid_idx,
 }

@@ -18,6 +18,7 @@ from farm.child import fault_owner, provider_call, tensor_files, traffic
 from farm.child.checked_calls import CheckedCalls
 from farm.child.findings import disqualifying
 from farm.child.integrity import IntegrityWatch
+from farm.child.interpreter_progress import ProgramCount
 from farm.child.protocol import LONGEST_TRACE, Failed, Measured, Message, Phase, Run, Trial, Tried
 from farm.errors import CaptureFailed, Unsupported, WrongAnswer
 
@@ -49,6 +50,7 @@ class TorchSession:
         self.graph_nodes: Callable[[Any], dict[str, int] | None] | None = None  # counts what a captured graph launches
         self.max_graph_launches: int | None = None  # more calls than this no graph of the device holds
         self.recorder: Callable[[], Any] | None = None  # the vendor's record of kernels (farm.child.timing.Recorder)
+        self.programs: ProgramCount | None = None  # of an interpreter
         self.fingerprint: dict[str, Any] = {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -157,6 +159,8 @@ class _Attempt:
     def enter(self, phase: str) -> None:
         self.account(phase)
         self.phase = phase
+        if self.s.programs and phase == "check":
+            self.s.programs.begin(self.m.out_dir)
         self.say(Phase(self.m.revision, self.m.round, self.m.attempt, phase))
 
     def run(self) -> Measured:
@@ -384,7 +388,9 @@ class _Attempt:
         return Tried(self.m.revision, self.m.round, self.m.attempt, differs, compile_s, spent)
 
     def release(self) -> None:
-        """Give the attempt's memory back to the allocator."""
+        """Give the attempt's memory back to the allocator, and count no more."""
+        if self.s.programs:
+            self.s.programs.end()
         self.problem = None
 
     def failed(self, status: str, owner: str, reason: str, trace: str = "", fatal: bool = False) -> Failed:

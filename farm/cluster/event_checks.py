@@ -70,7 +70,8 @@ EVENTS: Mapping[str, Check] = {
         ("device_waits", {"reason": _LONG}, {"up_to_s": number(0)}),
         ("device_down", {"reason": _LONG}, {"final": switch}),
         ("lease_done", {"lease": integer()}, {}),
-        ("started", _OF_CELL, {}),
+        ("started", _OF_CELL, {"up_to_s": number(0)}),
+        ("progress", {**_OF_CELL, "phase": _SHORT, "up_to_s": number(0)}, {}),
         (
             "measured",
             {**_OF_CELL, "facts": FACTS, "timing": TIMING, "origin": _ORIGIN},

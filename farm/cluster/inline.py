@@ -1,4 +1,4 @@
-"""The cluster that is only threads in this process (`--address inline`)."""
+"""The cluster that is threads of this process and processes of its own (`--address inline`)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from farm import limits
 from farm.actor.device import DeviceActor
 from farm.cluster import event_checks
 from farm.cluster.base import Changes, DeviceHandle
@@ -19,7 +20,7 @@ from farm.store import spool
 
 
 class InlineCluster:
-    """Actors as objects with a thread each; the judge in a thread pool.  No Ray."""
+    """Actors as objects with a thread each; judges in processes.  No Ray."""
 
     def __init__(self, devices: int | None, run_id: str):
         self._count = devices
@@ -38,6 +39,7 @@ class InlineCluster:
         ]
 
     def start(self, slot: DeviceHandle, config: dict[str, Any]) -> None:
+        self._judges.begin(limits.of(config["deadlines"], node_config.load().deadlines))
         actor = DeviceActor({**config, "spool": self.spool, "device_id": slot.device_id}, self._judges)
         self._actors[slot.device] = actor
         threading.Thread(target=self._pump, args=(slot.device, actor), daemon=True).start()

@@ -6,6 +6,7 @@ of the farm is imported at the top: within a method, `farm` is the node's.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -20,12 +21,12 @@ class JudgeActor:
     """A judge of the coordinator's revision: it imports what `bundles` contain, and without any (a Ray on the
     coordinator's own host) what the coordinator imports.  It keeps no essential state, so Ray may restart it."""
 
-    def __init__(self, bundles: list[dict[str, Any]], spool: str, threads: int):
+    def __init__(self, bundles: list[dict[str, Any]], spool: str, threads: int, lock_s: float):
         if bundles:
             _import_from(_unpacked(bundles, spool))
         from farm.judge.judge import Judge
 
-        self._judge = Judge(spool, threads)
+        self._judge = Judge(spool, threads, lock_s=min(lock_s, _cap("lock")))
 
     def prepare(self, cell: Mapping[str, Any]) -> dict[str, Any]:
         return self._judge.prepare(cell)
@@ -38,6 +39,17 @@ class JudgeActor:
 
     def clean(self) -> None:
         self._judge.clean()
+
+
+def _cap(name: str) -> float:
+    """The node's own limit; none where its configuration is broken, which its devices say."""
+    from farm.errors import UsageError
+    from farm.node import config
+
+    try:
+        return float(config.load().deadlines.get(name, math.inf))
+    except UsageError:
+        return math.inf
 
 
 def _unpacked(bundles: list[dict[str, Any]], spool: str) -> list[str]:

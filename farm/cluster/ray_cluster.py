@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from farm import PROTOCOL, __version__, backends
+from farm import PROTOCOL, __version__, backends, limits
 from farm.cluster import connect, event_checks, node_actors, raylet_watchdog
 from farm.cluster.base import Changes, DeviceHandle
 from farm.cluster.inventory import LABEL, NAME_LABEL, PREFIX, ClusterNode, Inventory, nodes
@@ -35,7 +35,6 @@ from farm.store import spool
 POLL_SECONDS = 2.0
 STOP_SECONDS = 2.0  # then the actor is killed, and its child with it; for all silent actors of a round together,
 LAST_STOP_SECONDS = 0.1  # plus this for each: a frozen node may have many devices, and other leases expire meanwhile
-SILENCE_SECONDS = 45.0  # after this without an answer to a poll, the actor or its node hangs
 LOOK_SECONDS = 2.0  # how often the farm checks for nodes that have left
 LAST_ANSWERS_SECONDS = 10.0  # how long a run waits for its actors to stop, and for its judges to clean up
 GROUP_SECONDS = 1.0  # a signal for all processes of a run may reach Ray's first
@@ -64,6 +63,8 @@ def _other_protocol(there: Any) -> Message:
 
 class RayCluster:
     """`address`: `local` starts Ray on this host; `auto` or HOST:PORT joins a cluster."""
+
+    _silence = limits.TABLE["silence"]  # after this without an answer to a poll, the actor or its node hangs
 
     def __init__(self, address: str, devices: int | None, run_id: str, wanted: list[str] | None = None):
         self._count = devices
@@ -175,16 +176,16 @@ class RayCluster:
         if self._watch is not None:
             self._watch.seen(slot.labels.get("node", slot.host), slot.device, {**event, "run": self._run})
 
-    def _judges_on(self, node: str) -> list[Any]:
+    def _judges_on(self, node: str, lock_s: float) -> list[Any]:
         if node not in self._judges:
             cpus = next((int(n.resources.get("CPU", 2)) for n in self._table() if n.id == node and n.alive), 2)
             # Processes rather than threads: NumPy's calls on a block are short, and threads of one interpreter then
             # mostly wait for each other (4 processes of 8 threads fell 8 s behind two H200, 16 of 2 did not).
             count, threads = max(1, min(16, cpus // 2)), 2
-            self._judges[node] = [self._judge(node, threads) for _ in range(count)]
+            self._judges[node] = [self._judge(node, threads, lock_s) for _ in range(count)]
         return self._judges[node]
 
-    def _judge(self, node: str, threads: int) -> Any:
+    def _judge(self, node: str, threads: int, lock_s: float) -> Any:
         ray: Any = self._ray  # whose types do not know this option
         actor = ray.remote(concurrency_groups=GROUPS)(node_actors.JudgeActor)
         where = {"ray.io/node-id": node}
@@ -192,11 +193,12 @@ class RayCluster:
         # As bytes: of a reference among an actor's arguments Ray prints that a restart might not find it.  This process
         # keeps it as long as the run lasts.
         farms = [{**b, "blob": ray.cloudpickle.dumps(b["blob"])} for b in self._bundles() if b["name"] == "farm"]
-        return actor.remote(farms, self.spool, threads)
+        return actor.remote(farms, self.spool, threads, lock_s)
 
     def start(self, slot: DeviceHandle, config: dict[str, Any]) -> None:
         module = backends.usable(slot.backend)
         self._slots[slot.device] = slot
+        self._silence = config["deadlines"]["silence"]
         node = next((n for n in self._table() if n.alive and n.id == slot.node), None)
         if node is None:
             self._dead_on_arrival(slot, GONE)
@@ -224,7 +226,7 @@ class RayCluster:
                 "protocol": PROTOCOL,
                 "bundles": self._bundles(),
             },
-            self._judges_on(slot.node),
+            self._judges_on(slot.node, config["deadlines"]["lock"]),
         )
         self._actors[slot.device] = actor
         self._poll(slot.device)
@@ -296,7 +298,7 @@ class RayCluster:
                     self.report(self._slots[device], event)
             if well:
                 self._poll(device)
-        silent = [ref for ref, (_, since) in self._polls.items() if now - since > POLL_SECONDS + SILENCE_SECONDS]
+        silent = [ref for ref, (_, since) in self._polls.items() if now - since > POLL_SECONDS + self._silence]
         if silent:
             # Only those without an answer: answers may have arrived while this loop was busy elsewhere.
             _, silent = self._ray.wait(silent, num_returns=len(silent), timeout=0)
@@ -308,7 +310,7 @@ class RayCluster:
                     "device": device,
                     "at": now,
                     "final": False,
-                    "reason": f"the device's actor did not answer for {SILENCE_SECONDS:g} s",
+                    "reason": f"the device's actor did not answer for {self._silence:g} s",
                 }
             )
         return out

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from farm import backends
+from farm import backends, limits
 from farm.cell import Timing
 from farm.cluster.base import Cluster, DeviceHandle
 from farm.deadline import Deadline
-from farm.matrix.model import DEFAULT_DEADLINES
 from farm.node.environment import Environment
 
 TICK_SECONDS = 0.2
@@ -49,7 +48,7 @@ def calibrate(
     """Measure every device within about `seconds`; `report(device, text)` gets the progress.  Closes the cluster."""
     out = {slot.device: DeviceCalibration(slot, policy=policy_of(slot.backend)) for slot in slots}
     limit = 3 * seconds + 120.0  # the procedure may take twice its budget, and kernels must be compiled
-    start = float(DEFAULT_DEADLINES["spawn"]) + 60.0 + limit + 30.0
+    start = limits.start(limits.TABLE) + limit + 30.0
     waiting = {device: Deadline(start) for device in out}
     try:
         for slot in slots:
@@ -89,7 +88,7 @@ def _config(slot: DeviceHandle, revision: str) -> dict[str, Any]:
         "backend": slot.backend,
         "environment": Environment.default().plain(),
         "revision": revision,
-        "deadlines": dict(DEFAULT_DEADLINES),
+        "deadlines": limits.of({}),
         "shipped": None,
         "run_id": f"calibration-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}",
     }

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from farm import limits
 from farm.cell import Target
 from farm.cluster.base import Cluster, DeviceHandle
 from farm.coordinator.calibration_lookup import CalibrationLookup
@@ -44,8 +45,7 @@ class RunDevices:
         self._backends = {cell.backend for cell in request.plan.cells}
         self._starting: dict[str, Deadline] = {}
         self._next_refresh = time.monotonic() + REFRESH_SECONDS
-        limits = [m.deadlines for m in request.plan.matrices]
-        self._deadlines = {phase: max(d[phase] for d in limits) for phase in limits[0]} if limits else {}
+        self._deadlines = limits.loosest(m.deadlines for m in request.plan.matrices)
 
     def hosts(self) -> dict[str, str]:
         """Device -> its host."""

@@ -14,7 +14,7 @@ from farm.coordinator.colocation import Colocation
 from farm.coordinator.journal import line
 from farm.errors import FarmError, Message, describe
 from farm.judge.digest import judging_digest
-from farm.scheduler.events import Attempt, Conclude, Ended, Event, LeaseDone, MeasuredEvent, Started
+from farm.scheduler.events import Attempt, Conclude, Ended, Event, LeaseDone, MeasuredEvent, Progress, Started
 from farm.store import RunWriter, results
 from farm.store.recovery import Concluded, Recovery
 
@@ -46,7 +46,11 @@ class ResultsAssembler:
         self._known[said["cell"]] = {}
         self._neighbours.started(said["device"], said["cell"], said["at"])
         self._journal("started", said, "device", "cell", "attempt")
-        return Started(said["at"], said["device"], said["cell"], said["attempt"])
+        return Started(said["at"], said["device"], said["cell"], said["attempt"], said.get("up_to_s"))
+
+    def progress(self, said: dict[str, Any]) -> Event:
+        """Not journaled: it only says that the device goes on."""
+        return Progress(said["at"], said["device"], said["cell"], said["attempt"], said["phase"], said["up_to_s"])
 
     def measured(self, said: dict[str, Any]) -> Event:
         busy = self._neighbours.measured(said["device"], said["cell"], said["at"])

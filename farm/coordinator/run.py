@@ -10,9 +10,8 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import Any
 
-from farm import backends
+from farm import backends, limits
 from farm.accuracy import evaluate
-from farm.actor.capture import fallback, trial
 from farm.cell import Cell, Status, Target
 from farm.cluster.base import Cluster
 from farm.contracts.call import call_for
@@ -62,12 +61,6 @@ def settled(cells: Sequence[Cell]) -> dict[int, tuple[Status, str]]:
     return out
 
 
-def longest_seconds(cell: Cell, deadlines: Mapping[str, float]) -> float:
-    """The time that a lease allows a cell: every phase's deadline, and a trial capture if the backend uses one."""
-    tried = cell.timing.method == fallback.CAPTURING and backends.trial_capture(cell.backend)
-    return sum(deadlines.values()) + (trial.seconds(deadlines) if tried else 0.0)
-
-
 def execute(request: RunRequest, cluster: Cluster, writer: RunWriter, progress: RunProgress) -> RunOutcome:
     """Run the plan to its end, or to the first interrupt; every event is journaled as soon as it is known."""
     try:
@@ -114,15 +107,18 @@ class _Coordinator:
             "device_down": self.fleet.down,
             "node_differs": self.fleet.differs,
             "started": self.reports.started,
+            "progress": self.reports.progress,
             "measured": self.reports.measured,
             "judged": self.reports.judged,
             "ended": self.reports.ended,
             "lease_done": self.reports.lease_done,
         }
+        tables = {name: limits.of(asked) for name, asked in self.deadlines.items()}
+        longest = {name: max(limits.start(table), *table.values()) for name, table in tables.items()}
         self.scheduler = Scheduler(
             [c.backend for c in self.cells],
             [estimate_seconds(c, contract(c.op)) for c in self.cells],
-            [longest_seconds(c, self.deadlines[c.matrix]) for c in self.cells],
+            [longest[c.matrix] for c in self.cells],
             {s.device: s.backend for s in request.slots},
             {**settled(self.cells), **{i: (Status(r["status"]), "") for i, r in self.before.rows.items()}},
             [
@@ -132,6 +128,7 @@ class _Coordinator:
             quiet=[quiet_of(request.plan.matrix(c), c) for c in self.cells],
             hosts=self.fleet.hosts(),
             grace=request.wait_for_devices_s,
+            slack=limits.slack(limits.loosest(tables.values())),
         )
         self.scheduler.tried(self.before.attempts)
 

@@ -9,11 +9,13 @@ contract can read (farm/contracts/view.py).
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import shutil
+import struct
 import tempfile
 import threading
 import time
@@ -24,9 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from farm import STARTED_NS
+from farm import STARTED_NS, limits
 from farm.contracts.digest import Origin, origin
 from farm.contracts.discovery import contract, module_of
+from farm.deadline import Deadline
 from farm.errors import ContractError
 
 #: Raised when the files in a folder, or their format, change.
@@ -40,6 +43,8 @@ TOUCH_SECONDS, FULL_SECONDS = 60.0, 60.0
 #: A cache above its limit is reduced to this share of it.  It is scanned again after this process has added the second
 #: share of the space left then: other processes add folders too, and a scan of 10^5 folders takes seconds.
 LOW_SHARE, ADDED_SHARE = 0.9, 1 / 32
+#: How often one that waits for another's work looks whether it is done.
+LOCK_LOOK_SECONDS = 0.02
 #: Folders whose manifests a process keeps in memory.
 KEPT_FOLDERS = 50_000
 
@@ -86,8 +91,14 @@ class FileCache:
     be missing on disk, and a wrong input makes a wrong reference, which lets a wrong kernel pass.
     """
 
-    def __init__(self, root: Path, limit_gib: float | None = None, verified: Path | None = None):
-        self.root = root
+    def __init__(
+        self,
+        root: Path,
+        limit_gib: float | None = None,
+        verified: Path | None = None,
+        lock_s: float = limits.TABLE["lock"],
+    ):
+        self.root, self._lock_s = root, lock_s
         self._limit = (limit_gib or float(os.environ.get("FARM_CACHE_GIB", DEFAULT_GIB))) * 2**30
         self._verified = verified or Path(tempfile.mkdtemp(prefix="farm-verified-"))
         self._known: dict[Path, tuple[dict[str, int], float]] = {}  # verified folders: their files' sizes, last touch
@@ -104,7 +115,8 @@ class FileCache:
                 (self.root / name).mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def folder(self, kind: str, key: str, make: Callable[[Path], None]) -> Path:
-        """The folder of a key, made by the first process on this host that needs it, while the others wait.
+        """The folder of a key, made by the first process on this host that needs it, while the others wait `lock_s`
+        seconds at most.
 
         OSError if the file system is full; no incomplete folder is left.
         """
@@ -125,7 +137,7 @@ class FileCache:
                 try:
                     make(temporary)
                     self._left -= _write_manifest(temporary, f"{kind}/{key}")
-                    temporary.rename(final)
+                    self._named(temporary, final)
                 finally:
                     shutil.rmtree(temporary, ignore_errors=True)
             os.utime(final)
@@ -133,6 +145,17 @@ class FileCache:
                 mark.touch()
                 self._keep_in_mind(final)
         return final
+
+    def _named(self, made: Path, final: Path) -> None:
+        """Give a folder its name; one that another process has made meanwhile stays, if it is whole."""
+        try:
+            made.rename(final)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            if not _unchanged(final):
+                self._trash(final)
+                made.rename(final)
 
     def _still_there(self, final: Path) -> bool:
         """Whether this process knows that the run has verified the folder, and every file still has its size."""
@@ -157,13 +180,15 @@ class FileCache:
             self._known[final] = ({name: size for name, (size, _) in _manifest(final).items()}, time.monotonic())
 
     @contextlib.contextmanager
-    def _only_one(self, key: str) -> Iterator[None]:
-        """Held by one thread of one process; the kernel releases it when its holder dies."""
+    def _only_one(self, key: str) -> Iterator[bool]:
+        """Held by one thread of one process; the kernel releases it when its holder dies.  False after `lock_s` without
+        it: its holder may be stopped, and whoever goes on without it does the same work twice, and no harm."""
         self._make_folders()
-        bucket = hashlib.sha256(key.encode()).hexdigest()[:2]  # 256 files in total, not one for every key
-        with (self.root / "locks" / bucket).open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        with (self.root / "locks" / "keys").open("ab") as file:
+            deadline = Deadline(self._lock_s)
+            while not (mine := _locked(file.fileno(), key)) and not deadline.expired:
+                time.sleep(min(LOCK_LOOK_SECONDS, deadline.remaining))
+            yield mine
 
     def _make_room(self) -> None:
         """Remove the least recently used folders once the cache exceeds its limit; open maps stay readable."""
@@ -194,6 +219,17 @@ class FileCache:
         for folder in [*(self.root / "references").iterdir(), *(self.root / "inputs").iterdir()]:
             with contextlib.suppress(OSError):
                 yield folder.stat().st_mtime, sum(f.stat().st_size for f in folder.iterdir()), folder
+
+
+def _locked(file: int, key: str) -> bool:
+    """Lock the key's byte in an open file, which may be empty: no two keys have the same one.  True also where the file
+    system has no such locks."""
+    place = int.from_bytes(hashlib.sha256(key.encode()).digest()[:7], "big")
+    try:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0))
+    except OSError as error:
+        return error.errno not in (errno.EAGAIN, errno.EACCES)
+    return True
 
 
 MANIFEST = "manifest.json"

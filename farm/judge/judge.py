@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from farm import limits
 from farm.accuracy import dtypes, evaluate, tolerances
 from farm.cell import Cell
 from farm.child.findings import disqualifying
@@ -41,12 +42,16 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPER
 
 
 class Judge:
-    """One judge on one node: `spool` is the run's folder in shared memory, `threads` its share of the cores."""
+    """One judge on one node: `spool` is the run's folder in shared memory, `threads` its share of the cores, `lock_s`
+    how long it waits for others.  `digest`: of what judges here, where it is known."""
 
-    def __init__(self, spool: str, threads: int, cache: str | None = None):
+    def __init__(
+        self, spool: str, threads: int, cache: str | None = None, lock_s: float = limits.TABLE["lock"], digest: str = ""
+    ):
         self.spool = Path(spool)
         self.closing = False
-        self.digest = judging_digest()
+        self._lock_s = lock_s
+        self.digest = digest or judging_digest()
         self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="judge")
         self._lock = threading.Lock()
         self._small: dict[Path, dict[str, Any]] = {}
@@ -58,9 +63,12 @@ class Judge:
     def _open_cache(self, root: Path) -> FileCache:
         """The host's cache, or the run's own if that cannot be written (for example without a home directory)."""
         try:
-            return FileCache(root, verified=self.spool / "verified")
+            return self._file_cache(root, "verified")
         except OSError:
-            return FileCache(self.spool / "cache", verified=self.spool / "verified")
+            return self._file_cache(self.spool / "cache", "verified")
+
+    def _file_cache(self, root: Path, verified: str) -> FileCache:
+        return FileCache(root, verified=self.spool / verified, lock_s=self._lock_s)
 
     def _folder(self, kind: str, key: str, make: Callable[[Path], None]) -> Path:
         """From the cache; from the run's own folder if the cache is full or read-only."""
@@ -71,7 +79,7 @@ class Judge:
             if ended or self._own is self._cache or error.errno not in _UNWRITABLE:
                 raise
             if self._own is None:
-                self._own = FileCache(self.spool / "cache", verified=self.spool / "verified-own")
+                self._own = self._file_cache(self.spool / "cache", "verified-own")
             return self._own.folder(kind, key, make)
 
     def prepare(self, cell_data: Mapping[str, Any]) -> dict[str, Any]:

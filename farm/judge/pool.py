@@ -1,4 +1,4 @@
-"""The judges of a node, as the actors of its devices see them: a pool of threads, or of Ray actors.
+"""The judges of a node, as the actors of its devices see them: a pool of processes, or of Ray actors.
 
 Every call that an actor waits for has a deadline.  A call that it does not wait for (judging) always gets an answer.
 """
@@ -10,21 +10,23 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any, Protocol
 
+from farm import limits
 from farm.cell import canonical_json
 from farm.deadline import Deadline
-from farm.errors import Message
-from farm.judge.judge import Judge
+from farm.errors import Message, NoJudge
+from farm.judge.processes import JudgeProcesses
 
-JUDGE_SECONDS = 900.0
 LATE_LOOK_SECONDS = 1.0
 #: For how long, and for how many cells, an actor reuses a judge's answer about their inputs: far less than the half
 #: hour for which recently used files are kept (farm.judge.cache).
 PREPARED_SECONDS, KEPT_PREPARED, KEPT_KEYS = 60.0, 64, 256
 Done = Callable[[dict[str, Any]], None]
-#: Threads for each kind of work in one judge.  Inputs that a device waits for are never queued behind judging.
+#: Calls of each kind at once, in one judge or of all inline ones.  Inputs that a device waits for are never queued
+#: behind judging.
 GROUPS = {"prepare": 2, "judge": 3, "warm": 1}
 
 
@@ -40,45 +42,65 @@ class Judges(Protocol):
     def warm(self, cell: dict[str, Any]) -> None:
         """Start to make the inputs and the reference of a cell of a later lease, maybe on another device."""
 
-    def judge(self, request: dict[str, Any], done: Any) -> None:
-        """Start to judge; `done(judged dict)` is called from another thread, also after a failure."""
+    def judge(self, request: dict[str, Any], done: Any, seconds: float = limits.TABLE["judge"]) -> None:
+        """Start to judge; `done(judged dict)` is called from another thread, also after a failure or `seconds`."""
 
 
 class LocalJudges:
-    """The pool as threads of this process, for `--address inline`."""
+    """The pool for `--address inline`: threads of this process that wait for processes of its own."""
 
     def __init__(self, spool: str, threads: int | None = None):
-        self._judge = Judge(spool, threads or min(8, os.cpu_count() or 2))
+        threads = threads or max(2, min(8, (os.cpu_count() or 2) // 2))
+        self._processes = JudgeProcesses(spool, threads, sum(GROUPS.values()))
         self._pools = {group: ThreadPoolExecutor(n, thread_name_prefix=group) for group, n in GROUPS.items()}
         self._coming: dict[str, Future[dict[str, Any]]] = {}  # by `prepared_key`
         self._lock = threading.Lock()
+        self._table = limits.TABLE
+
+    def begin(self, table: Mapping[str, float]) -> None:
+        """A run of these limits begins: its first judge is started."""
+        self._table = table
+        self._processes.lock_s = table["lock"]
+        self._processes.begin()
 
     def prefetch(self, cell: dict[str, Any]) -> None:
-        key = prepared_key(cell)
         with self._lock:
-            self._ask(key, cell)
+            self._ask(prepared_key(cell), cell, self._table["prepare"])
 
-    def _ask(self, key: str, cell: dict[str, Any]) -> None:
+    def _ask(self, key: str, cell: dict[str, Any], seconds: float) -> None:
         if key not in self._coming:
-            self._coming[key] = self._pools["prepare"].submit(self._judge.prepare, cell)
+            self._coming[key] = self._pools["prepare"].submit(self._processes.call, "prepare", cell, seconds)
 
     def warm(self, cell: dict[str, Any]) -> None:
-        self._pools["warm"].submit(self._judge.warm, cell)
+        self._pools["warm"].submit(self._processes.call, "warm", cell, self._table["judge"])
 
     def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
         key = prepared_key(cell)
         with self._lock:
-            self._ask(key, cell)
+            self._ask(key, cell, deadline.seconds)
             coming = self._coming.pop(key)
-        return coming.result(timeout=deadline.remaining)
+        try:
+            return coming.result(timeout=deadline.remaining)
+        except FutureTimeout:
+            text = f"the judge had no inputs within {deadline.seconds:g} s"
+            raise NoJudge(Message(text, id="judge-silent")) from None
 
-    def judge(self, request: dict[str, Any], done: Done) -> None:
-        self._pools["judge"].submit(lambda: done(self._judge.judge(request)))
+    def judge(self, request: dict[str, Any], done: Done, seconds: float = limits.TABLE["judge"]) -> None:
+        self._pools["judge"].submit(self._judge, request, done, seconds)
+
+    def _judge(self, request: dict[str, Any], done: Done, seconds: float) -> None:
+        try:
+            judged = self._processes.call("judge", request, seconds)
+        except NoJudge as error:
+            judged = _judge_failed(error.args[0])
+        except Exception as error:
+            judged = {**_judge_failed(f"the judge failed: {error}"), "owner": "harness"}
+        done(judged)
 
     def close(self) -> None:
-        self._judge.closing = True
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
+        self._processes.close()
 
 
 class RayJudges:
@@ -134,8 +156,8 @@ class RayJudges:
         self._ready[key] = (Deadline(PREPARED_SECONDS), out)
         return out
 
-    def judge(self, request: dict[str, Any], done: Done) -> None:
-        once = self._late.watch(done)
+    def judge(self, request: dict[str, Any], done: Done, seconds: float = limits.TABLE["judge"]) -> None:
+        once = self._late.watch(done, seconds)
 
         def arrived(future: Future[Any]) -> None:
             error = future.exception()
@@ -147,21 +169,21 @@ class RayJudges:
 
 
 class _Late:
-    """Answers for judges that do not answer within JUDGE_SECONDS.  One thread watches all calls, because one thread per
+    """Answers for judges that do not answer within their time.  One thread watches all calls, because one thread per
     call would be a thousand threads when judges are slow."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, tuple[Deadline, Done]] = {}  # by number, so the oldest call comes first
+        self._waiting: dict[int, tuple[Deadline, Done]] = {}  # by number
         self._number = 0
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def watch(self, done: Done) -> Done:
+    def watch(self, done: Done, seconds: float) -> Done:
         """A function to call with the answer; `done` receives only the first answer."""
         with self._lock:
             self._number += 1
             number = self._number
-            self._waiting[number] = (Deadline(JUDGE_SECONDS), done)
+            self._waiting[number] = (Deadline(seconds), done)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="late", daemon=True)
                 self._thread.start()
@@ -179,10 +201,10 @@ class _Late:
             time.sleep(LATE_LOOK_SECONDS)
             with self._lock:
                 late = [n for n, (deadline, _) in self._waiting.items() if deadline.expired]
-                callbacks = [self._waiting.pop(n)[1] for n in late]
-            for done in callbacks:
-                late_answer = Message(f"the judge did not answer within {JUDGE_SECONDS:g} s", id="judge-silent")
-                done(_judge_failed(late_answer))
+                given_up = [self._waiting.pop(n) for n in late]
+            for deadline, done in given_up:
+                text = f"the judge did not answer within {deadline.seconds:g} s"
+                done(_judge_failed(Message(text, id="judge-silent")))
 
 
 #: The fields of a cell that do not affect its inputs, nor the description of its tensors.

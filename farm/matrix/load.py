@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import backends as farm_backends
+from farm import limits
 from farm.cell import QUIET, Cell
 from farm.contracts import discovery as farm_ops
 from farm.contracts.base import Contract
@@ -285,8 +286,9 @@ def _name(node: YamlNode) -> str:
 def _deadlines(node: YamlNode | None) -> dict[str, float]:
     out = dict(DEFAULT_DEADLINES)
     for phase, child in (node.mapping("timing: 60") if node else {}).items():
-        if phase not in out:
-            raise child.key_error(f"is not a phase; {suggest(phase, out, 'phases')}", id="matrix-unknown-phase")
+        if phase not in limits.TABLE:
+            what = f"is nothing that has a limit; {suggest(phase, limits.TABLE, 'limits')}"
+            raise child.key_error(what, id="matrix-unknown-phase")
         out[phase] = ax.positive(child)
     return out
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from farm import limits
 from farm.cell import METHODS as METHODS
 from farm.cell import Cell, Timing
 from farm.contracts.base import Contract
@@ -15,14 +16,7 @@ from .timing_policy import resolve_timing
 
 MAX_CELLS = 1_000_000
 #: Seconds that each phase of a child may take.
-DEFAULT_DEADLINES: Mapping[str, float] = {
-    "spawn": 120.0,
-    "import": 120.0,
-    "compile": 120.0,
-    "check": 60.0,
-    "timing": 60.0,
-    "teardown": 10.0,
-}
+DEFAULT_DEADLINES = limits.PHASES
 CACHES = ("cold", "warm")
 
 

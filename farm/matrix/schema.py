@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from farm import backends as farm_backends
+from farm import limits
 from farm.cell import DTYPE_ALIASES, OPERATIONS, QUIET
 from farm.contracts import discovery as farm_ops
 from farm.contracts.base import Contract, Parameter
 
 from .axes import MAX_SEED
-from .model import CACHES, DEFAULT_DEADLINES, METHODS
+from .model import CACHES, METHODS
 from .registry import ProviderInfo, builtin_providers
 from .sim_script import KINDS, SCRIPT, TELEMETRY
 
@@ -96,12 +97,12 @@ def json_schema(
                 items={"enum": [*backends]},
             ),
             "deadlines": _described(
-                "Time limit of each phase of a child, in seconds.",
+                "Time limits, in seconds: of each phase of a child, and of what surrounds it.",
                 type="object",
                 additionalProperties=False,
                 properties={
                     phase: _described(f"Default {seconds:g}.", type="number", exclusiveMinimum=0)
-                    for phase, seconds in DEFAULT_DEADLINES.items()
+                    for phase, seconds in limits.TABLE.items()
                 },
             ),
             "sim": _script(),

@@ -11,6 +11,7 @@ sentence with file and line, and exit code 2.
     environments:
       default: {python: /opt/rocm-torch/bin/python}
       nightly: {command: [apptainer, exec, --rocm, ..., python3, "{child}"], wrapped: true}
+    deadlines: {check: 30}               the longest that a matrix may ask for here (farm.limits)
     simulate: {model: AMD Instinct MI300X, devices: 2}       tests only: simulated devices
 
 An environment has `python` (its interpreter; the farm starts the child with it) or `command` (all words, see
@@ -29,6 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from farm import limits
 from farm.backends._simulated import SETTINGS
 from farm.errors import MatrixError, UsageError
 from farm.node.environment import MASKS, Environment, check_template
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "FARM_NODE"
 DEFAULT_FILE = Path("/etc/farm/node.yaml")
-KEYS = ("backend", "devices", "expect", "labels", "environments", "simulate")
+KEYS = ("backend", "devices", "expect", "labels", "environments", "deadlines", "simulate")
 EXPECT = ("model", "partition", "driver", "stack", "torch", "triton", "python")
 ENVIRONMENT = ("python", "command", "variables", "path", "wrapped", "end")
 #: Keys of `simulate`; further keys with one word each are versions that its child's fingerprint reports.
@@ -66,6 +68,7 @@ class NodeConfig:
     expect: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     environments: Mapping[str, Environment] = field(default_factory=dict)
+    deadlines: Mapping[str, float] = field(default_factory=dict)
     simulate: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -198,6 +201,9 @@ class _Reader:
             end=end,
         )
 
+    def _deadlines(self, node: YamlNode) -> dict[str, float]:
+        return {k: _seconds(n, above=0.0) for k, n in _entries(node, limits.CAPPED, "limits of a node").items()}
+
     def _simulate(self, node: YamlNode) -> dict[str, Any]:
         out: dict[str, Any] = {}
         for key, inner in _mapping(node).items():
@@ -271,9 +277,9 @@ def _count(node: YamlNode, most: int = MAX_DEVICES) -> int:
     return int(node.value)
 
 
-def _seconds(node: YamlNode) -> float:
-    if isinstance(node.value, bool) or not isinstance(node.value, (int, float)) or node.value < 0:
-        _wrong(node, "a number of seconds")
+def _seconds(node: YamlNode, above: float = -1e-9) -> float:
+    if isinstance(node.value, bool) or not isinstance(node.value, (int, float)) or not node.value > above:
+        _wrong(node, "a number of seconds" + (" above 0" if above == 0 else ""))
     return float(node.value)
 
 

@@ -11,13 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-#: How long a process may take to end after SIGKILL; in a driver's call it may never do so.
-KILL_SECONDS = 10.0
+from farm import limits
+
 _PR_SET_PDEATHSIG = 1
 
 
 class ProcessGroup:
     """A running command, the leader of its group.  Raises OSError if it cannot be started."""
+
+    #: How long it may take to end after SIGKILL; in a driver's call it may never do so.
+    kill_seconds = limits.TABLE["teardown"]
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class ProcessGroup:
 
     def kill(self, grace: float = 0.0) -> bool:
         """SIGTERM where `grace` seconds are given, then SIGKILL; False if even that did not end it (a device fault)."""
-        for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, KILL_SECONDS)):
+        for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, self.kill_seconds)):
             if seconds > 0:
                 self.signal(number)
                 if self.wait(seconds) is not None:
@@ -107,6 +110,12 @@ def keep_exit_codes() -> None:
     before = libc.signal(signal.SIGCHLD, 0)
     if before not in (None, 0, 1):  # neither the default nor ignored: somebody's handler
         libc.signal(signal.SIGCHLD, before)
+
+
+def be_killed_first() -> None:
+    """Have the kernel take this process before others of the user when memory runs out."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
 
 
 def die_with_parent() -> None:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from farm import limits
 from farm.deadline import Deadline
 from farm.errors import FarmSignal
 from farm.process.group import ProcessGroup, describe_exit
@@ -21,8 +22,6 @@ from farm.process.group import ProcessGroup, describe_exit
 LOOK_SECONDS = 0.25
 #: How long a process that has closed its pipe may take to end.
 END_SECONDS = 5.0
-#: How long an order may wait for room in the pipe, which a process that reads makes at once.
-WRITE_SECONDS = 30.0
 LONGEST_LINE = 64 << 20
 #: At most this is read at once, however fast somebody writes.
 _AT_ONCE = 1 << 20
@@ -46,6 +45,9 @@ class ChildLied(FarmSignal):
 
 class LineProcess(ProcessGroup):
     """`orders`: whether it has a pipe to read from too."""
+
+    #: How long an order may wait for room in the pipe, which a process that reads makes at once.
+    write_seconds = limits.TABLE["write"]
 
     def __init__(
         self,
@@ -79,10 +81,10 @@ class LineProcess(ProcessGroup):
         assert self.stdout is not None
         return self.stdout.fileno()
 
-    def write(self, data: bytes, seconds: float = WRITE_SECONDS) -> None:
+    def write(self, data: bytes, seconds: float | None = None) -> None:
         """Send `data`.  ChildDied or ChildLied if nobody is there to read it, ChildTimedOut if nobody does."""
         assert self.stdin is not None
-        deadline = Deadline(seconds)
+        deadline = Deadline(self.write_seconds if seconds is None else seconds)
         with selectors.DefaultSelector() as room:
             room.register(self.stdin, selectors.EVENT_WRITE)
             try:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from farm.cell import Owner, Status
+from farm.errors import Message
 from farm.scheduler import health, leases
 from farm.scheduler.events import (
     Action,
@@ -34,6 +35,7 @@ from farm.scheduler.events import (
     Lease,
     LeaseDone,
     MeasuredEvent,
+    Progress,
     Replace,
     Retire,
     Start,
@@ -45,6 +47,8 @@ from farm.scheduler.workqueue import WorkQueue
 
 MAX_ATTEMPTS = 2  # one retry
 MAX_SHOWN = 3  # kinds of devices that the reason of a lost cell names
+SLACK_SECONDS = 90.0  # beyond a phase's limit, until its device is taken to be stuck
+STALL_SECONDS = 10.0  # between two ticks, at most so much of a wait counts: what was said meanwhile is yet to come
 
 
 def _some(names: Sequence[str]) -> str:
@@ -53,12 +57,13 @@ def _some(names: Sequence[str]) -> str:
 
 
 class Scheduler:
-    """`backends[i]`, `seconds[i]` (estimate) and `deadline[i]` (longest allowed) speak of cell i; `settled` are cells
-    with a status before anything starts (skipped, unsupported); `devices` maps device to backend, `hosts` to the host
-    that it is on; cells of one `groups[i]` are kept on one device while there is other work (default: each cell is a
-    group of its own).  `targets[i]` is a pattern of farm.device_pattern, or "" for any device of the backend;
-    `quiet[i]` is of farm.cell.QUIET.  A pool without a device waits `grace` seconds for one before its cells are
-    lost."""
+    """`backends[i]`, `seconds[i]` (estimate) and `deadlines[i]` (the longest that it may show nothing, judging too)
+    speak of cell i; a device that shows nothing of its lease for its phase's limit and `slack` is replaced.  `settled`
+    are cells with a status before anything starts (skipped, unsupported); `devices` maps device to backend, `hosts` to
+    the host that it is on; cells of one `groups[i]` are kept on one device while there is other work (default: each
+    cell is a group of its own).  `targets[i]` is a pattern of farm.device_pattern, or "" for any device of the
+    backend; `quiet[i]` is of farm.cell.QUIET.  A pool without a device waits `grace` seconds for one before its cells
+    are lost."""
 
     def __init__(
         self,
@@ -73,6 +78,7 @@ class Scheduler:
         quiet: Sequence[str] | None = None,
         hosts: Mapping[str, str] | None = None,
         grace: float = 0.0,
+        slack: float = SLACK_SECONDS,
     ):
         self._work = [CellState(s, d) for s, d in zip(seconds, deadlines)]
         self._pool = [
@@ -90,7 +96,8 @@ class Scheduler:
                 waiting[pool].append((i, groups[i] if groups else i, seconds[i]))
         self._queues = {pool: WorkQueue(cells) for pool, cells in waiting.items()}
         self._hush = any(pool.quiet != "none" for pool in self._queues)
-        self._grace = grace
+        self._grace, self._slack = grace, slack
+        self._ticked: float | None = None
         self._server: dict[CellPool, DeviceState] = {}  # the last that was found to be left for a pool
         self._alone: dict[CellPool, float] = {}  # pools with work and no device for it: since when
         self._lease_id = 0
@@ -155,13 +162,14 @@ class Scheduler:
             DeviceDown: self._down,
             Drain: self._drain,
             Started: self._started,
+            Progress: self._progressed,
             MeasuredEvent: self._measured,
             Ended: self._ended,
             LeaseDone: self._lease_done,
             Tick: self._tick,
         }[type(event)]
         out: list[Action] = handler(event)  # type: ignore[operator]  # each takes the events of its key
-        if isinstance(event, (Started, MeasuredEvent)):
+        if isinstance(event, (Started, Progress, MeasuredEvent)):
             return out  # nobody is idle by these who was not
         return out + self._sweep(event.at)
 
@@ -217,13 +225,27 @@ class Scheduler:
         attempt = device.open.get(e.cell)
         if attempt and attempt.number == e.attempt:
             device.running, device.since = attempt, e.at
+            self._await(device, e.at, self._work[e.cell].deadline if e.limit is None else e.limit, "its inputs")
         return []
+
+    def _progressed(self, e: Progress) -> list[Action]:
+        device = self._devices[e.device]
+        attempt = device.open.get(e.cell)
+        if attempt and attempt.number == e.attempt:
+            self._await(device, e.at, e.limit, f"the end of phase {e.phase}")
+        return []
+
+    def _await(self, device: DeviceState, at: float, limit: float, what: str) -> None:
+        device.until, device.awaited = at + limit + self._slack, what
 
     def _measured(self, e: MeasuredEvent) -> list[Action]:
         device = self._devices[e.device]
         attempt = device.open.get(e.cell)
         if attempt and attempt.number == e.attempt:
+            if not device.judging:
+                device.judged_until = e.at + self._work[e.cell].deadline + self._slack
             device.judging[e.cell] = device.open.pop(e.cell)
+            self._await(device, e.at, 0.0, "its next cell")
             self._learn(device, e.cell, e.at)
         return []
 
@@ -234,6 +256,10 @@ class Scheduler:
         if attempt is None or attempt.number != e.attempt:
             return []
         del held[e.cell]
+        if held is device.judging:
+            device.judged_until = e.at + self._work[e.cell].deadline + self._slack
+        else:
+            self._await(device, e.at, 0.0, "its next cell")
         if held is device.open and device.running == attempt:
             self._learn(device, e.cell, e.at)
         if e.owner in (Owner.DEVICE, Owner.INFRA):
@@ -250,10 +276,21 @@ class Scheduler:
         return []
 
     def _tick(self, e: Tick) -> list[Action]:
+        """Replace the devices that show nothing any more of their lease, or of what they gave to a judge."""
+        stalled = 0.0 if self._ticked is None else max(0.0, e.at - self._ticked - STALL_SECONDS)
+        self._ticked = e.at
         out: list[Action] = []
         for name, device in self._devices.items():
-            if device.lease and e.at > device.lease.deadline:
-                out += self._down(DeviceDown(e.at, name, "the lease expired: the device did not answer in time"))
+            device.until += stalled
+            device.judged_until += stalled
+            what = ""
+            if device.lease and e.at > device.until:
+                what = device.awaited
+            elif device.judging and not device.lease and e.at > device.judged_until:
+                what = "the judgement of a cell"
+            if what:
+                reason = Message(f"the device is stuck: it did not show {what} in time", id="device-stuck")
+                out += self._down(DeviceDown(e.at, name, reason))
         return out
 
     # what they share
@@ -352,12 +389,13 @@ class Scheduler:
         for pool in self._pools_for(device, quiet):
             if quiet and must_wait(device, self._hosts[device.host], pool.quiet):
                 continue
-            taken, seconds = self._from(pool, name)
+            taken = self._from(pool, name)
             if taken:
                 self._lease_id += 1
-                device.lease = Lease(self._lease_id, name, tuple(taken), at + seconds + 30.0, pool)
+                device.lease = Lease(self._lease_id, name, tuple(taken), pool)
                 device.open = {a.cell: a for a in taken}
                 device.state, device.since, device.running = "busy", at, None
+                self._await(device, at, 0.0, "the beginning of its lease")
                 return device.lease
         return None
 
@@ -373,8 +411,8 @@ class Scheduler:
         """Devices that may run the pool's cells, now or later."""
         return [name for name, d in self._devices.items() if d.may_run(pool)]
 
-    def _from(self, pool: CellPool, name: str) -> tuple[list[Attempt], float]:
-        """The attempts of a device's next lease, and the seconds that it may need at most."""
+    def _from(self, pool: CellPool, name: str) -> list[Attempt]:
+        """The attempts of a device's next lease."""
         queue, peers = self._queues[pool], self._peers(pool)
         pace = max(1e-3, self._pace(pool.backend))
 
@@ -394,4 +432,4 @@ class Scheduler:
             work = self._work[cell]
             work.attempts += 1
             taken.append(Attempt(cell, work.attempts, last=work.faults + 1 >= MAX_ATTEMPTS))
-        return taken, sum(self._work[cell].deadline for cell in cells)
+        return taken

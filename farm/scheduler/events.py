@@ -32,12 +32,11 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Lease:
-    """Work of one pool granted to a device, and by when it must be done (seconds, the events' clock)."""
+    """Work of one pool granted to a device."""
 
     id: int
     device: str
     attempts: tuple[Attempt, ...]
-    deadline: float
     pool: CellPool = CellPool("")
 
 
@@ -89,11 +88,24 @@ class Drain(Event):
 
 @dataclass(frozen=True)
 class Started(Event):
-    """The device began an attempt."""
+    """The device began an attempt, with its inputs.  `limit`: seconds that these may take; None: as long as anything of
+    the cell may."""
 
     device: str
     cell: int
     attempt: int
+    limit: float | None = None
+
+
+@dataclass(frozen=True)
+class Progress(Event):
+    """An attempt that the device holds entered a phase, which may take `limit` seconds."""
+
+    device: str
+    cell: int
+    attempt: int
+    phase: str
+    limit: float
 
 
 @dataclass(frozen=True)

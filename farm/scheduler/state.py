@@ -22,6 +22,9 @@ class DeviceState:
     lease: Lease | None = None
     running: Attempt | None = None
     since: float = 0.0
+    until: float = 0.0  # by when it must show something of its lease,
+    awaited: str = ""  # and what
+    judged_until: float = 0.0  # by when one of those that are being judged must be
     open: dict[int, Attempt] = field(default_factory=dict)  # granted, neither measured nor ended
     judging: dict[int, Attempt] = field(default_factory=dict)  # measured here, with the judge now
     faults: int = 0

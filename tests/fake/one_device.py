@@ -70,9 +70,11 @@ class OneDevice:
         deadlines: Mapping[str, float] | None = None,
         number: int = 1,
         last: bool = False,
+        rows: int = 2,
+        provider: str = "torch",
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """(the `measured` event or {}, the event that ended it) of one cell of rms_norm."""
-        cell = self.cell(hidden, method)
+        cell = self.cell(hidden, method, rows, provider)
         call = call_for(cell, contract(cell.op), {"name": cell.provider})
         call["sim"] = script_for({"default": {"time_us": 10, **(script or {})}}, cell)
         attempt = {
@@ -90,15 +92,15 @@ class OneDevice:
         measured = [e for e in self.events[seen:] if e["event"] == "measured"]
         return (measured[0] if measured else {}), ended
 
-    def cell(self, hidden: int, method: str) -> Any:
+    def cell(self, hidden: int, method: str, rows: int = 2, provider: str = "torch") -> Any:
         file = self.folder / "m.yaml"
         file.write_text(
             json.dumps(
                 {
                     "name": "one",
                     "op": "rms_norm",
-                    "providers": ["torch"],
-                    "axes": {"shape": [{"rows": 2, "hidden": hidden}], "dtype": "float32"},
+                    "providers": [provider],
+                    "axes": {"shape": [{"rows": rows, "hidden": hidden}], "dtype": "float32"},
                     "timing": {"method": method},
                 }
             )

@@ -17,6 +17,7 @@ from farm import backends
 from farm.actor.device_setup import DeviceSetup
 from farm.backends import Fault, Identity, rocm, sim
 from farm.cell import Target
+from farm.errors import id_of
 from farm.node.environment import START, Environment, child_variables
 from farm.shipping import bundle
 from farm.shipping import providers as shipping
@@ -288,3 +289,24 @@ def test_the_shipped_provider_is_the_one_that_runs_whatever_the_node_has(
     done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
     assert done.stdout.split()[0] == "new"
     assert str(tmp_path / "spool" / "bundles") in done.stdout.split()[1]
+
+
+def test_a_nodes_cap_wins_over_what_a_matrix_allows_and_each_phase_is_reported(device: Start) -> None:
+    one = device({"deadlines": {"check": 0.7}}, "sim")
+    one.up()
+    begun = len(one.events)
+    _, ended = one.run({"hang": True}, deadlines={"check": 600, "prepare": 77})
+    assert (ended["event"], ended["status"], ended["owner"]) == ("ended", "timed_out", "kernel")
+    (started,) = (e for e in one.events[begun:] if e["event"] == "started")
+    shown = [e for e in one.events[begun:] if e["event"] == "progress"]
+    assert started["up_to_s"] == 77.0
+    assert shown and (shown[-1]["phase"], shown[-1]["up_to_s"]) == ("check", 0.7), one.events[begun:]
+
+
+def test_a_cell_that_the_interpreter_is_too_slow_for_accuses_no_kernel(device: Start) -> None:
+    one = device(None, "cpu")
+    one.up()
+    slow = {"check": 3, "import": 300, "prepare": 300}
+    _, ended = one.run(hidden=8, rows=100_000, method="none", provider="farm", deadlines=slow)
+    assert (ended["event"], ended["status"], ended["owner"]) == ("ended", "unsupported", "harness"), ended
+    assert id_of(ended["reason"]) == "interpreter-time"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ import triton.language as tl
 
 from farm.child import interpreter, interpreter_types
 from farm.child.interpreter import OutOfBounds, to_bfloat16, to_float32
+from farm.child.interpreter_progress import FILE, FORMAT
 
 
 @triton.jit
@@ -292,3 +295,13 @@ def noted(init: Callable[..., None], made: list[Any]) -> Callable[..., None]:
         )
 
     return wrapper
+
+
+def test_programs_are_counted_as_they_begin(tmp_path: Path) -> None:
+    x, y = torch.ones(8), torch.zeros(8)
+    interpreter.programs.begin(str(tmp_path))
+    try:
+        copy[(5, 2)](x, y, 8, BLOCK=8)
+    finally:
+        interpreter.programs.end()
+    assert struct.unpack(FORMAT, (tmp_path / FILE).read_bytes()) == (9, 10)

@@ -10,15 +10,12 @@ from typing import Any
 import pytest
 
 from farm import backends
-from farm.actor.capture import fallback, trial
+from farm.actor.capture import trial
 from farm.actor.capture.cache import CaptureCache
 from farm.actor.capture.fallback import MAX_UNREACHED, CaptureOutcome, CapturePolicy
 from farm.actor.child_process import ChildDied, ChildLied, ChildTimedOut
 from farm.backends import Fault
-from farm.cell import Cell, Timing
 from farm.child import protocol
-from farm.coordinator.run import longest_seconds
-from farm.matrix.model import DEFAULT_DEADLINES
 
 DIED = CaptureOutcome(False, "capture ended the trial process (signal 11)", fit=False)
 UNREACHED = CaptureOutcome(None, "capture was not reached in the trial (it crashed)", fit=False)
@@ -210,17 +207,6 @@ def test_only_what_is_timed_needs_a_trial() -> None:
     assert trial.needed([{"role": "input"}, {"role": "output"}])
     assert not trial.needed([{"role": "mutated"}, {"role": "output"}])
     assert not trial.needed([{"role": "input", "may_overwrite": True}])
-
-
-def test_a_lease_allows_for_trials_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    def made(backend: str, method: str) -> Cell:
-        return Cell(backend, "rms_norm", "torch", "auto", "forward", {}, {}, {}, timing=Timing(method))
-
-    plain = sum(DEFAULT_DEADLINES.values())
-    assert longest_seconds(made("cuda", fallback.CAPTURING), DEFAULT_DEADLINES) == plain
-    assert longest_seconds(made("rocm", "events"), DEFAULT_DEADLINES) == plain
-    more = longest_seconds(made("rocm", fallback.CAPTURING), DEFAULT_DEADLINES) - plain
-    assert more == trial.seconds(DEFAULT_DEADLINES) >= 3 * DEFAULT_DEADLINES["spawn"] + 2 * trial.TRIAL_SECONDS
 
 
 def test_of_the_backends_rocm_alone_asks_for_trials() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from farm import backends
+from farm import backends, limits
 from farm.cluster.base import Changes, DeviceHandle
 from farm.coordinator import RunRequest, devices, execute
 from farm.coordinator import run as coordinator_run
@@ -458,3 +458,28 @@ def test_a_device_that_cannot_be_granted_or_started_is_given_up(tmp_path: Path) 
     outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0"), slot("cuda:1")], cells=8)
     assert {r["status"] for r in outcome.rows} == {"passed"}
     assert [e["device"] for e in journal if e["event"] == "retired"] == ["cuda:0"]
+
+
+class ForgetfulCluster(ScriptedCluster):
+    """The first lease never reaches its device; of the others each device reports its phases."""
+
+    def grant(self, device: str, lease: dict[str, Any]) -> None:
+        super().grant(device, lease)
+        if len(self.grants) == 1:
+            self._queue.pop()
+            return
+        said = self._queue.pop()
+        ids = {name: said[0][name] for name in ("device", "cell", "attempt")}
+        shown = {"event": "progress", **ids, "phase": "compile", "up_to_s": 600.0}
+        self._queue.append([{**said[0], "up_to_s": 300.0}, shown, *said[1:]])
+
+
+def test_a_lease_that_never_arrived_costs_the_slack_and_no_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "AFTER_PHASE", 0.0)
+    cluster = ForgetfulCluster()
+    outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0")], deadlines={"silence": 2.0})
+    assert {r["status"] for r in outcome.rows} == {"passed"} and outcome.exit_code == 0
+    assert cluster.stopped and events(journal, "replaced")
+    assert max(Counter(index for _, cells in cluster.grants for index in cells).values()) >= 2

@@ -47,6 +47,7 @@ HEALTHY: list[Event] = [
     {"event": "lease_done", **AT, "lease": 4},
     {"event": "node_farm", **AT, "protocol": 1, "content": "0123"},
     {"event": "started", **CELL},
+    {"event": "progress", **CELL, "phase": "check", "up_to_s": 60.0},
     {"event": "measured", **CELL, "facts": {"flags": []}, "timing": TIMED, "origin": ORIGIN, "telemetry": None},
     {"event": "judged", **CELL, "status": "passed", "owner": None, "metrics": {"y": {"rel_l2": float("nan")}}},
     {"event": "judged", **CELL, "status": "inaccurate", "owner": "kernel", "reason": "y", "worst_ratio": float("inf")},

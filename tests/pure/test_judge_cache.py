@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,8 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from farm.deadline import Deadline
 from farm.judge import cache as filecache
 from farm.judge.cache import FileCache, create, create_npy
+from farm.process.line_process import LineProcess
+from farm.process.steps import own_variables
 
 
 def write(size: int) -> object:
@@ -41,6 +47,49 @@ def test_two_that_come_at_once_make_it_once(tmp_path: Path) -> None:
     for t in threads:
         t.join(10)
     assert made == [1]
+
+
+#: Makes a key, and is stopped while it does.
+STOPPED = """
+import os, signal, sys
+from pathlib import Path
+from farm.judge.cache import FileCache
+def make(folder):
+    (folder / "data").write_text("1")
+    print("makes", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+FileCache(Path(sys.argv[1])).folder("inputs", "k", make)
+print("made", flush=True)
+"""
+
+
+def test_one_that_was_stopped_while_it_made_a_key_stops_nobody(tmp_path: Path) -> None:
+    stopped = LineProcess([sys.executable, "-c", STOPPED, str(tmp_path)], env=own_variables())
+    try:
+        assert stopped.read(Deadline(60)) == b"makes"
+        found: list[Path] = []
+        mine = FileCache(tmp_path, lock_s=0.2)
+        other = threading.Thread(target=lambda: found.append(mine.folder("inputs", "k", write(3))), daemon=True)
+        other.start()
+        other.join(60)
+        assert found and (found[0] / "data").read_text() == "xxx"
+        os.kill(stopped.pid, signal.SIGCONT)  # it finds the key made, and takes what is there
+        assert stopped.read(Deadline(60)) == b"made"
+        assert (found[0] / "data").read_text() == "xxx"
+    finally:
+        stopped.close()
+    assert list((tmp_path / "trash").iterdir()) == []
+
+
+def test_two_keys_never_wait_for_each_other(tmp_path: Path) -> None:
+    """300 keys in the hands of one that never lets go, and 300 others: of 256 locks each would be taken."""
+    store, names = FileCache(tmp_path), [f"key {n}" for n in range(600)]
+    with contextlib.ExitStack() as held:
+        for name in names[:300]:
+            assert held.enter_context(store._only_one(name))
+        for name in names[300:]:
+            with store._only_one(name) as alone:
+                assert alone
 
 
 def test_what_fails_in_the_making_leaves_nothing(tmp_path: Path) -> None:

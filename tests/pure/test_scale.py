@@ -291,13 +291,12 @@ def test_cells_of_another_problem_are_prepared_anew(change: dict[str, Any]) -> N
 
 
 def test_late_judges_are_answered_for_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "JUDGE_SECONDS", 0.0)
     monkeypatch.setattr(pools, "LATE_LOOK_SECONDS", 0.01)
     before = threading.active_count()
     judges = RayJudges([FakeJudge()])
     heard: queue.Queue[dict[str, Any]] = queue.Queue()
     for _ in range(50):
-        judges.judge({}, heard.put)
+        judges.judge({}, heard.put, 0.0)
     assert threading.active_count() - before <= 1
     said = [heard.get(timeout=30) for _ in range(50)]
     assert {(s["status"], id_of(s["reason"])) for s in said} == {("infra_error", "judge-silent")}
@@ -305,7 +304,7 @@ def test_late_judges_are_answered_for_by_one_thread(monkeypatch: pytest.MonkeyPa
 
 def test_an_answer_is_heard_once(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[dict[str, Any]] = []
-    once = pools._Late().watch(heard.append)
+    once = pools._Late().watch(heard.append, 900.0)
     once({"status": "passed"})
     once({"status": "infra_error"})
     assert heard == [{"status": "passed"}]

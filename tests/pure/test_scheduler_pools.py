@@ -233,7 +233,7 @@ def test_the_watch_notices_a_wrong_device_noise_and_a_device_asked_back() -> Non
     def lease(n: int, device: str, cell: int, pattern: str = "", quiet: str = "none") -> Grant:
         from farm.scheduler.events import Attempt, CellPool
 
-        return Grant(Lease(n, device, (Attempt(cell, 1),), 1.0, CellPool("b", pattern, quiet)))
+        return Grant(Lease(n, device, (Attempt(cell, 1),), CellPool("b", pattern, quiet)))
 
     with pytest.raises(AssertionError, match="GB200 on b:NVIDIA-H200"):
         watch().see([lease(1, "b:0", 0, "GB200")])

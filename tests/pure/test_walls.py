@@ -45,6 +45,7 @@ PURE = (
     "field_checks",
     "guard/sample_checks",
     "guard/telemetry",
+    "limits",
     "matrix",
     "node/admission",
     "scheduler",
@@ -64,7 +65,7 @@ DOORS = {"matrix/document.py": {"pathlib", "open", "glob"}, "matrix/load.py": {"
 #: The rooms from the ground up.  A room imports only rooms on lower floors, inside functions and for types too.
 #: `backends.api` is a room of its own: what the guard and the child know of backends.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("farm", "errors", "deadline", "kernel_package", "bootstrap"),
+    ("farm", "errors", "deadline", "limits", "kernel_package", "bootstrap"),
     ("cell", "device_pattern", "field_checks", "process"),
     ("timing", "contracts", "scheduler", "backends.api"),
     ("accuracy", "calibration", "guard", "shipping", "providers"),

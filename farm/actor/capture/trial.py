@@ -31,20 +31,15 @@ def needed(tensors: Sequence[Mapping[str, Any]]) -> bool:
     return not any(t.get("may_overwrite") or t["role"] == "mutated" for t in tensors)
 
 
-def seconds(deadlines: Mapping[str, float]) -> float:
-    """How long a trial may take at most: twice, with the starts of its children and of the next one."""
-    once = deadlines["import"] + deadlines["compile"] + _capture_seconds(deadlines)
-    return 3 * deadlines["spawn"] + 2 * once
-
-
 def follow(
     child: child_process.Child,
     message: protocol.Trial,
     limits: Mapping[str, float],
     words: Callable[[child_process.ChildDied], Fault | None],
+    shows: Callable[[str, float], None] = lambda phase, seconds: None,
 ) -> CaptureOutcome:
     """Send the order, follow its phases within their deadlines, and say how it ended.  `words`: what the child printed
-    as it died, understood."""
+    as it died, understood; `shows(phase, seconds)` is called as a phase begins that may take so long."""
     phase, deadline = "import", Deadline(float(limits["import"]))
     try:
         child.send(message)
@@ -53,6 +48,7 @@ def follow(
             if isinstance(said, protocol.Phase):
                 phase = said.phase
                 deadline = Deadline(_capture_seconds(limits) if phase == "timing" else float(limits[phase]))
+                shows(phase, deadline.seconds)
             elif isinstance(said, protocol.Tried):
                 why = f"capture's {said.differs} (in the trial)" if said.differs else ""
                 return CaptureOutcome(not why, why, not said.spent, said.compile_s)
