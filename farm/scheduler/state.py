@@ -27,6 +27,7 @@ class DeviceState:
     faults: int = 0
     drain: str | None = None  # why it was asked back
     reason: str = ""  # why it is gone
+    kept: bool = False  # by another run, for as long as this one may wait
 
     def may_run(self, pool: CellPool) -> bool:
         """Whether cells of the pool may be granted to it, now or when it is up and idle."""
@@ -34,9 +35,7 @@ class DeviceState:
 
     def serves(self, pool: CellPool) -> bool:
         """Whether it is a device that the pool's cells ask for, as far as it is known."""
-        if self.backend != pool.backend:
-            return False
-        return not pool.target or self.target is None or _serves(pool.target, self.target)
+        return serves(pool, self.backend, self.target or "")
 
     def near(self, other: DeviceState, scope: str) -> bool:
         """Whether `other` is within its `scope` (host or module).  The module of one that never was up is not known."""
@@ -65,6 +64,11 @@ def must_wait(device: DeviceState, host: Iterable[DeviceState], quiet: str) -> b
         for d in host
         if d is not device and d.state in ("busy", "starting")
     )
+
+
+def serves(pool: CellPool, backend: str, target: str) -> bool:
+    """Whether a device of this backend and target ("" while it is unknown) is one that the pool's cells ask for."""
+    return backend == pool.backend and (not pool.target or not target or _serves(pool.target, target))
 
 
 @lru_cache(maxsize=4096)
