@@ -66,9 +66,10 @@ EVENTS: Mapping[str, Check] = {
                 "labels": mapped(plain()),
             },
         ),
+        ("placed", {}, {}),
         ("node_farm", {"protocol": integer(), "content": _SHORT}, {}),
         ("device_waits", {"reason": _LONG}, {"up_to_s": number(0)}),
-        ("device_down", {"reason": _LONG}, {"final": switch}),
+        ("device_down", {"reason": _LONG}, {"final": switch, "busy": switch}),
         ("lease_done", {"lease": integer()}, {}),
         ("started", _OF_CELL, {}),
         (
