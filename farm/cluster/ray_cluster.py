@@ -171,7 +171,7 @@ class RayCluster:
         out = self._roster.begin(table, wanted, self._away)
         for backend in wanted if not absent else ():
             if not any(slot.backend == backend for slot in out):
-                have = ", ".join(f"{b} ({n})" for b, n in self.available().items()) or "none"
+                have = ", ".join(f"{b} ({n})" for b, n in sorted(self.available().items())) or "none"
                 drained = [n.name for n in table if n.alive and backend in n.backends and self._away(n)]
                 cure = (
                     f"restore the drained node {drained[0]} with farm nodes restore {drained[0]},"
