@@ -40,6 +40,7 @@ STOP_SECONDS = 2.0  # then the actor is killed, and its child with it; for all s
 LAST_STOP_SECONDS = 0.1  # plus this for each: a frozen node may have many devices, and other leases expire meanwhile
 SILENCE_SECONDS = 45.0  # after this without an answer to a poll, the actor or its node hangs
 LOOK_SECONDS = 2.0  # how often the farm checks for nodes that have left
+FIRST_SECONDS = 180.0  # and of a Ray of this host's own, after this without its first answer
 GONE = "the device's node has left the cluster"
 ANSWER_SECONDS = 0.1  # how long each look during a run waits for the registry of nodes
 FIRST_ANSWER_SECONDS = 5.0  # and before the run: drained nodes are not offered
@@ -360,19 +361,22 @@ class RayCluster:
             if well:
                 self._poll(device)
         late = [ref for ref, (_, since) in self._polls.items() if now - since > POLL_SECONDS + SILENCE_SECONDS]
-        silent = [ref for ref in late if self._polls[ref][0] not in self._unplaced]
+        # Only in a cluster that others use may Ray keep an actor waiting for its device.
+        most = FIRST_SECONDS if self._local else float("inf")
+        silent = [r for r in late if self._polls[r][0] not in self._unplaced or now - self._polls[r][1] > most]
         if silent:
             # Only those without an answer: answers may have arrived while this loop was busy elsewhere.
             _, silent = self._ray.wait(silent, num_returns=len(silent), timeout=0)
         for ref in silent:
             device, _ = self._polls.pop(ref)
+            seconds = most if device in self._unplaced else SILENCE_SECONDS
             out.append(
                 {
                     "event": "device_down",
                     "device": device,
                     "at": now,
                     "final": False,
-                    "reason": f"the device's actor did not answer for {SILENCE_SECONDS:g} s",
+                    "reason": f"the device's actor did not answer for {seconds:g} s",
                 }
             )
         return out

@@ -16,7 +16,7 @@ from farm.coordinator.journal import line
 from farm.deadline import Deadline
 from farm.device_pattern import pattern_of
 from farm.errors import Message
-from farm.scheduler.events import Away, AwayNode, CellPool, DeviceAdded, DeviceDown, DeviceUp, Drain, Event
+from farm.scheduler.events import Away, AwayNode, CellPool, DeviceAdded, DeviceDown, DeviceUp, DeviceWaits, Drain, Event
 from farm.store import RunWriter
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class RunDevices:
         if message:
             self._progress.device(f"{said['device']}: {message}")
 
-    def waits(self, said: Mapping[str, Any]) -> None:
+    def waits(self, said: Mapping[str, Any]) -> Event | None:
         """Another run, or another farm, uses the device: its time to start is extended by the wait."""
         unplaced = self._unplaced.get(said["device"])
         if unplaced:
@@ -184,6 +184,7 @@ class RunDevices:
             self._starting[said["device"]] = Deadline(deadline.seconds + float(said.get("up_to_s", 0.0)))
         self._journal("device_waits", said, "device", "reason")
         self._progress.device(f"{said['device']}: {said['reason']}")
+        return DeviceWaits(said["at"], said["device"], unplaced.busy) if unplaced else None
 
     def differs(self, said: Mapping[str, Any]) -> None:
         """A node supervises its devices by other sources than this farm's, which speak the same protocol."""

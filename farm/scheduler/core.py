@@ -14,6 +14,7 @@ The state is rebuilt by feeding the same events again (the journal keeps them).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from farm.cell import Owner, Status
@@ -29,6 +30,7 @@ from farm.scheduler.events import (
     DeviceAdded,
     DeviceDown,
     DeviceUp,
+    DeviceWaits,
     Drain,
     Ended,
     Event,
@@ -122,9 +124,9 @@ class Scheduler:
         return self._open
 
     def waiting(self) -> dict[CellPool, tuple[str, ...]]:
-        """The pools whose cells wait for a device because none is left, each with the drained nodes that could be
-        restored for it."""
-        return {pool: self._drained_for(pool) for pool in self._alone if not self._finished}
+        """The backends and targets whose cells wait for a device because none is left, each with the drained nodes that
+        could be restored for it."""
+        return {CellPool(p.backend, p.target): self._drained_for(p) for p in self._alone if not self._finished}
 
     def why_waiting(self, pool: CellPool) -> str:
         """Why the pool has no device, in a clause; "" if it never had one."""
@@ -140,7 +142,7 @@ class Scheduler:
         on all of its devices, or a target's on those that are it, whichever takes longer."""
         mine = {pool: queue.seconds for pool, queue in self._queues.items() if pool.backend == backend}
         held = sum(self._work[i].seconds for d in self._devices.values() if d.backend == backend for i in d.open)
-        live = [d for d in self._devices.values() if d.backend == backend and d.state != "gone"]
+        live = [d for d in self._devices.values() if d.backend == backend and d.state != "gone" and not d.waits]
         longest = (sum(mine.values()) + held) / max(1, len(live))
         for pool, seconds in mine.items():
             if pool.target and seconds:
@@ -166,6 +168,7 @@ class Scheduler:
         handler = {
             DeviceAdded: self._added,
             DeviceUp: self._up,
+            DeviceWaits: self._waits,
             DeviceDown: self._down,
             Drain: self._drain,
             Away: self._nodes_away,
@@ -196,7 +199,12 @@ class Scheduler:
     def _up(self, e: DeviceUp) -> list[Action]:
         device = self._devices[e.device]
         if device.state == "starting":
-            device.state, device.target, device.module = "idle", e.target, e.module
+            device.state, device.target, device.module, device.waits = "idle", e.target, e.module, False
+        return []
+
+    def _waits(self, e: DeviceWaits) -> list[Action]:
+        device = self._devices[e.device]
+        device.waits = e.busy and device.state == "starting"
         return []
 
     def _down(self, e: DeviceDown) -> list[Action]:
@@ -215,7 +223,7 @@ class Scheduler:
         for cell in judging:  # its outputs may be gone with it, and nobody waits for the judge
             self._requeue(cell)
         self._release(e.device, device)
-        device.kept = e.busy
+        device.kept, device.waits = e.busy, False
         if e.busy:
             return [*out, self._retire(e.device, e.reason, drained=True)]
         if e.final or device.drain is not None or health.retires(device.faults):
@@ -348,7 +356,10 @@ class Scheduler:
                 left.append(pool)
         if not left or sum(len(self._queues[pool]) for pool in left) < self._open:
             return []
-        kinds = [f"{len(self._queues[pool])} of {pool}{self._detail(pool)}" for pool in left]
+        cells = Counter(dict.fromkeys(map(str, left), 0))
+        for pool in left:  # of which some may differ in `quiet` alone
+            cells[str(pool)] += len(self._queues[pool])
+        kinds = [f"{cells[name]} of {name}{why}" for name, why in {str(p): self._detail(p) for p in left}.items()]
         more = f"; and {len(kinds) - MAX_SHOWN} more" if len(kinds) > MAX_SHOWN else ""
         what = f"no device is left for {self._open} cells{self._waited()}: {'; '.join(kinds[:MAX_SHOWN])}{more}"
         away = " ".join(dict.fromkeys(name for pool in left for name in self._drained_for(pool)))

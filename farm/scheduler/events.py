@@ -71,6 +71,14 @@ class DeviceUp(Event):
 
 
 @dataclass(frozen=True)
+class DeviceWaits(Event):
+    """Another run uses a device that is starting; `busy` is false once it does so no more."""
+
+    device: str
+    busy: bool = True
+
+
+@dataclass(frozen=True)
 class DeviceDown(Event):
     """A device's actor died, hung or could not open its device.  `final`: another try is pointless.  `busy`: another
     run kept the device for as long as this one may wait, so nothing is wrong with it."""

@@ -135,6 +135,15 @@ def test_an_actor_that_ray_has_not_placed_is_waiting_and_not_silent(
     assert {e["event"] for e in cluster.events(0.0)} <= {"device_waits"}
 
 
+def test_a_ray_of_its_own_keeps_nobody_waiting_for_a_device(cluster: RayCluster, ray: FakeRay, clock: Clock) -> None:
+    cluster._local = True
+    queued(cluster, ray, *(f"d{i}" for i in range(64)))
+    clock.now = ray_cluster.FIRST_SECONDS - 1  # on a busy host a process may take its time
+    assert cluster.events(0.0) == []
+    clock.now = ray_cluster.FIRST_SECONDS + 1
+    assert {e["event"] for e in cluster.events(0.0)} == {"device_down"}
+
+
 def test_an_actor_is_held_to_answer_once_it_has_answered(cluster: RayCluster, ray: FakeRay, clock: Clock) -> None:
     queued(cluster, ray, *(f"d{i}" for i in range(64)))
     clock.now = 1000.0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from test_scheduler import ends, grants
 from test_scheduler_pools import GB200, H200, Machine, machine, made, scheduler_of, work
 
-from farm.cell import Status
+from farm.cell import Owner, Status
 from farm.errors import id_of
 from farm.scheduler import Scheduler
 from farm.scheduler.events import (
@@ -20,10 +20,14 @@ from farm.scheduler.events import (
     CellPool,
     DeviceAdded,
     DeviceDown,
+    DeviceWaits,
     Drain,
+    Ended,
     Finish,
     Grant,
+    LeaseDone,
     Retire,
+    Started,
     Tick,
 )
 
@@ -116,6 +120,28 @@ def test_a_device_that_another_run_kept_is_not_waited_for_once_more() -> None:
     assert actions[0] == Retire("b:0", "run r1 still uses it", drained=True)  # it has no fault
     assert ends(actions) == [(0, Status.LOST)]
     assert "run r1 still uses it" in stop(actions).stopped
+
+
+def test_what_failed_on_one_device_does_not_wait_for_one_that_another_run_uses() -> None:
+    """But for one that starts it does."""
+    for busy, again in ((True, ["b:0"]), (False, [])):
+        s = scheduler_of({"b:0": H200, "b:1": machine("b:1")}, ["b:0", "b:1"], [("b", "", "none")], 0.0, 1.0)
+        s.begin(0.0)
+        (lease,) = grants(s.step(H200.up()))
+        s.step(DeviceWaits(0.5, "b:1", busy))
+        s.step(Started(1.0, "b:0", 0, 1))
+        s.step(Ended(1.0, "b:0", 0, 1, Status.INFRA_ERROR, Owner.DEVICE, "a bit flipped"))
+        assert [g.device for g in grants(s.step(LeaseDone(1.0, "b:0", lease.id)))] == again
+
+
+def test_quiet_does_not_wait_for_a_device_that_another_run_uses_and_it_joins_when_it_is_free() -> None:
+    there = machine("b:1")
+    s = scheduler_of({"b:0": H200, "b:1": there}, ["b:0", "b:1"], [("b", "", "host")] * 2, 0.0, 3.0)
+    s.begin(0.0)
+    s.step(DeviceWaits(0.1, "b:1"))
+    (quiet,) = grants(s.step(H200.up()))
+    s.step(there.up(1.0))
+    assert [g.device for g in grants(work(s, quiet, 2.0))] == ["b:0"]
 
 
 @st.composite
