@@ -31,11 +31,13 @@ RELEASED, RETIRED = "released", "retired"  # printed for a device that the run u
 
 @dataclass
 class _Unplaced:
-    """A device whose actor Ray has not placed, since when; whether another run uses it, known since `changed`."""
+    """A device whose actor Ray has not placed, since when; whether another run uses it, known since `changed`; and what
+    was said of that."""
 
     since: float
     changed: float
     busy: bool = False
+    reason: str = "Ray has not started the device's actor"
 
     def expired(self, now: float, wait_s: float) -> bool:
         """Whether the run has waited long enough; a process needs its time on a free device, however short the wait."""
@@ -96,9 +98,7 @@ class RunDevices:
                 "deadlines": dict(self._deadlines),
                 "shipped": self._request.shipped,
                 "wait_s": self._request.wait_s,
-                "patterns": sorted(
-                    {pattern_of(c.target) for c in self._request.plan.cells if c.backend == slot.backend}
-                ),
+                "patterns": self._patterns.get(slot.backend, []),
             },
         )
 
@@ -133,8 +133,10 @@ class RunDevices:
 
     def placed(self, said: Mapping[str, Any]) -> None:
         """The device is this run's, and its actor has begun to start; said again where it has come further."""
-        self._forget(said["device"])
-        self._starting[said["device"]] = Deadline(self._deadlines["spawn"] + 60.0)
+        device = said["device"]
+        if device in self._unplaced or device in self._starting:
+            self._forget(device)
+            self._starting[device] = Deadline(self._deadlines["spawn"] + 60.0)
 
     def up(self, said: dict[str, Any]) -> Event:
         device, target = said["device"], str(Target(**said["target"]))  # before anything of it is kept
@@ -178,7 +180,8 @@ class RunDevices:
         """Another run, or another farm, uses the device: its time to start is extended by the wait."""
         unplaced = self._unplaced.get(said["device"])
         if unplaced:
-            unplaced.busy, unplaced.changed = bool(said.get("busy")), time.monotonic()
+            unplaced.busy, unplaced.reason = bool(said.get("busy")), said["reason"]
+            unplaced.changed = time.monotonic()
         deadline = self._starting.get(said["device"])
         if deadline:
             self._starting[said["device"]] = Deadline(deadline.seconds + float(said.get("up_to_s", 0.0)))
@@ -212,9 +215,8 @@ class RunDevices:
         ]
         for device, one in self._unplaced.items():
             if one.expired(now, self._request.wait_s):
-                by = "another run still uses the device" if one.busy else "Ray has not started its actor"
-                why = f"{by} after a wait of {now - one.since:.0f} s; --wait sets how long a run waits"
-                late.append((device, True, why))
+                over = f"the wait of {now - one.since:.0f} s is over, which --wait sets"
+                late.append((device, True, f"{one.reason}: {over}"))
         at = {"event": "device_down", "at": now}
         return [self.down({**at, "device": d, "final": busy, "busy": busy, "reason": why}) for d, busy, why in late]
 

@@ -359,14 +359,14 @@ class Scheduler:
         cells = Counter(dict.fromkeys(map(str, left), 0))
         for pool in left:  # of which some may differ in `quiet` alone
             cells[str(pool)] += len(self._queues[pool])
-        kinds = [f"{cells[name]} of {name}{why}" for name, why in {str(p): self._detail(p) for p in left}.items()]
+        kinds = [f"{cells[name]} of {name}{why}" for name, why in {str(p): self._why(p) for p in left}.items()]
         more = f"; and {len(kinds) - MAX_SHOWN} more" if len(kinds) > MAX_SHOWN else ""
-        what = f"no device is left for {self._open} cells{self._waited()}: {'; '.join(kinds[:MAX_SHOWN])}{more}"
+        what = f"no device is left for {self._open} cells: {'; '.join(kinds[:MAX_SHOWN])}{more}"
         away = " ".join(dict.fromkeys(name for pool in left for name in self._drained_for(pool)))
         what += f"; to restore what is drained, run farm nodes restore {away}" if away else ""
         out: list[Action] = []
         for pool in left:
-            reason = f"no device of {pool} remained to run the cell{self._waited()}{self._detail(pool)}"
+            reason = f"no device of {pool} remained to run the cell{self._why(pool)}"
             while (cell := self._queues[pool].pop("")) is not None:
                 out += self._conclude(cell, self._work[cell].attempts, Status.LOST, Owner.INFRA, reason)
         self._finished = True
@@ -377,8 +377,11 @@ class Scheduler:
         since = self._alone.setdefault(pool, at)
         if self._grace and self._drained_for(pool):
             return False
-        kept = any(d.kept and d.state == "gone" and d.serves(pool) for d in self._devices.values())
-        return kept or at - since >= self._grace
+        return self._kept(pool) or at - since >= self._grace
+
+    def _kept(self, pool: CellPool) -> bool:
+        """Whether the run has waited already, for a device that another one did not give back."""
+        return any(d.kept and d.state == "gone" and d.serves(pool) for d in self._devices.values())
 
     def _drained_for(self, pool: CellPool) -> tuple[str, ...]:
         """The drained nodes that could serve the pool."""
@@ -393,11 +396,12 @@ class Scheduler:
                 self._server[pool] = known
         return known is not None
 
-    def _waited(self) -> str:
-        return f" within {self._grace:g} s" if self._grace else ""
+    def _why(self, pool: CellPool) -> str:
+        waited = f" within {self._grace:g} s" if self._grace and not self._kept(pool) else ""
+        return f"{waited}{self._detail(pool)}"
 
     def _detail(self, pool: CellPool) -> str:
-        """Why the pool's devices were retired, which other devices there are, and which nodes could be restored."""
+        """Why the pool's devices were retired, and which other devices there are."""
         mine = {name: d for name, d in self._devices.items() if d.backend == pool.backend}
         said = {name: f": {d.reason}" for name, d in mine.items() if d.state == "gone" and d.serves(pool)}
         said |= {n: f" is {d.target}" for n, d in mine.items() if d.target is not None and not d.serves(pool)}
