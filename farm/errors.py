@@ -151,7 +151,11 @@ class DeviceUnfit(FarmSignal):
 
 
 class LockRefused(FarmSignal):
-    """The device cannot be had; the text is one sentence."""
+    """The device cannot be had; the text is one sentence.  `busy`: another farm uses it, nothing is wrong with it."""
+
+    def __init__(self, sentence: str, *, busy: bool = False):
+        super().__init__(sentence)
+        self.busy = busy
 
 
 class NoJudge(FarmSignal):

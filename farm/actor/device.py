@@ -109,10 +109,11 @@ class DeviceActor:
     def _work(self) -> None:
         try:
             self._placed.prepare()
-            self._guard.take(lambda text: self._said.add("device_waits", reason=text, up_to_s=locks.wait_seconds()))
+            wait_s = locks.wait_seconds(self._config.get("wait_s"))
+            self._guard.take(lambda text: self._said.add("device_waits", reason=text, up_to_s=wait_s))
             ready = self._children.ensure()
         except LockRefused as reason:
-            self._said.add("device_down", reason=str(reason), final=True)
+            self._said.add("device_down", reason=str(reason), final=True, busy=reason.busy)
             return
         except child_process.NoChild as reason:
             self._said.add("device_down", reason=str(reason), final=reason.final)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import getpass
 import json
 import os
 import shlex
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import backends
-from farm.cli.text import printable
+from farm.cli.text import printable, sentence
 from farm.cluster import address, listing
-from farm.cluster.registry import DRAINED, DRAINING
-from farm.errors import InfraError, UsageError
+from farm.cluster.registry import DRAINED, DRAINING, bereft
+from farm.errors import InfraError, Message, UsageError
 from farm.node import config, join_command, slurm
 
 if TYPE_CHECKING:
@@ -178,6 +177,7 @@ def _list(args: argparse.Namespace) -> int:
     with closing(_connect(args)) as cluster:
         registry, table = cluster.told(), cluster.table()
         found = listing.rows(table, registry)
+        _warn_of_damage(registry)
         draining = [n for n in table for row in found if row["id"] == n.id and row["state"] == DRAINING]
         if draining and cluster.idle(draining, PROBE_SECONDS):
             found = listing.rows(table, cluster.told())
@@ -207,10 +207,15 @@ def _drain(args: argparse.Namespace) -> int:
     if not 0 <= args.wait <= MAX_WAIT_SECONDS:
         what = f"--wait {args.wait:g}: must be between 0 and {MAX_WAIT_SECONDS:g} seconds"
         raise UsageError(what, id="nodes-wait")
+    from farm.cluster.registry_client import who
+
     with closing(_connect(args)) as cluster:
+        registry = cluster.told()
+        _warn_of_damage(registry)
         found = _named(cluster, _names(cluster, args), left=args.once)
         for node in found:
-            cluster.drain(node, args.reason, _who(), args.once)
+            cluster.drain(node, args.reason, who(), args.once)
+        _warn_of_runs(cluster, registry, found)
         idle = cluster.idle(found, max(args.wait, 0.0)) if args.wait else []
     names = {n.id for n in idle}
     for node in found:
@@ -228,10 +233,28 @@ def _drain(args: argparse.Namespace) -> int:
 def _restore(args: argparse.Namespace) -> int:
     _some(args)
     with closing(_connect(args)) as cluster:
+        _warn_of_damage(cluster.told())
         for node in _named(cluster, _names(cluster, args), gone=True):
             was = cluster.restore(node)
             print(f"{printable(node.name)}: {'up' if was else 'was up'}")
     return 0
+
+
+def _warn_of_runs(cluster: RegistryClient, registry: Mapping[str, Any], drained: Sequence[ClusterNode]) -> None:
+    """Report the runs that have no other device for some of their cells.  `registry`: its state before the drain."""
+    out = [n.name for n in drained] + [entry["name"] for entry in registry["out"].values() if entry.get("name")]
+    for node in drained:
+        for run, parts in bereft(cluster.runs(), node.name, out):
+            what = f"run {run} has no other device for its cells of {', '.join(parts)}"
+            text = (
+                f"{what}; they wait until a drained node is restored, for example with farm nodes restore {node.name}"
+            )
+            print(f"farm nodes: {sentence(Message(text, id='nodes-run-waits'))}", file=sys.stderr)
+
+
+def _warn_of_damage(registry: Mapping[str, Any]) -> None:
+    if registry["damaged"]:
+        print(f"farm nodes: {sentence(registry['damaged'])}", file=sys.stderr)
 
 
 def _some(args: argparse.Namespace) -> None:
@@ -277,13 +300,6 @@ def _named(
         what = f"the cluster has none of the nodes {', '.join(names)}; farm nodes lists its nodes"
         raise UsageError(what, id="nodes-unknown")
     return list(out.values())
-
-
-def _who() -> str:
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (KeyError, OSError):  # a container without an entry for its user
-        return f"{os.getuid()}@{socket.gethostname()}"
 
 
 # start Ray here

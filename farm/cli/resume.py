@@ -30,7 +30,14 @@ from farm.store.recovery import Recovery
 from farm.store.results import ALIKE
 
 #: Options whose value is that of the first command line, unless they are given again: option -> default in `farm run`.
-_FIRST = {"address": "local", "devices": None, "environment": None, "wait_for_devices": None, "strict_peers": False}
+_FIRST: dict[str, Any] = {
+    "address": "local",
+    "devices": None,
+    "environment": None,
+    "wait_for_devices": None,
+    "wait": None,
+    "strict_peers": False,
+}
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -95,7 +102,8 @@ def run(args: argparse.Namespace) -> int:
         strict_peers=args.strict_peers,
         calibrations=run_command.damaged_calibrations("resume", store),
         finished=known,
-        wait_for_devices_s=args.wait_for_devices or 0.0,
+        wait_for_devices_s=run_command.grace(args),
+        wait_s=run_command.busy_wait(args),
     )
     return run_command.go(args, store, writer, cluster, request, known.open, begun)
 

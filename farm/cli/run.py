@@ -80,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
         strict_peers=args.strict_peers,
         calibrations=run_command.damaged_calibrations("run", store),
         part=work.file.described(args.target) if work.file else {},
-        wait_for_devices_s=args.wait_for_devices or 0.0,
+        wait_for_devices_s=run_command.grace(args),
+        wait_s=run_command.busy_wait(args),
     )
     return run_command.go(args, store, writer, cluster, request, planned.cells, begun)
 

@@ -26,7 +26,7 @@ from farm.cluster.local import local_devices
 from farm.cluster.ray_cluster import RayCluster
 from farm.contracts import discovery
 from farm.coordinator import RunRequest, execute
-from farm.errors import BackendError, InfraError, Message, UsageError
+from farm.errors import BackendError, InfraError, Message, UsageError, id_of
 from farm.node import config
 from farm.node.environment import Environment
 from farm.process import supervisor
@@ -34,6 +34,8 @@ from farm.shipping import providers as shipping
 from farm.store import RunWriter, Store, spool
 
 MAX_WAIT_SECONDS = 7 * 24 * 3600.0
+GRACE_SECONDS = 600.0  # on a cluster, for cells whose backend or target has no device left
+BUSY_SECONDS = 1800.0  # for a device that another run uses
 _ENVIRONMENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 Has = Callable[[str], bool]
 Planned = TypeVar("Planned")
@@ -63,7 +65,20 @@ def options(p: argparse.ArgumentParser, *, address: str | None = "local") -> Non
         "--wait-for-devices",
         type=float,
         metavar="SECONDS",
-        help="wait up to SECONDS for a device of a backend or target to join before the cells that need it are lost",
+        help=(
+            "on a cluster, wait up to SECONDS for a device to join where cells have none, and without a limit while "
+            "its node is only drained, before the run ends as interrupted; if given, also at the start; 0: do not wait "
+            f"(default: {GRACE_SECONDS:g})"
+        ),
+    )
+    p.add_argument(
+        "--wait",
+        type=float,
+        metavar="SECONDS",
+        help=(
+            "wait up to SECONDS for devices that other runs use before the run ends as interrupted (default: "
+            f"{BUSY_SECONDS:g})"
+        ),
     )
     p.add_argument("--strict-peers", action="store_true", help="count failures of peers as findings, too")
     p.add_argument("--json", action="store_true", help="print the finished run's run.json")
@@ -78,11 +93,23 @@ def check(args: argparse.Namespace) -> None:
             f"--environment {args.environment!r} is not a valid name; use a name from the nodes' configuration",
             id="option-environment-invalid",
         )
-    wait = args.wait_for_devices
-    if wait is not None and not (math.isfinite(wait) and 0 <= wait <= MAX_WAIT_SECONDS):
-        raise UsageError(
-            f"--wait-for-devices {wait:g}: must be between 0 and {MAX_WAIT_SECONDS:g} seconds", id="option-wait-range"
-        )
+    for option, wait in (("--wait-for-devices", args.wait_for_devices), ("--wait", args.wait)):
+        if wait is not None and not (math.isfinite(wait) and 0 <= wait <= MAX_WAIT_SECONDS):
+            raise UsageError(
+                f"{option} {wait:g}: must be between 0 and {MAX_WAIT_SECONDS:g} seconds", id="option-wait-range"
+            )
+
+
+def grace(args: argparse.Namespace) -> float:
+    """How long cells without a device wait for one.  Nothing joins a cluster that is only this host or this process."""
+    if args.address in ("local", "inline"):
+        return 0.0
+    return GRACE_SECONDS if args.wait_for_devices is None else float(args.wait_for_devices)
+
+
+def busy_wait(args: argparse.Namespace) -> float:
+    """How long the run waits for a device that another run uses."""
+    return BUSY_SECONDS if args.wait is None else float(args.wait)
 
 
 def environment(args: argparse.Namespace) -> Environment:
@@ -147,7 +174,7 @@ def connect(
         found = planned(wanted)  # 10^5 cells take seconds: once
     ready()
     address.check(args.address)
-    waits = joins and bool(args.wait_for_devices)
+    patient = joins and bool(args.wait_for_devices)
     if args.address == "inline":
         cluster: Any = InlineCluster(args.devices, run_id)
     else:
@@ -163,8 +190,9 @@ def connect(
     try:
         if joins:
             there = cluster.available()
-            wanted = choose(lambda b: there.get(b, 0) > 0, waits)
-        slots = cluster.slots(wanted, absent=True) if waits else cluster.slots(wanted)
+            # as if all were there: what is not, the cluster refuses, since it knows which nodes are drained
+            wanted = choose(lambda b: there.get(b, 0) > 0, True)
+        slots = cluster.slots(wanted, absent=True) if patient else cluster.slots(wanted)
         return cluster, slots, planned(wanted) if found is None else found
     except BaseException:
         cluster.close()
@@ -266,15 +294,16 @@ def tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, seco
     for line in progress.unsupported(outcome.rows):
         print(f"  {printable(line)}"[:300], file=err)
     bad = [r for r in outcome.rows if progress.needs_a_look(r, args.strict_peers)]
-    if bad and not outcome.interrupted:
+    if bad and (outcome.stopped or not outcome.interrupted):
         progress.print_findings(bad, store.path / "runs" / run_id)
     if outcome.interrupted:
         lost = sum(r["status"] == "lost" for r in outcome.rows)
-        print(
-            f"interrupted: {counted(lost, 'cell')} did not run; finished results are in the journal; "
-            f"to continue, run {_resume(args, run_id)}",
-            file=err,
+        why = f"stopped: {outcome.stopped}; " if outcome.stopped else "interrupted: "
+        told = (
+            f"{why}{counted(lost, 'cell')} did not run; finished results are in the journal; "
+            f"to continue, run {_resume(args, run_id)}"
         )
+        print(sentence(Message(told, id=id_of(outcome.stopped) or "run-interrupted")), file=err)
     if not args.no_page:
         _page(args, store, run_id, outcome.interrupted and len(outcome.rows) > common.PAGE_CELLS)
     return 3 if outcome.interrupted else outcome.exit_code

@@ -25,6 +25,7 @@ class Changes:
 
     new: tuple[DeviceHandle, ...] = ()
     drained: tuple[str, ...] = ()  # each device once, until its node is restored
+    away: tuple[tuple[str, str], ...] = ()  # (node, backend) of all that is drained now, of the run's backends
 
 
 class Cluster(Protocol):

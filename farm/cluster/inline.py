@@ -42,6 +42,7 @@ class InlineCluster:
         self._judges.begin(limits.of(config["deadlines"], node_config.load().deadlines))
         actor = DeviceActor({**config, "spool": self.spool, "device_id": slot.device_id}, self._judges)
         self._actors[slot.device] = actor
+        self._queue.put((actor, {"event": "placed", "device": slot.device, "at": time.monotonic()}))
         threading.Thread(target=self._pump, args=(slot.device, actor), daemon=True).start()
 
     def _pump(self, device: str, actor: DeviceActor) -> None:

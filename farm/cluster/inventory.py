@@ -98,14 +98,16 @@ class Inventory:
     def refresh(
         self, table: Sequence[ClusterNode], away: Callable[[ClusterNode], str], held: Collection[str]
     ) -> Changes:
-        """Devices that joined since the last look, and those to release.  `held`: names of devices that the run has not
-        released yet."""
+        """Devices that joined since the last look, those to release, and what is drained.  `held`: names of devices
+        that the run has not released yet."""
         drained: list[str] = []
+        out: list[tuple[str, str]] = []
         for node in table:
             if not node.alive:
                 continue
             mine = {key: slot for key, slot in self._offered.items() if key[0] == node.id}
             if away(node):
+                out += [(node.name, backend) for backend in node.backends if backend in self._wanted]
                 if node.id not in self._told:
                     self._told.add(node.id)
                     drained += [slot.device for slot in mine.values()]
@@ -113,7 +115,7 @@ class Inventory:
                 self._told.discard(node.id)  # restored, and every earlier device is released: they are new now
                 for key in mine:
                     del self._offered[key]
-        return Changes(tuple(self._new(table, away, held)), tuple(drained))
+        return Changes(tuple(self._new(table, away, held)), tuple(drained), tuple(out))
 
     def _new(
         self, table: Sequence[ClusterNode], away: Callable[[ClusterNode], str], held: Collection[str]

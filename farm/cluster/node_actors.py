@@ -6,15 +6,19 @@ of the farm is imported at the top: within a method, `farm` is the node's.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import queue
 import sys
-import time
+import threading
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 FETCH_SECONDS = 60.0  # a bundle is a few hundred KiB
+STOP_SECONDS = 5.0  # for a start that is under way
 
 
 class JudgeActor:
@@ -76,29 +80,46 @@ def _import_from(folders: list[str]) -> None:
 
 
 class _RayDevice:
-    """A `DeviceActor` of the node's farm, whose device was chosen by Ray.  Its first event states which farm the node
-    has; one with another protocol than `config["protocol"]` does nothing else."""
+    """A `DeviceActor` of the node's farm, whose device was chosen by Ray.  Its first event states that it is placed,
+    the second which farm the node has; one with another protocol than `config["protocol"]` does nothing else.
+
+    A thread does what may take long (on a cold network file system, importing the farm), so that the actor answers
+    from its first moment: one that does not answer is one that Ray has not placed."""
 
     def __init__(self, config: dict[str, Any], judges: list[Any]):
-        import farm
-
-        here = getattr(farm, "PROTOCOL", 0)
-        self._first = [{"event": "node_farm", "protocol": here, "content": ""}]
+        self._first: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._first.put({"event": "placed"})
         self._inner: Any = None
-        if here == config["protocol"]:
-            from farm.shipping import revision
+        self._stopping = False
+        self._starting = threading.Thread(target=self._start, args=(config, judges, _granted_ids()), daemon=True)
+        self._starting.start()
 
-            self._first[0]["content"] = revision.content(Path(farm.__file__).parent)
-            self._inner = self._started(config, judges)
+    def _start(self, config: dict[str, Any], judges: list[Any], ids: list[str]) -> None:
+        try:
+            import farm
 
-    def _started(self, config: dict[str, Any], judges: list[Any]) -> Any:
+            here = getattr(farm, "PROTOCOL", 0)
+            content = ""
+            if here == config["protocol"]:
+                from farm.shipping import revision
+
+                content = revision.content(Path(farm.__file__).parent)
+            self._first.put({"event": "node_farm", "protocol": here, "content": content})
+            if here == config["protocol"] and not self._stopping:
+                self._inner = self._device(config, judges, ids)
+        except Exception as error:
+            traceback.print_exc()
+            why = f"the device's actor could not start ({type(error).__name__}: {error})"
+            self._first.put({"event": "device_down", "reason": why[:1000], "final": False})
+        self._first.put(None)  # whoever waits for an event asks the device from now on
+
+    def _device(self, config: dict[str, Any], judges: list[Any], ids: list[str]) -> Any:
         import ray
 
         from farm.actor.device import DeviceActor
         from farm.judge.pool import RayJudges
         from farm.node.masks import granted
 
-        ids = [str(x) for found in ray.get_runtime_context().get_accelerator_ids().values() for x in found]
         index = config["device"].rsplit(":", 1)[-1].split("~")[0]
         device_id = granted(config["backend"], os.environ, ids, index)
         bundles = [{**b, "blob": ray.get(b["blob"], timeout=FETCH_SECONDS)} for b in config.get("bundles", [])]
@@ -109,15 +130,22 @@ class _RayDevice:
             self._inner.submit(lease)
 
     def poll(self, wait_s: float) -> list[dict[str, Any]]:
-        first, self._first = self._first, []
-        if first:
-            return first
-        if self._inner is None:
-            time.sleep(wait_s)
-            return []
-        found: list[dict[str, Any]] = self._inner.poll(wait_s)
+        with contextlib.suppress(queue.Empty):
+            first = self._first.get(block=self._inner is None, timeout=wait_s)
+            return [first] if first else []
+        found: list[dict[str, Any]] = self._inner.poll(wait_s) if self._inner else []
         return found
 
     def stop(self) -> None:
+        self._stopping = True
+        self._starting.join(timeout=STOP_SECONDS)
         if self._inner:
             self._inner.stop()
+
+
+def _granted_ids() -> list[str]:
+    import ray
+
+    if not ray.is_initialized():  # in a test without Ray
+        return []
+    return [str(x) for found in ray.get_runtime_context().get_accelerator_ids().values() for x in found]

@@ -14,14 +14,17 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from farm import PROTOCOL, __version__, backends, limits
+from farm.cell import Target
 from farm.cluster import connect, event_checks, node_actors, raylet_watchdog
 from farm.cluster.base import Changes, DeviceHandle
 from farm.cluster.inventory import LABEL, NAME_LABEL, PREFIX, ClusterNode, Inventory, nodes
 from farm.cluster.local import host_devices, spool_folder
-from farm.cluster.registry_client import NodeWatch, explicit_auth, settings
+from farm.cluster.registry import REPORT_SECONDS
+from farm.cluster.registry_client import NodeWatch, explicit_auth, settings, who
 from farm.deadline import Deadline
 from farm.errors import BackendError, InfraError, Message
 from farm.judge.pool import GROUPS
@@ -38,9 +41,12 @@ LAST_STOP_SECONDS = 0.1  # plus this for each: a frozen node may have many devic
 LOOK_SECONDS = 2.0  # how often the farm checks for nodes that have left
 LAST_ANSWERS_SECONDS = 10.0  # how long a run waits for its actors to stop, and for its judges to clean up
 GROUP_SECONDS = 1.0  # a signal for all processes of a run may reach Ray's first
+FIRST_SECONDS = 180.0  # and of a Ray of this host's own, after this without its first answer
 GONE = "the device's node has left the cluster"
 ANSWER_SECONDS = 0.1  # how long each look during a run waits for the registry of nodes
 FIRST_ANSWER_SECONDS = 5.0  # and before the run: drained nodes are not offered
+UNPLACED_SECONDS = 60.0  # after this it is said that an actor is not placed, although no other run has its device
+REPEAT_SECONDS = 600.0  # how often it is said again
 COMMON: dict[str, Any] = {"namespace": "farm", "log_to_driver": False, "logging_level": "ERROR"}  # for every ray.init
 
 
@@ -61,6 +67,19 @@ def _other_protocol(there: Any) -> Message:
     return Message(f"{text}; install the same revision on both, and join the node again", id="cluster-protocol")
 
 
+@dataclass
+class _Unplaced:
+    """An actor that Ray has not placed: since when, and what was said of it, when."""
+
+    since: float
+    by: str = ""
+    said: float = float("-inf")
+
+
+def _node_of(slot: DeviceHandle) -> str:
+    return slot.labels.get("node", slot.host)
+
+
 class RayCluster:
     """`address`: `local` starts Ray on this host; `auto` or HOST:PORT joins a cluster."""
 
@@ -75,11 +94,17 @@ class RayCluster:
         self._judges: dict[str, list[Any]] = {}
         self._local = address == "local"
         self._run = run_id
+        self._key = secrets.token_hex(8)  # by which the registry knows this run: two stores may have one of its id
+        self._patterns: dict[str, list[str]] = {}  # backend -> what its cells' targets ask for
+        self._held: dict[str, dict[str, Any]] = {}  # devices whose actors Ray has placed, as the registry has them
+        self._unplaced: dict[str, _Unplaced] = {}  # the others: they are waiting, not silent
+        self._reported: tuple[Any, Deadline] = (None, Deadline(0.0))  # what the registry was told, and until when
         self._roster = Inventory(devices, self._local)
         self._packed: list[dict[str, Any]] | None = None
         self._content = ""  # of this farm's sources
         self._differing: set[str] = set()  # nodes whose farm has other sources
         self._next_look = Deadline(LOOK_SECONDS)
+        self._next_registry = Deadline(LOOK_SECONDS)
         self._in_vain = 0.0  # seconds of this round spent waiting for actors that did not stop
         settings()
         if self._local:
@@ -150,7 +175,7 @@ class RayCluster:
         out = self._roster.begin(table, wanted, self._away)
         for backend in wanted if not absent else ():
             if not any(slot.backend == backend for slot in out):
-                have = ", ".join(f"{b} ({n})" for b, n in self.available().items()) or "none"
+                have = ", ".join(f"{b} ({n})" for b, n in sorted(self.available().items())) or "none"
                 drained = [n.name for n in table if n.alive and backend in n.backends and self._away(n)]
                 cure = (
                     f"restore the drained node {drained[0]} with farm nodes restore {drained[0]},"
@@ -171,10 +196,40 @@ class RayCluster:
         self._watch.look(ANSWER_SECONDS)
         return self._roster.refresh(self._table(), self._away, self._actors)
 
+    def _look_at_registry(self) -> list[dict[str, Any]]:
+        """Every other second: say what this run has, and hear who has the devices that it waits for."""
+        if not self._next_registry.expired:
+            return []
+        self._next_registry = Deadline(LOOK_SECONDS)
+        if self._watch:
+            standing = {"run": self._run, "user": who(), "devices": dict(self._held), "patterns": self._patterns}
+            if standing != self._reported[0] or self._reported[1].expired:
+                self._reported = (standing, Deadline(REPORT_SECONDS))
+                self._watch.standing(self._key, standing)
+            if self._unplaced:
+                self._watch.look(ANSWER_SECONDS, runs=True)
+        found = [self._waits(device, one) for device, one in self._unplaced.items()]
+        return [event for event in found if event]
+
+    def _waits(self, device: str, one: _Unplaced) -> dict[str, Any] | None:
+        """What is to be said of a device that another run uses, or that Ray gives nobody; rarely."""
+        now = time.monotonic()
+        slot = self._slots[device]
+        by = self._watch.holders(_node_of(slot), slot.backend, self._key) if self._watch else ""
+        if by == one.by and (now - one.said < REPEAT_SECONDS or (not by and now - one.since < UNPLACED_SECONDS)):
+            return None
+        freed, one.by, one.said = one.by and not by, by, now
+        if by:
+            reason = Message(f"waiting for the device, which {by} uses", id="cluster-device-busy")
+        else:
+            what = "no other run uses the device any more" if freed else "Ray has not given the device to this run yet"
+            reason = Message(f"{what}; waiting for its actor to start", id="cluster-device-unplaced")
+        return {"event": "device_waits", "device": device, "at": now, "reason": reason, "busy": bool(by)}
+
     def report(self, slot: DeviceHandle, event: Mapping[str, Any]) -> None:
         """Report a device's event to the cluster's registry, for `farm nodes`."""
         if self._watch is not None:
-            self._watch.seen(slot.labels.get("node", slot.host), slot.device, {**event, "run": self._run})
+            self._watch.seen(_node_of(slot), slot.device, {**event, "run": self._run})
 
     def _judges_on(self, node: str, lock_s: float) -> list[Any]:
         if node not in self._judges:
@@ -199,6 +254,7 @@ class RayCluster:
         module = backends.usable(slot.backend)
         self._slots[slot.device] = slot
         self._silence = config["deadlines"]["silence"]
+        self._patterns[slot.backend] = list(config.get("patterns", [""]))
         node = next((n for n in self._table() if n.alive and n.id == slot.node), None)
         if node is None:
             self._dead_on_arrival(slot, GONE)
@@ -229,6 +285,7 @@ class RayCluster:
             self._judges_on(slot.node, config["deadlines"]["lock"]),
         )
         self._actors[slot.device] = actor
+        self._unplaced[slot.device] = _Unplaced(time.monotonic())
         self._poll(slot.device)
 
     def _bundles(self) -> list[dict[str, Any]]:
@@ -259,7 +316,11 @@ class RayCluster:
         actor = self._actors.pop(device, None)
         self._slots.pop(device, None)
         self._polls = {r: v for r, v in self._polls.items() if v[0] != device}
-        if actor is not None:
+        self._held.pop(device, None)
+        if self._unplaced.pop(device, None):  # it would not answer
+            with contextlib.suppress(Exception):
+                self._ray.kill(actor)
+        elif actor is not None:
             begun = time.monotonic()
             try:
                 self._ray.get(actor.stop.remote(), timeout=max(LAST_STOP_SECONDS, STOP_SECONDS - self._in_vain))
@@ -275,7 +336,7 @@ class RayCluster:
             if interrupts.noted_soon(GROUP_SECONDS):
                 return []
             raise InfraError(raylet_watchdog.died(dead))
-        gone = self._left()
+        gone = [*self._left(), *self._look_at_registry()]
         if gone or not self._polls:
             time.sleep(0 if gone else min(wait_s, 0.05))
             return gone
@@ -292,25 +353,31 @@ class RayCluster:
                 out.append(self._down(device, error))
                 continue
             found, well = event_checks.taken(device, found, now)
+            self._hold(device)
             for event in found:
                 out += self._met(event) if event["event"] == "node_farm" else [event]
                 if event["event"] == "device_up" and device in self._slots:
                     self.report(self._slots[device], event)
+                    self._held.get(device, {})["target"] = str(Target(**event["target"]))
             if well:
                 self._poll(device)
-        silent = [ref for ref, (_, since) in self._polls.items() if now - since > POLL_SECONDS + self._silence]
+        late = [ref for ref, (_, since) in self._polls.items() if now - since > POLL_SECONDS + self._silence]
+        # Only in a cluster that others use may Ray keep an actor waiting for its device.
+        most = FIRST_SECONDS if self._local else float("inf")
+        silent = [r for r in late if self._polls[r][0] not in self._unplaced or now - self._polls[r][1] > most]
         if silent:
             # Only those without an answer: answers may have arrived while this loop was busy elsewhere.
             _, silent = self._ray.wait(silent, num_returns=len(silent), timeout=0)
         for ref in silent:
             device, _ = self._polls.pop(ref)
+            seconds = most if device in self._unplaced else self._silence
             out.append(
                 {
                     "event": "device_down",
                     "device": device,
                     "at": now,
                     "final": False,
-                    "reason": f"the device's actor did not answer for {self._silence:g} s",
+                    "reason": f"the device's actor did not answer for {seconds:g} s",
                 }
             )
         return out
@@ -323,19 +390,26 @@ class RayCluster:
             self._deaths.settle()
         return dead
 
+    def _hold(self, device: str) -> None:
+        """The device's actor has answered: Ray has placed it, so the device is this run's."""
+        if self._unplaced.pop(device, None):
+            slot = self._slots[device]
+            self._held[device] = {"node": _node_of(slot), "backend": slot.backend, "target": "", "since": time.time()}
+
     def _met(self, farm: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What follows from the farm that a device's node has: one of another protocol cannot serve, one with other
         sources is reported once for each node."""
         at = {name: farm[name] for name in ("device", "at")}
         if farm["protocol"] != PROTOCOL:
             return [{"event": "device_down", **at, "final": True, "reason": _other_protocol(farm["protocol"])}]
+        placed = [{"event": "placed", **at}]  # once more: the rest of the start has its own time
         ours = self._content = self._content or revision.content(ROOT / "farm")
         slot = self._slots.get(farm["device"])
         if slot is None or farm["content"] == ours or slot.node in self._differing:
-            return []
+            return placed
         self._differing.add(slot.node)
         node = slot.labels.get("node", slot.host)
-        return [{"event": "node_differs", **at, "node": node, "content": farm["content"], "ours": ours}]
+        return [*placed, {"event": "node_differs", **at, "node": node, "content": farm["content"], "ours": ours}]
 
     def _left(self) -> list[dict[str, Any]]:
         """Devices whose nodes have left the cluster, without a pending answer.
@@ -382,7 +456,9 @@ class RayCluster:
         spool.remove(self.spool)
 
     def _stop_actors(self) -> None:
-        self._answered([a.stop.remote() for a in self._actors.values() if a is not None])
+        if self._watch:
+            self._watch.ended(self._key, ANSWER_SECONDS)
+        self._answered([a.stop.remote() for d, a in self._actors.items() if a is not None and d not in self._unplaced])
 
     def _clean_judges(self) -> None:
         if self._local:  # their folder is this process's, which removes it

@@ -7,8 +7,10 @@ reports to it creates it.  Every call here has a deadline.
 from __future__ import annotations
 
 import contextlib
+import getpass
 import logging
 import os
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -66,8 +68,14 @@ class RegistryClient:
 
     def told(self) -> dict[str, Any]:
         """The state of the registry; an empty state if there is no registry."""
-        found: dict[str, Any] = self._call("told", create=False) or {"out": {}, "devices": {}}
-        return found
+        found = self._call("told", create=False) or {}
+        return {**registries.sound(found), "damaged": registries.damage(found)}
+
+    def runs(self) -> dict[str, dict[str, Any]]:
+        """The runs that have devices of the cluster; {} if the registry cannot say (it may be an older one)."""
+        with contextlib.suppress(InfraError, AttributeError):
+            return registries.sound_runs(self._call("runs", create=False))
+        return {}
 
     def drain(self, node: ClusterNode, reason: str, who: str, once: bool) -> None:
         """Give it no more work."""
@@ -152,38 +160,73 @@ def find(ray: Any, *, create: bool) -> Any:
     )
 
 
+def who() -> str:
+    """USER@HOST of this process."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # a container without an entry for its user
+        return f"{os.getuid()}@{socket.gethostname()}"
+
+
 class NodeWatch:
     """A run's connection to the registry, which never waits long for an answer."""
 
     def __init__(self, ray: Any):
         self._ray = ray
         self._actor: Any = None
-        self._asked: Any = None  # a pending request
+        self._asked: dict[str, Any] = {}  # method -> its pending request
         self._out: Mapping[str, Mapping[str, Any]] = {}
+        self._runs: Mapping[str, Mapping[str, Any]] = {}
 
-    def look(self, seconds: float) -> None:
-        """Request the drained nodes.  After `seconds` without an answer the known state is kept, and the next look
-        takes the answer, so that a registry that hangs costs a run nothing."""
+    def look(self, seconds: float, *, runs: bool = False) -> None:
+        """Request the drained nodes, or the `runs`.  After `seconds` without an answer the known state is kept, and the
+        next look takes the answer, so that a registry that hangs costs a run nothing."""
         try:
             if self._actor is None:
                 self._actor = find(self._ray, create=False)
-            if self._asked is None and self._actor is not None:
-                self._asked = self._actor.out.remote()
-            if self._asked is None or not self._ray.wait([self._asked], timeout=seconds)[0]:
-                return
-            asked, self._asked = self._asked, None
-            self._out = self._ray.get(asked, timeout=ANSWER_SECONDS)
+            if runs:
+                self._runs = registries.sound_runs(self._answer("runs", seconds, self._runs))
+            else:
+                self._out = registries.sound_out(self._answer("out", seconds, self._out))
         except Exception:
-            self._actor = self._asked = None
+            self._actor = None
+            self._asked.clear()
+
+    def _answer(self, method: str, seconds: float, known: Any) -> Any:
+        """The registry's answer if it has come, else what is known."""
+        if method not in self._asked and self._actor is not None:
+            self._asked[method] = getattr(self._actor, method).remote()
+        asked = self._asked.get(method)
+        if asked is None or not self._ray.wait([asked], timeout=seconds)[0]:
+            return known
+        del self._asked[method]
+        return self._ray.get(asked, timeout=ANSWER_SECONDS)
 
     def away(self, node: ClusterNode) -> str:
         """Why a node is drained; "" if it is up."""
         drain = registries.away(self._out, node.name, node.id)
         return f"drained by {drain.get('who', '?')}: {drain.get('reason', '')}" if drain else ""
 
+    def holders(self, node: str, backend: str, but: str) -> str:
+        """Which other runs have devices of a backend on a node, see `registry.holders`."""
+        return registries.holders(self._runs, node, backend, but)
+
     def seen(self, node: str, device: str, event: Mapping[str, Any]) -> None:
         """Report on a device, without waiting; no run depends on it."""
+        self._tell("seen", node, device, dict(event))
+
+    def standing(self, key: str, said: Mapping[str, Any]) -> None:
+        """Report what the run of this key has now, without waiting."""
+        self._tell("run", key, dict(said))
+
+    def ended(self, key: str, seconds: float) -> None:
+        """The run of this key has ended; waits up to `seconds`, because its process is about to end too."""
+        with contextlib.suppress(Exception):
+            if self._actor is not None:
+                self._ray.wait([self._actor.ended.remote(key)], timeout=seconds)
+
+    def _tell(self, method: str, *said: Any) -> None:
         with contextlib.suppress(Exception):
             self._actor = self._actor or find(self._ray, create=True)
             if self._actor is not None:
-                self._actor.seen.remote(node, device, dict(event))
+                getattr(self._actor, method).remote(*said)

@@ -68,7 +68,7 @@ def calibrate(
                     order["otherwise"] = otherwise_of(mine.slot.backend)
                     cluster.grant(device, {"id": 0, "attempts": [], "calibrate": order})
                 elif kind == "device_waits":
-                    waiting[device] = Deadline(waiting[device].remaining + float(said["up_to_s"]))
+                    waiting[device] = Deadline(waiting[device].remaining + float(said.get("up_to_s", 0.0)))
                     report(device, said["reason"])
                 elif kind == "calibrating":
                     report(device, said["step"])

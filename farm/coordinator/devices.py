@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +15,35 @@ from farm.coordinator.calibration_lookup import CalibrationLookup
 from farm.coordinator.colocation import Colocation
 from farm.coordinator.journal import line
 from farm.deadline import Deadline
+from farm.device_pattern import pattern_of
 from farm.errors import Message
-from farm.scheduler.events import DeviceAdded, DeviceDown, DeviceUp, Drain, Event
+from farm.scheduler.events import Away, AwayNode, CellPool, DeviceAdded, DeviceDown, DeviceUp, DeviceWaits, Drain, Event
 from farm.store import RunWriter
 
 if TYPE_CHECKING:
     from farm.coordinator.request import RunProgress, RunRequest
 
 REFRESH_SECONDS = 2.0
+PLACE_SECONDS = 60.0  # for Ray to start a process on a free device, however short the wait for a busy one
+REPEAT_SECONDS = 600.0  # how often the run says again what it waits for
 DRAINED = "the device's node was drained"
 RELEASED, RETIRED = "released", "retired"  # printed for a device that the run uses no longer
+
+
+@dataclass
+class _Unplaced:
+    """A device whose actor Ray has not placed, since when; whether another run uses it, known since `changed`; and what
+    was said of that."""
+
+    since: float
+    changed: float
+    busy: bool = False
+    reason: str = "Ray has not started the device's actor"
+
+    def expired(self, now: float, wait_s: float) -> bool:
+        """Whether the run has waited long enough; a process needs its time on a free device, however short the wait."""
+        waited = now - self.since > wait_s
+        return waited and (self.busy or now - self.changed > PLACE_SECONDS)
 
 
 class RunDevices:
@@ -42,8 +62,12 @@ class RunDevices:
         self.slots = {slot.device: slot for slot in request.slots}
         self.devices: dict[str, dict[str, Any]] = {}  # by name: its last device_up
         self.neighbours = Colocation()
-        self._backends = {cell.backend for cell in request.plan.cells}
+        asked = sorted({(cell.backend, pattern_of(cell.target)) for cell in request.plan.cells})
+        self._patterns = {backend: [p for b, p in asked if b == backend] for backend, _ in asked}
+        self._unplaced: dict[str, _Unplaced] = {}  # devices whose actors have not begun
         self._starting: dict[str, Deadline] = {}
+        self._away: tuple[AwayNode, ...] = ()
+        self._said: dict[CellPool, tuple[tuple[str, ...], float]] = {}  # pools that wait: for which nodes, said when
         self._next_refresh = time.monotonic() + REFRESH_SECONDS
         self._deadlines = limits.loosest(m.deadlines for m in request.plan.matrices)
 
@@ -59,7 +83,9 @@ class RunDevices:
 
     def start(self, device: str) -> None:
         slot = self.slots[device]
-        self._starting[device] = Deadline(self._deadlines["spawn"] + 60.0)
+        self._forget(device)
+        now = time.monotonic()
+        self._unplaced[device] = _Unplaced(now, now)
         self._cluster.start(
             slot,
             {
@@ -71,8 +97,15 @@ class RunDevices:
                 "run_id": self._writer.id,
                 "deadlines": dict(self._deadlines),
                 "shipped": self._request.shipped,
+                "wait_s": self._request.wait_s,
+                "patterns": self._patterns.get(slot.backend, []),
             },
         )
+
+    def _forget(self, device: str) -> None:
+        """Its start has no deadline any more."""
+        self._unplaced.pop(device, None)
+        self._starting.pop(device, None)
 
     def replace(self, device: str, reason: str) -> None:
         self._journal("replaced", {"device": device, "reason": reason}, "device", "reason")
@@ -83,7 +116,7 @@ class RunDevices:
 
     def retire(self, device: str, reason: str, *, drained: bool) -> None:
         self.neighbours.idle(device, time.monotonic())
-        self._starting.pop(device, None)
+        self._forget(device)
         self._cluster.stop(device)
         self._journal(
             "retired", {"device": device, "reason": reason, "drained": drained}, "device", "reason", "drained"
@@ -98,9 +131,16 @@ class RunDevices:
 
     # reports from the cluster
 
+    def placed(self, said: Mapping[str, Any]) -> None:
+        """The device is this run's, and its actor has begun to start; said again where it has come further."""
+        device = said["device"]
+        if device in self._unplaced or device in self._starting:
+            self._forget(device)
+            self._starting[device] = Deadline(self._deadlines["spawn"] + 60.0)
+
     def up(self, said: dict[str, Any]) -> Event:
         device, target = said["device"], str(Target(**said["target"]))  # before anything of it is kept
-        self._starting.pop(device, None)
+        self._forget(device)
         self.devices[device] = said
         self._journal(
             "device_up",
@@ -136,13 +176,18 @@ class RunDevices:
         if message:
             self._progress.device(f"{said['device']}: {message}")
 
-    def waits(self, said: Mapping[str, Any]) -> None:
-        """Another farm uses the device: its time to start is extended by the wait."""
+    def waits(self, said: Mapping[str, Any]) -> Event | None:
+        """Another run, or another farm, uses the device: its time to start is extended by the wait."""
+        unplaced = self._unplaced.get(said["device"])
+        if unplaced:
+            unplaced.busy, unplaced.reason = bool(said.get("busy")), said["reason"]
+            unplaced.changed = time.monotonic()
         deadline = self._starting.get(said["device"])
         if deadline:
             self._starting[said["device"]] = Deadline(deadline.seconds + float(said.get("up_to_s", 0.0)))
         self._journal("device_waits", said, "device", "reason")
         self._progress.device(f"{said['device']}: {said['reason']}")
+        return DeviceWaits(said["at"], said["device"], unplaced.busy) if unplaced else None
 
     def differs(self, said: Mapping[str, Any]) -> None:
         """A node supervises its devices by other sources than this farm's, which speak the same protocol."""
@@ -152,28 +197,50 @@ class RunDevices:
         self._progress.device(Message(f"{what}; {more}", id="node-differs"))
 
     def down(self, said: Mapping[str, Any]) -> Event:
-        self._starting.pop(said["device"], None)
-        self._journal("device_down", said, "device", "reason", "final")
+        self._forget(said["device"])
+        self._journal("device_down", said, "device", "reason", "final", "busy")
         self._progress.device(f"{said['device']}: {said['reason']}")
-        return DeviceDown(said["at"], said["device"], said["reason"], bool(said.get("final")))
+        return DeviceDown(
+            said["at"], said["device"], said["reason"], bool(said.get("final")), busy=bool(said.get("busy"))
+        )
 
     # deadlines and periodic checks
 
     def overdue(self, now: float) -> list[Event]:
-        """Devices whose actors should be ready by now."""
-        return [
-            self.down(
-                {
-                    "event": "device_down",
-                    "device": device,
-                    "at": now,
-                    "final": False,
-                    "reason": f"the device's actor was not ready within {deadline.seconds:g} s",
-                }
-            )
-            for device, deadline in list(self._starting.items())
+        """Devices whose actors should be ready by now, and those that another run has kept for too long."""
+        late = [
+            (device, False, f"the device's actor was not ready within {deadline.seconds:g} s")
+            for device, deadline in self._starting.items()
             if deadline.expired
         ]
+        for device, one in self._unplaced.items():
+            if one.expired(now, self._request.wait_s):
+                over = f"the wait of {now - one.since:.0f} s is over, which --wait sets"
+                late.append((device, True, f"{one.reason}: {over}"))
+        at = {"event": "device_down", "at": now}
+        return [self.down({**at, "device": d, "final": busy, "busy": busy, "reason": why}) for d, busy, why in late]
+
+    def news(self, now: float, waiting: Mapping[CellPool, tuple[str, ...]]) -> list[tuple[CellPool, tuple[str, ...]]]:
+        """Of the pools that wait for a device, those of which that is to be said, for the first time or once more."""
+        self._said = {pool: said for pool, said in self._said.items() if pool in waiting}
+        out = []
+        for pool, nodes in waiting.items():
+            said = self._said.get(pool)
+            if said is None or said[0] != nodes or now - said[1] >= REPEAT_SECONDS:
+                self._said[pool] = (nodes, now)
+                out.append((pool, nodes))
+        return out
+
+    def lacks(self, pool: str, nodes: tuple[str, ...], why: str) -> None:
+        """Cells wait because no device is left for them; `nodes`: the drained ones that could be restored."""
+        grace = self._request.wait_for_devices_s
+        if nodes and grace:
+            until = f"until a drained node is restored: farm nodes restore {' '.join(nodes)}"
+        else:
+            until = f"for one to join, for up to {grace:g} s" if grace else "while other cells run"
+        text = Message(f"{pool}: no device is left{why}; its cells wait {until}", id="run-waits-for-devices")
+        self._journal("cells_wait", {"pool": pool, "nodes": list(nodes), "reason": text}, "pool", "nodes", "reason")
+        self._progress.device(text)
 
     def refresh(self, now: float) -> list[Event]:
         """New and drained devices of the cluster, requested every few seconds."""
@@ -182,15 +249,25 @@ class RunDevices:
         self._next_refresh = now + REFRESH_SECONDS
         changes = self._cluster.refresh()
         out: list[Event] = []
+        away = tuple(node for name, backend in changes.away for node in self._away_nodes(name, backend))
+        if away != self._away:
+            self._away = away
+            out.append(Away(now, away))
         for device in changes.drained:
             if device in self.slots:
                 self._journal("drain", {"device": device, "reason": DRAINED}, "device", "reason")
                 self._progress.device(f"{device}: {DRAINED}; the device finishes its lease")
                 out.append(Drain(now, device, DRAINED))
         for slot in changes.new:
-            if slot.backend in self._backends:
+            if slot.backend in self._patterns:
                 out.append(self._added(now, slot))
         return out
+
+    def _away_nodes(self, name: str, backend: str) -> list[AwayNode]:
+        """A drained node as what its devices were; as anything of its backend if the run never had one of them."""
+        mine = [s.device for s in self.slots.values() if s.backend == backend and node_of(s) == name]
+        targets = {str(Target(**self.devices[d]["target"])) for d in mine if d in self.devices}
+        return [AwayNode(name, backend, target) for target in sorted(targets) or [""]]
 
     def _added(self, now: float, slot: DeviceHandle) -> Event:
         self.slots[slot.device] = slot
@@ -200,6 +277,11 @@ class RunDevices:
 
     def _journal(self, event: str, said: Mapping[str, Any], *names: str) -> None:
         self._writer.append(line(event, said, *names))
+
+
+def node_of(slot: DeviceHandle) -> str:
+    """The name of its node, as `farm nodes` lists it."""
+    return slot.labels.get("node", slot.host)
 
 
 def host_of(slot: DeviceHandle) -> str:

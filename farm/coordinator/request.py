@@ -40,6 +40,7 @@ class RunRequest:
     finished: Recovery | None = None  # the earlier results of an interrupted run that is resumed
     part: Mapping[str, Any] = field(default_factory=dict)  # the plan that this run is a part of (farm.sites)
     wait_for_devices_s: float = 0.0  # how long the cells of a backend or target wait for a device
+    wait_s: float = 0.0  # how long the run waits for a device that another run uses
 
 
 @dataclass
@@ -50,3 +51,4 @@ class RunOutcome:
     verdict: str
     exit_code: int
     interrupted: bool
+    stopped: str = ""  # why the run itself ended before all cells had a result; it is interrupted then

@@ -96,12 +96,14 @@ class _Coordinator:
         self.reports = ResultsAssembler(self.cells, writer, self.roofs, self.fleet.neighbours, self.before)
         self.finished = False
         self.interrupts = interrupts.Interrupts(raising=True)
+        self.stopped = ""  # why the scheduler ended the run early
         self.later: list[Event] = []  # what the loop's own failures mean to the scheduler
         self.contained: Counter[str] = Counter()  # device -> events of it that raised
         self.concluded: list[dict[str, Any]] = []  # rows to report once the journal has them
         self.created = datetime.now(timezone.utc)
         self.deadlines = {m.name: dict(m.deadlines) for m in request.plan.matrices}
         self.hear: Mapping[str, Callable[[dict[str, Any]], Event | None]] = {
+            "placed": self.fleet.placed,
             "device_up": self.fleet.up,
             "device_waits": self.fleet.waits,
             "device_down": self.fleet.down,
@@ -185,6 +187,8 @@ class _Coordinator:
             self.later = []
             for event in [*later, *self.fleet.refresh(now), *self.fleet.overdue(now), Tick(now)]:
                 self._step(event)
+            for pool, nodes in self.fleet.news(now, self.scheduler.waiting()):
+                self.fleet.lacks(str(pool), nodes, self.scheduler.why_waiting(pool))
         self.progress.eta({b: self.scheduler.remaining_seconds(b) for b in self.fleet.backends()})
 
     @contextmanager
@@ -262,7 +266,7 @@ class _Coordinator:
         elif isinstance(action, Retire):
             self.fleet.retire(action.device, action.reason, drained=action.drained)
         elif isinstance(action, Finish):
-            self.finished = True
+            self.finished, self.stopped = True, action.stopped
 
     def _undo(self, action: Action, error: Exception) -> None:
         """An action that failed is its device's fault; the scheduler hears of it once it is done with this event."""
@@ -344,9 +348,9 @@ class _Coordinator:
         }
 
     def _conclude_run(self, seconds: float) -> RunOutcome:
-        stopped = self.interrupted and self.scheduler.open_cells > 0
+        stopped = self.stopped != "" or (self.interrupted and self.scheduler.open_cells > 0)
         missing = [c.cell_id for c in self.cells if c.index not in self.reports.rows]
-        if missing and not self.interrupted:
+        if missing and not stopped:
             raise InfraError(
                 f"the run ended without a result for {len(missing)} of {len(self.cells)} cells (first: {missing[0]}); "
                 "this is a bug in the farm, please report it",
@@ -355,9 +359,10 @@ class _Coordinator:
         rows = [self.reports.rows.get(c.index) or Concluded(c, results.planned_row(c)) for c in self.cells]
         verdict, code = results.verdict(rows, strict_peers=self.request.strict_peers)
         if stopped:
-            self.writer.append({"event": "interrupted", "time": round(time.time(), 3)})
+            why = {"reason": self.stopped} if self.stopped else {}
+            self.writer.append({"event": "interrupted", "time": round(time.time(), 3), **why})
             self.writer.sync()
-            return RunOutcome(rows, verdict, code, True)
+            return RunOutcome(rows, verdict, code, True, self.stopped)
         self.writer.append({"event": "finished", "time": round(time.time(), 3)})
         head = {**self._head(), **self._foot(rows, seconds, verdict, code)}
         self.writer.conclude(self.cells, self.reports.rows, head)

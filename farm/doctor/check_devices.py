@@ -163,9 +163,7 @@ def _in_use(b: BackendFacts) -> Findings:
     for d in b.devices:
         if d.holder:
             what = f"device {d.id} is in use by another farm ({d.holder}): a run on this device waits"
-            yield note(
-                "device-locked", section, what, "wait for that run, or end it; FARM_LOCK_WAIT sets how long a run waits"
-            )
+            yield note("device-locked", section, what, "wait for that run, or end it; --wait sets how long a run waits")
         elif d.processes:
             who = ", ".join(f"{name or 'a process'} (pid {pid})" for pid, name in d.processes[:4])
             what = f"device {d.id} is used by {who}: cells measured meanwhile are marked as disturbed"

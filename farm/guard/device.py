@@ -22,8 +22,8 @@ MAX_REPEATED_SECONDS = 60.0
 
 
 class Guard:
-    """`config`: the actor's, of which device_id, device, options, spool and run_id are used.  `backend`: reads the
-    device."""
+    """`config`: the actor's, of which device_id, device, options, spool, run_id and wait_s are used.  `backend`: reads
+    the device."""
 
     def __init__(self, config: Mapping[str, Any], stopping: Callable[[], bool], backend: HostSide):
         self._config = config
@@ -49,7 +49,7 @@ class Guard:
         physical = self._backend.physical_id(*place)
         if physical:
             holder = {"run": self._config.get("run_id", ""), "device": self._config["device"]}
-            wait_s = locks.wait_seconds()
+            wait_s = locks.wait_seconds(self._config.get("wait_s"))
             self._lock = locks.acquire(physical, holder, wait_s, waiting=waiting, stop=self._stopping)
         reader = self._backend.telemetry(*place, self._config.get("spool", ""))
         if reader is not None:

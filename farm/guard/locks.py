@@ -25,7 +25,7 @@ from typing import Any
 from farm.deadline import Deadline
 from farm.errors import LockRefused
 
-#: How long a device is waited for.  FARM_LOCK_WAIT (seconds) says otherwise, as for jobs that shall queue.
+#: How long a device is waited for where no run says (`--wait`).  FARM_LOCK_WAIT (seconds) overrides both.
 WAIT_SECONDS = 45.0
 LOOK_SECONDS = 0.1
 
@@ -35,12 +35,13 @@ def folder() -> Path:
     return Path(os.environ.get("FARM_LOCKS") or Path("/tmp", "farm-locks"))
 
 
-def wait_seconds() -> float:
-    """How long to wait, by the environment."""
+def wait_seconds(asked: float | None = None) -> float:
+    """How long to wait: by the environment, else as `asked`."""
+    usual = WAIT_SECONDS if asked is None else asked
     try:
-        return max(0.0, float(os.environ.get("FARM_LOCK_WAIT", WAIT_SECONDS)))
+        return max(0.0, float(os.environ.get("FARM_LOCK_WAIT", usual)))
     except ValueError:
-        return WAIT_SECONDS
+        return usual
 
 
 class DeviceLock:
@@ -95,7 +96,8 @@ def acquire(
             if deadline.expired:
                 raise LockRefused(
                     f"the device is in use by {_whose(descriptor)} after a wait of {wait_s:g} s for {path}; "
-                    "to wait longer, set FARM_LOCK_WAIT (seconds)"
+                    "to wait longer, give farm run --wait SECONDS, or set FARM_LOCK_WAIT (seconds)",
+                    busy=True,
                 )
             time.sleep(min(LOOK_SECONDS, deadline.remaining))
         _write(descriptor, holder)

@@ -7,12 +7,14 @@ is an elsewhere; a fault of the kernel never is.  Time comes in with the events.
 Cells lie in pools: those of a named target go to devices that are it, the others to any device of their backend.  A
 lease is of one pool, so stealing stays inside a target.  A cell that wants quiet waits until the loud work around it
 is done, and while it runs its host (or its module) runs nothing else.  Devices may come and be asked back at any time.
+A pool that no device is left for waits for one; once all that is left waits in vain, the run stops with a sentence.
 
 A run that is resumed begins anew: its journal has the results and the numbers of attempts (`tried`), but no leases.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from farm.cell import Owner, Status
@@ -21,11 +23,14 @@ from farm.scheduler import health, leases
 from farm.scheduler.events import (
     Action,
     Attempt,
+    Away,
+    AwayNode,
     CellPool,
     Conclude,
     DeviceAdded,
     DeviceDown,
     DeviceUp,
+    DeviceWaits,
     Drain,
     Ended,
     Event,
@@ -42,7 +47,7 @@ from farm.scheduler.events import (
     Started,
     Tick,
 )
-from farm.scheduler.state import CellState, DeviceState, must_wait
+from farm.scheduler.state import CellState, DeviceState, must_wait, serves
 from farm.scheduler.workqueue import WorkQueue
 
 MAX_ATTEMPTS = 2  # one retry
@@ -62,8 +67,8 @@ class Scheduler:
     are cells with a status before anything starts (skipped, unsupported); `devices` maps device to backend, `hosts` to
     the host that it is on; cells of one `groups[i]` are kept on one device while there is other work (default: each
     cell is a group of its own).  `targets[i]` is a pattern of farm.device_pattern, or "" for any device of the
-    backend; `quiet[i]` is of farm.cell.QUIET.  A pool without a device waits `grace` seconds for one before its cells
-    are lost."""
+    backend; `quiet[i]` is of farm.cell.QUIET.  A pool without a device waits `grace` seconds for one, and without a
+    limit while a node that could serve it is only drained; 0: not at all."""
 
     def __init__(
         self,
@@ -100,6 +105,7 @@ class Scheduler:
         self._ticked: float | None = None
         self._server: dict[CellPool, DeviceState] = {}  # the last that was found to be left for a pool
         self._alone: dict[CellPool, float] = {}  # pools with work and no device for it: since when
+        self._away: tuple[AwayNode, ...] = ()  # what operators have drained
         self._lease_id = 0
         self._open = len(self._work)
         self._interrupted = False
@@ -123,6 +129,15 @@ class Scheduler:
         """Cells without a status."""
         return self._open
 
+    def waiting(self) -> dict[CellPool, tuple[str, ...]]:
+        """The backends and targets whose cells wait for a device because none is left, each with the drained nodes that
+        could be restored for it."""
+        return {CellPool(p.backend, p.target): self._drained_for(p) for p in self._alone if not self._finished}
+
+    def why_waiting(self, pool: CellPool) -> str:
+        """Why the pool has no device, in a clause; "" if it never had one."""
+        return self._detail(pool)
+
     def attempt_at(self, device: str, cell: int) -> Attempt | None:
         """The attempt of the cell that the device, or its judge, has now."""
         found = self._devices.get(device)
@@ -133,7 +148,7 @@ class Scheduler:
         on all of its devices, or a target's on those that are it, whichever takes longer."""
         mine = {pool: queue.seconds for pool, queue in self._queues.items() if pool.backend == backend}
         held = sum(self._work[i].seconds for d in self._devices.values() if d.backend == backend for i in d.open)
-        live = [d for d in self._devices.values() if d.backend == backend and d.state != "gone"]
+        live = [d for d in self._devices.values() if d.backend == backend and d.state != "gone" and not d.waits]
         longest = (sum(mine.values()) + held) / max(1, len(live))
         for pool, seconds in mine.items():
             if pool.target and seconds:
@@ -154,13 +169,15 @@ class Scheduler:
             self._interrupted = True
             self._finished = True
             return [Finish()]
-        if not isinstance(event, (Tick, DeviceAdded)) and getattr(event, "device", None) not in self._devices:
+        if not isinstance(event, (Tick, DeviceAdded, Away)) and getattr(event, "device", None) not in self._devices:
             return []
         handler = {
             DeviceAdded: self._added,
             DeviceUp: self._up,
+            DeviceWaits: self._waits,
             DeviceDown: self._down,
             Drain: self._drain,
+            Away: self._nodes_away,
             Started: self._started,
             Progress: self._progressed,
             MeasuredEvent: self._measured,
@@ -189,7 +206,12 @@ class Scheduler:
     def _up(self, e: DeviceUp) -> list[Action]:
         device = self._devices[e.device]
         if device.state == "starting":
-            device.state, device.target, device.module = "idle", e.target, e.module
+            device.state, device.target, device.module, device.waits = "idle", e.target, e.module, False
+        return []
+
+    def _waits(self, e: DeviceWaits) -> list[Action]:
+        device = self._devices[e.device]
+        device.waits = e.busy and device.state == "starting"
         return []
 
     def _down(self, e: DeviceDown) -> list[Action]:
@@ -208,6 +230,9 @@ class Scheduler:
         for cell in judging:  # its outputs may be gone with it, and nobody waits for the judge
             self._requeue(cell)
         self._release(e.device, device)
+        device.kept, device.waits = e.busy, False
+        if e.busy:
+            return [*out, self._retire(e.device, e.reason, drained=True)]
         if e.final or device.drain is not None or health.retires(device.faults):
             return [*out, self._retire(e.device, e.reason)]
         device.state = "starting"
@@ -218,6 +243,13 @@ class Scheduler:
         if device.state != "gone" and device.drain is None:
             device.drain = e.reason
             self._release(e.device, device)
+        return []
+
+    def _nodes_away(self, e: Away) -> list[Action]:
+        for pool in self._alone:
+            if self._drained_for(pool):
+                self._alone[pool] = e.at  # the grace begins when they are no longer waited for
+        self._away = e.nodes
         return []
 
     def _started(self, e: Started) -> list[Action]:
@@ -344,23 +376,52 @@ class Scheduler:
                     lease = self._take(name, device, at, quiet)
                     if lease:
                         out.append(Grant(lease, self._queues[lease.pool].ahead(name)))
-        out += self._lose(at)
+        out += self._stop(at)
         if self._open == 0 and not self._finished:
             self._finished = True
             out.append(Finish())
         return out
 
-    def _lose(self, at: float) -> list[Action]:
-        """End what waits in pools that have had no device for longer than the grace."""
-        out: list[Action] = []
+    def _stop(self, at: float) -> list[Action]:
+        """End the run once all that is left waits in pools that have had no device for longer than the grace."""
+        left: list[CellPool] = []
         for pool, queue in self._queues.items():
             if not queue or self._has_server(pool):
                 self._alone.pop(pool, None)
-            elif at - self._alone.setdefault(pool, at) >= self._grace:
-                reason = self._why_lost(pool)
-                while (cell := queue.pop("")) is not None:
-                    out += self._conclude(cell, self._work[cell].attempts, Status.LOST, Owner.INFRA, reason)
-        return out
+            elif self._given_up(pool, at):
+                left.append(pool)
+        if not left or sum(len(self._queues[pool]) for pool in left) < self._open:
+            return []
+        cells = Counter(dict.fromkeys(map(str, left), 0))
+        for pool in left:  # of which some may differ in `quiet` alone
+            cells[str(pool)] += len(self._queues[pool])
+        kinds = [f"{cells[name]} of {name}{why}" for name, why in {str(p): self._why(p) for p in left}.items()]
+        more = f"; and {len(kinds) - MAX_SHOWN} more" if len(kinds) > MAX_SHOWN else ""
+        what = f"no device is left for {self._open} cells: {'; '.join(kinds[:MAX_SHOWN])}{more}"
+        away = " ".join(dict.fromkeys(name for pool in left for name in self._drained_for(pool)))
+        what += f"; to restore what is drained, run farm nodes restore {away}" if away else ""
+        out: list[Action] = []
+        for pool in left:
+            reason = f"no device of {pool} remained to run the cell{self._why(pool)}"
+            while (cell := self._queues[pool].pop("")) is not None:
+                out += self._conclude(cell, self._work[cell].attempts, Status.LOST, Owner.INFRA, reason)
+        self._finished = True
+        return [*out, Finish(Message(what, id="run-lacks-devices"))]
+
+    def _given_up(self, pool: CellPool, at: float) -> bool:
+        """Whether a pool without a device has waited for one as long as it may."""
+        since = self._alone.setdefault(pool, at)
+        if self._grace and self._drained_for(pool):
+            return False
+        return self._kept(pool) or at - since >= self._grace
+
+    def _kept(self, pool: CellPool) -> bool:
+        """Whether the run has waited already, for a device that another one did not give back."""
+        return any(d.kept and d.state == "gone" and d.serves(pool) for d in self._devices.values())
+
+    def _drained_for(self, pool: CellPool) -> tuple[str, ...]:
+        """The drained nodes that could serve the pool."""
+        return tuple(dict.fromkeys(n.name for n in self._away if serves(pool, n.backend, n.target)))
 
     def _has_server(self, pool: CellPool) -> bool:
         """Whether a device is left that serves the pool; asked after each event, so the last answer is tried first."""
@@ -371,16 +432,18 @@ class Scheduler:
                 self._server[pool] = known
         return known is not None
 
-    def _why_lost(self, pool: CellPool) -> str:
-        """The pool, why its devices were retired, and which other devices there are."""
+    def _why(self, pool: CellPool) -> str:
+        waited = f" within {self._grace:g} s" if self._grace and not self._kept(pool) else ""
+        return f"{waited}{self._detail(pool)}"
+
+    def _detail(self, pool: CellPool) -> str:
+        """Why the pool's devices were retired, and which other devices there are."""
         mine = {name: d for name, d in self._devices.items() if d.backend == pool.backend}
         said = {name: f": {d.reason}" for name, d in mine.items() if d.state == "gone" and d.serves(pool)}
         said |= {n: f" is {d.target}" for n, d in mine.items() if d.target is not None and not d.serves(pool)}
         kinds = [f"{_some([n for n in said if said[n] == what])}{what}" for what in dict.fromkeys(said.values())]
-        waited = f" within {self._grace:g} s" if self._grace else ""
         more = f"; and {len(kinds) - MAX_SHOWN} more" if len(kinds) > MAX_SHOWN else ""
-        detail = f" ({'; '.join(kinds[:MAX_SHOWN])}{more})" if kinds else ""
-        return f"no device of {pool} remained to run the cell{waited}{detail}"
+        return f" ({'; '.join(kinds[:MAX_SHOWN])}{more})" if kinds else ""
 
     def _take(self, name: str, device: DeviceState, at: float, quiet: bool) -> Lease | None:
         """A lease for an idle device, of the first pool that has something for it."""

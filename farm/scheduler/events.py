@@ -70,12 +70,22 @@ class DeviceUp(Event):
 
 
 @dataclass(frozen=True)
+class DeviceWaits(Event):
+    """Another run uses a device that is starting; `busy` is false once it does so no more."""
+
+    device: str
+    busy: bool = True
+
+
+@dataclass(frozen=True)
 class DeviceDown(Event):
-    """A device's actor died, hung or could not open its device.  `final`: another try is pointless."""
+    """A device's actor died, hung or could not open its device.  `final`: another try is pointless.  `busy`: another
+    run kept the device for as long as this one may wait, so nothing is wrong with it."""
 
     device: str
     reason: str
     final: bool = False
+    busy: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,22 @@ class Drain(Event):
 
     device: str
     reason: str
+
+
+@dataclass(frozen=True)
+class AwayNode:
+    """A backend of a node that is drained, and the target that its devices are; "" if no device was ever up."""
+
+    name: str
+    backend: str
+    target: str = ""
+
+
+@dataclass(frozen=True)
+class Away(Event):
+    """All nodes that are only drained, so that an operator may restore them."""
+
+    nodes: tuple[AwayNode, ...]
 
 
 @dataclass(frozen=True)
@@ -186,7 +212,8 @@ class Replace:
 
 @dataclass(frozen=True)
 class Retire:
-    """Give the device up for this run, or until it is added again.  `drained`: it was asked back, nothing is wrong."""
+    """Give the device up for this run, or until it is added again.  `drained`: it was asked back, or was never to be
+    had; nothing is wrong with it."""
 
     device: str
     reason: str
@@ -195,7 +222,9 @@ class Retire:
 
 @dataclass(frozen=True)
 class Finish:
-    """Nothing is left to do."""
+    """Nothing is left to do, or, with a sentence in `stopped`, nothing that can be done now: `farm resume` may."""
+
+    stopped: str = ""
 
 
 Action = Grant | Conclude | Start | Replace | Retire | Finish

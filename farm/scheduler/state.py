@@ -30,16 +30,16 @@ class DeviceState:
     faults: int = 0
     drain: str | None = None  # why it was asked back
     reason: str = ""  # why it is gone
+    waits: bool = False  # for another run that uses it: nobody counts on it
+    kept: bool = False  # by another run, for as long as this one may wait
 
     def may_run(self, pool: CellPool) -> bool:
         """Whether cells of the pool may be granted to it, now or when it is up and idle."""
-        return self.state != "gone" and self.drain is None and self.serves(pool)
+        return self.state != "gone" and self.drain is None and not self.waits and self.serves(pool)
 
     def serves(self, pool: CellPool) -> bool:
         """Whether it is a device that the pool's cells ask for, as far as it is known."""
-        if self.backend != pool.backend:
-            return False
-        return not pool.target or self.target is None or _serves(pool.target, self.target)
+        return serves(pool, self.backend, self.target or "")
 
     def near(self, other: DeviceState, scope: str) -> bool:
         """Whether `other` is within its `scope` (host or module).  The module of one that never was up is not known."""
@@ -66,8 +66,13 @@ def must_wait(device: DeviceState, host: Iterable[DeviceState], quiet: str) -> b
     return any(
         (d.lease is not None and d.near(device, d.lease.pool.quiet)) or device.near(d, quiet)
         for d in host
-        if d is not device and d.state in ("busy", "starting")
+        if d is not device and d.state in ("busy", "starting") and not d.waits
     )
+
+
+def serves(pool: CellPool, backend: str, target: str) -> bool:
+    """Whether a device of this backend and target ("" while it is unknown) is one that the pool's cells ask for."""
+    return backend == pool.backend and (not pool.target or not target or _serves(pool.target, target))
 
 
 @lru_cache(maxsize=4096)

@@ -178,7 +178,7 @@ def test_a_device_that_another_farm_holds_is_not_measured(
 
     monkeypatch.setenv("FARM_LOCKS", str(tmp_path / "locks"))
     monkeypatch.setenv("FARM_SIM_HOST", "here")
-    monkeypatch.setattr(locks, "wait_seconds", lambda: 0.3)
+    monkeypatch.setattr(locks, "wait_seconds", lambda asked=None: 0.3)
     held = locks.acquire(sim.physical_id("0", {}), {"run": "theirs", "device": "sim:0"}, 1.0)
     try:
         assert calibrate(tmp_path / "store", "--devices", "1") == 3

@@ -72,5 +72,5 @@ def test_a_killed_driver_takes_its_actors_and_children_with_it(farm: Farm, clust
 def test_a_backend_that_the_cluster_lacks_is_refused(farm: Farm, cluster: tuple[str, str]) -> None:
     run = farm(matrix(2), address=cluster[0], backend="cpu")
     assert run.wait() == 2
-    assert "backend cpu" in run.said() and "[run-backend-absent]" in run.said()
+    assert "backend cpu" in run.said() and "[cluster-backend-absent]" in run.said()
     assert not Path(run.store.path, "runs", run.run_id).exists()

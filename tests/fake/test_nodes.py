@@ -121,7 +121,8 @@ def test_a_backend_without_nodes_is_refused_before_the_start(farm: Farm, cluster
     run = farm(differing(1, require=["cuda"]), address=cluster.address, backend="cuda,rocm,sim")
     assert run.wait() == 2, run.said()
     said = run.said()
-    assert "backend sim" in said and "ascend, cpu, cuda, rocm" in said and "[run-backend-absent]" in said
+    assert "backend sim" in said and "ascend (2), cpu (1), cuda (4), rocm (2)" in said
+    assert "[cluster-backend-absent]" in said
     assert not Path(run.store.path, "runs", run.run_id).exists()
 
 
@@ -203,7 +204,8 @@ def test_a_run_does_not_start_on_drained_nodes(farm: Farm, cluster: NodesCluster
     try:
         refused = farm(matrix(2), address=cluster.address, backend="rocm")
         assert refused.wait() == 2
-        assert "rocm" in refused.said()
+        said = refused.said()
+        assert "rocm" in said and "farm nodes restore mi300x" in said and "[cluster-backend-absent]" in said
         waiting = farm(matrix(2), "--wait-for-devices", "60", address=cluster.address, backend="rocm")
         time.sleep(4)
         assert waiting.process is not None and waiting.process.poll() is None, waiting.said()
@@ -211,6 +213,53 @@ def test_a_run_does_not_start_on_drained_nodes(farm: Farm, cluster: NodesCluster
         assert cluster.farm("restore", "mi300x").stdout == "mi300x: up\n"
     assert waiting.wait() == 0, waiting.said()
     assert [r["status"] for r in waiting.rows()] == ["passed"] * 2
+
+
+@pytest.mark.long
+def test_the_last_node_is_drained_and_restored_and_nothing_is_lost(farm: Farm, cluster: NodesCluster) -> None:
+    run = farm(matrix(150, 0.3), address=cluster.address, backend="rocm")
+    run.wait_for("result", 4)
+    done = cluster.farm("drain", "mi300x", "--wait", "60", seconds=120)
+    assert (done.returncode, done.stdout) == (0, "mi300x: drained\n"), done.stderr
+    assert "[nodes-run-waits]" in done.stderr and run.run_id in done.stderr
+    (waits,) = run.wait_for("cells_wait", 1)
+    assert waits["nodes"] == ["mi300x"] and waits["reason"] in run.said()
+    assert not any(e["row"]["status"] == "lost" for e in run.journal("result"))
+    assert cluster.farm("restore", "mi300x").stdout == "mi300x: up\n"
+    assert run.wait(150) == 0, run.said()
+    assert [r["status"] for r in run.rows()] == ["passed"] * 150
+
+
+@pytest.mark.long
+def test_a_second_run_waits_for_the_first_however_long(farm: Farm, cluster: NodesCluster) -> None:
+    first = farm(matrix(4000, 0.3), address=cluster.address, backend="rocm")
+    first.wait_for("device_up", 2)
+    second = farm(matrix(4), address=cluster.address, backend="rocm")
+    waits = second.wait_for("device_waits", 2)
+    assert all(first.run_id in e["reason"] for e in waits) and waits[0]["reason"] in second.said()
+    time.sleep(60)  # longer than an actor may be silent
+    assert second.process is not None and second.process.poll() is None, second.said()
+    first.ctrl_c()
+    assert second.wait(150) == 0, second.said()
+    assert [r["status"] for r in second.rows()] == ["passed"] * 4
+    assert second.journal("device_down") == [] == second.journal("replaced")
+    assert first.wait() == 3, first.said()
+    assert {e["row"]["status"] for e in first.journal("result")} == {"passed"}
+
+
+@pytest.mark.long
+def test_a_second_run_that_waited_in_vain_can_be_resumed(farm: Farm, cluster: NodesCluster) -> None:
+    first = farm(matrix(4000, 0.3), address=cluster.address, backend="rocm")
+    first.wait_for("device_up", 2)
+    second = farm(matrix(4), "--wait", "5", address=cluster.address, backend="rocm")
+    assert second.wait(150) == 3, second.said()
+    said = second.said()
+    assert "[run-lacks-devices]" in said and "farm resume" in said and first.run_id in said
+    assert not (second.run.dir / "run.json").exists()
+    assert all(e["busy"] for e in second.journal("device_down"))
+    assert (cluster.listed()["mi300x"]["last_fault"] or {}).get("run") != second.run_id
+    first.ctrl_c()
+    assert first.wait() == 3, first.said()
 
 
 @pytest.mark.long
@@ -232,8 +281,11 @@ def test_a_node_that_is_lost_in_mid_run_and_joins_again(farm: Farm, cluster: Nod
 
 
 def test_an_environment_that_no_node_has_is_said_of_every_cell(farm: Farm, cluster: NodesCluster) -> None:
-    run = farm(matrix(3), "--environment", "weekly", address=cluster.address, backend="rocm")
+    patience = ("--wait-for-devices", "0")
+    run = farm(matrix(3), "--environment", "weekly", *patience, address=cluster.address, backend="rocm")
     assert run.wait() == 3, run.said()
+    assert "[run-lacks-devices]" in run.said() and "farm resume" in run.said()
+    assert not (run.run.dir / "run.json").exists()
     for row in run.rows():
         assert row["status"] == "lost" and '"weekly"' in row["reason"] and "default" in row["reason"], row
 
@@ -284,7 +336,7 @@ def test_a_node_with_another_checkout_judges_by_the_contracts_of_the_run(
         assert told["content"] in run.said() and told["ours"] in run.said()
         with (tmp_path / "stale" / "farm" / "__init__.py").open("a", encoding="utf-8") as changed:
             changed.write("PROTOCOL = 0\n")
-        run = farm(matrix(2), address=cluster.address, backend="sim")
+        run = farm(matrix(2), "--wait-for-devices", "0", address=cluster.address, backend="sim")
         assert run.wait() == 3, run.said()
         (down,) = run.journal("device_down")
         assert down["final"] and "protocol 0" in down["reason"]

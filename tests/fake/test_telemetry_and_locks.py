@@ -227,6 +227,8 @@ def test_a_farm_that_waited_in_vain_says_who_has_the_device(farm: Farm, tmp_path
     assert f"run {first.run_id!r}) after a wait of 0.5 s for " in down["reason"]
     assert [r["status"] for r in second.rows()] == ["lost"]
     assert "in use by another farm" in second.said()
+    assert "[run-lacks-devices]" in second.said() and f"farm resume {second.run_id}" in second.said()
+    assert not (second.run.dir / "run.json").exists()
     assert "Traceback" not in second.said()
 
 

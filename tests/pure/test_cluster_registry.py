@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_cluster_inventory import row
 
 from farm.cluster import listing
 from farm.cluster.inventory import nodes
-from farm.cluster.registry import KEEP_DEVICES, Registry, away
+from farm.cluster.registry import (
+    KEEP_DEVICES,
+    RUN_SECONDS,
+    Registry,
+    away,
+    bereft,
+    damage,
+    holders,
+    sound,
+    sound_out,
+    sound_runs,
+)
+from farm.errors import id_of
 
 UP = {
     "event": "device_up",
@@ -46,13 +60,120 @@ def test_out_once_is_over_when_the_node_comes_back() -> None:
     assert registry.restore("a", "id-1")
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"out": 3}', '{"out": {}}'])
-def test_a_damaged_file_is_no_state(tmp_path: Path, content: str) -> None:
+DRAIN = {"state": "draining", "reason": "fan", "who": "me@here", "since": 1.0, "name": "n1"}
+SEEN = {"node": "n2", "last": 1.0, "fault": {"at": 1.0, "run": "r", "reason": "it broke"}}
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+def written(out: object = None, devices: object = None) -> str:
+    return json.dumps({"out": {"n1": DRAIN} if out is None else out, "devices": devices or {}})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        '{"out": 3}',
+        '{"out": {}}',
+        written(out={"n1": "x"}),
+        written(out={"n1": {**DRAIN, "since": "today"}}),
+        written(out={"n1": {"state": "draining"}}),
+        written(out={}, devices={"n1/cuda:0": "x"}),
+        written(out={}, devices={"n1/cuda:0": {**SEEN, "up": {"at": 1.0, "target": 3}}}),
+        DEEP,
+        f'{{"out": {DEEP}, "devices": {{}}}}',
+        "\x00\x01",
+    ],
+)
+def test_a_damaged_file_is_no_state_and_is_reported_until_somebody_saw_to_it(tmp_path: Path, content: str) -> None:
     (tmp_path / "n.json").write_text(content)
     registry = Registry(str(tmp_path / "n.json"))
-    assert registry.told() == {"out": {}, "devices": {}}
+    told = registry.told()
+    assert (told["out"], told["devices"]) == ({}, {})
+    assert id_of(damage(told)) == "registry-damaged"
+    table = nodes([row("n1", backend="rocm", resources={"GPU": 1.0})])
+    listing.lines(listing.rows(table, sound(told)), 0.0)
+    assert away(sound_out(registry.out()), "n1", "id-n1") is None
     registry.drain("a", "1", "", "me")
     assert json.loads((tmp_path / "n.json").read_text())["out"]["a"]["state"] == "draining"
+    assert damage(registry.told()) == ""
+
+
+def test_what_is_sound_in_a_damaged_file_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "n.json").write_text(written(out={"n1": DRAIN, "n3": 4}, devices={"n2/cuda:0": SEEN, "x": []}))
+    told = Registry(str(tmp_path / "n.json")).told()
+    assert (told["out"], told["devices"]) == ({"n1": DRAIN}, {"n2/cuda:0": SEEN})
+    assert damage(told)
+
+
+@pytest.mark.parametrize("file", ["", "n.json"])
+def test_a_registry_that_begins_is_not_damaged(tmp_path: Path, file: str) -> None:
+    registry = Registry(str(tmp_path / file) if file else "")
+    registry.seen("amd", "amd/rocm:0", UP)
+    registry.drain("amd", "id", "", "me")
+    assert damage(registry.told()) == ""
+    if file:
+        assert Registry(str(tmp_path / file)).told() == registry.told()
+
+
+@pytest.mark.parametrize("told", [None, 3, [], {"out": 3}, {"out": {"a": 1}, "devices": {"b": 2}}])
+def test_whatever_a_registry_answers_can_be_read(told: object) -> None:
+    assert sound(told) == {"out": {}, "devices": {}}
+    assert sound_out(told) == {} == sound_runs(told)
+
+
+def a_run(*held: tuple[str, str, str], patterns: dict[str, list[str]] | None = None, run: str = "r1") -> dict[str, Any]:
+    devices = {
+        f"{node}/{backend}:{i}": {"node": node, "backend": backend, "target": target, "since": 60.0 * i}
+        for i, (node, backend, target) in enumerate(held)
+    }
+    return {"run": run, "user": "me@here", "devices": devices, "patterns": patterns or {"cuda": [""]}}
+
+
+def test_runs_are_known_until_they_end_or_fall_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry()
+    registry.run("k1", a_run(("n1", "cuda", "")))
+    registry.run("k2", a_run(("n1", "cuda", ""), run="r2"))
+    assert set(sound_runs(registry.runs())) == {"k1", "k2"}
+    registry.ended("k2")
+    registry.ended("nobody")
+    assert set(registry.runs()) == {"k1"}
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + RUN_SECONDS + 1)
+    assert registry.runs() == {}
+
+
+def test_the_holders_of_a_device_are_named_with_the_time() -> None:
+    runs = {"a": a_run(("n1", "cuda", ""), ("n1", "cuda", "")), "b": a_run(("n2", "cuda", ""), run="r2")}
+    assert holders(runs, "n1", "cuda", "b") == "run r1 of me@here since 1970-01-01 00:00:00 UTC"
+    assert holders(runs, "n1", "cuda", "a") == "" == holders(runs, "n1", "rocm", "b")
+    many = {str(i): a_run(("n1", "cuda", ""), run=f"r{i}") for i in range(5)}
+    assert holders(many, "n1", "cuda", "").endswith(" and 2 more")
+
+
+@pytest.mark.parametrize(
+    ("held", "patterns", "out", "lost"),
+    [
+        ([("n1", "cuda", "")], {"cuda": [""]}, ["n1"], ["cuda"]),
+        ([("n1", "cuda", ""), ("n2", "cuda", "")], {"cuda": [""]}, ["n1"], []),
+        ([("n1", "cuda", ""), ("n2", "cuda", "")], {"cuda": [""]}, ["n1", "n2"], ["cuda"]),
+        ([("n1", "cuda", ""), ("n2", "rocm", "")], {"cuda": [""], "rocm": [""]}, ["n1"], ["cuda"]),
+        (
+            [("n1", "cuda", "cuda:NVIDIA-GB200"), ("n2", "cuda", "cuda:NVIDIA-H200")],
+            {"cuda": ["", "GB200"]},
+            ["n1"],
+            ["cuda:GB200"],
+        ),
+        ([("n2", "cuda", "")], {"cuda": [""]}, ["n1"], []),
+    ],
+)
+def test_a_run_without_another_device_for_its_cells_waits_for_a_drained_node(
+    held: list[tuple[str, str, str]], patterns: dict[str, list[str]], out: list[str], lost: list[str]
+) -> None:
+    runs = sound_runs({"k": a_run(*held, patterns=patterns)})
+    assert bereft(runs, "n1", out) == ([("r1 of me@here", lost)] if lost else [])
 
 
 def test_a_folder_that_cannot_be_written_is_no_end(tmp_path: Path) -> None:

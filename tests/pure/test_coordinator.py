@@ -18,14 +18,14 @@ from farm.cluster.base import Changes, DeviceHandle
 from farm.coordinator import RunRequest, devices, execute
 from farm.coordinator import run as coordinator_run
 from farm.coordinator.colocation import Colocation
-from farm.coordinator.devices import DRAINED, RELEASED
+from farm.coordinator.devices import DRAINED, PLACE_SECONDS, RELEASED
 from farm.coordinator.request import RunOutcome
 from farm.coordinator.run import MAX_CONTAINED
 from farm.errors import id_of
 from farm.judge.digest import judging_digest
 from farm.matrix import load_all, plan
 from farm.scheduler.health import MAX_DEVICE_FAULTS
-from farm.store import Store
+from farm.store import Store, recovery
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -61,6 +61,7 @@ class ScriptedCluster:
         self.reports: list[tuple[str, str, str]] = []
         self.stopped: list[str] = []
         self.judge: dict[str, Any] = {"judged_by": judging_digest()}
+        self.pace = 0.0  # seconds between two looks for events
         self._queue: list[list[dict[str, Any]]] = []
 
     def start(self, slot: DeviceHandle, config: dict[str, Any]) -> None:
@@ -106,6 +107,7 @@ class ScriptedCluster:
         self.stopped.append(device)
 
     def events(self, wait_s: float) -> list[dict[str, Any]]:
+        time.sleep(self.pace)
         batches, self._queue = self._queue, []
         said = [e for turn in zip_longest(*batches) for e in turn if e]  # devices speak in turn
         return [{**e, "at": time.monotonic()} for e in said]
@@ -133,6 +135,7 @@ def run(
     *,
     cells: int = 3,
     grace: float = 0.0,
+    wait: float = 0.0,
     **more: Any,
 ) -> tuple[RunOutcome, list[dict[str, Any]], Quiet]:
     file = tmp_path / "m.yaml"
@@ -148,7 +151,9 @@ def run(
     writer = Store(tmp_path / "store").create("run")
     progress = Quiet()
     backends = list(dict.fromkeys(s.backend for s in slots)) or ["cuda"]
-    request = RunRequest(plan(matrices, backends), slots, "farm run", ["run"], {"name": "r"}, wait_for_devices_s=grace)
+    request = RunRequest(
+        plan(matrices, backends), slots, "farm run", ["run"], {"name": "r"}, wait_for_devices_s=grace, wait_s=wait
+    )
     outcome = execute(request, cluster, writer, progress)
     journal = [json.loads(line) for line in (tmp_path / "store/runs/run/journal.jsonl").read_text().splitlines()]
     return outcome, journal, progress
@@ -220,9 +225,96 @@ def test_a_device_that_joins_is_started_and_works(tmp_path: Path) -> None:
 
 
 def test_nothing_comes_within_the_grace(tmp_path: Path) -> None:
-    outcome, _, _ = run(tmp_path, ScriptedCluster(), [], grace=0.1)
+    outcome, journal, progress = run(tmp_path, ScriptedCluster(), [], grace=0.1)
     assert {r["status"] for r in outcome.rows} == {"lost"}
     assert "cuda" in outcome.rows[0]["reason"] and "0.1 s" in outcome.rows[0]["reason"]
+    assert [id_of(line) for line in progress.lines] == ["run-waits-for-devices"]
+    (waits,) = [e for e in journal if e["event"] == "cells_wait"]
+    assert (waits["pool"], waits["nodes"]) == ("backend cuda", [])
+
+
+def resumable(tmp_path: Path, outcome: RunOutcome, journal: list[dict[str, Any]], left: list[int]) -> None:
+    """The run is interrupted, says why, and `farm resume` would run these cells."""
+    assert outcome.interrupted and id_of(outcome.stopped) == "run-lacks-devices"
+    assert not (tmp_path / "store/runs/run/run.json").exists()
+    assert journal[-1]["event"] == "interrupted" and journal[-1]["reason"] == outcome.stopped
+    assert [c.index for c in recovery.read(journal).open] == left
+    assert [r["status"] == "lost" for r in outcome.rows] == [r["index"] in left for r in outcome.rows]
+
+
+def test_a_run_whose_device_was_refused_can_be_resumed(tmp_path: Path) -> None:
+    cluster = ScriptedCluster({"cuda:0": {"event": "device_down", "reason": "not today", "final": True}})
+    outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0")])
+    resumable(tmp_path, outcome, journal, [0, 1, 2])
+
+
+def test_the_last_node_is_drained_and_restored_and_nothing_is_lost(tmp_path: Path) -> None:
+    """A grace of 0.05 s is over at once, if it counted."""
+    there = slot("cuda:0")
+    drained = [Changes(drained=("cuda:0",), away=(("h", "cuda"),)), *40 * [Changes(away=(("h", "cuda"),))]]
+    cluster = ScriptedCluster(changes=[*drained, Changes(new=(there,))])
+    cluster.pace = 0.005
+    outcome, journal, progress = run(tmp_path, cluster, [there], cells=200, grace=0.05)
+    assert {r["status"] for r in outcome.rows} == {"passed"} and not outcome.interrupted
+    (waits,) = [e for e in journal if e["event"] == "cells_wait"]
+    assert waits["nodes"] == ["h"] and "farm nodes restore h" in waits["reason"]
+    assert waits["reason"] in progress.lines
+
+
+class BusyCluster(ScriptedCluster):
+    """Ray has not placed the actor of cuda:0, since another run has the device until `until`."""
+
+    def __init__(self, until: float = float("inf")):
+        super().__init__()
+        self.until, self.said = until, False
+        self._held: list[Any] = []
+
+    def start(self, slot: DeviceHandle, config: dict[str, Any]) -> None:
+        if slot.device == "cuda:0":
+            self._held.append((slot, config))
+        else:
+            super().start(slot, config)
+
+    def events(self, wait_s: float) -> list[dict[str, Any]]:
+        time.sleep(0.001)
+        if self._held and time.monotonic() >= self.until:
+            super().start(*self._held.pop())
+        busy = {"event": "device_waits", "device": "cuda:0", "reason": "run r1 has it", "busy": True}
+        self.said, told = True, self.said
+        return [*([] if told else [{**busy, "at": time.monotonic()}]), *super().events(wait_s)]
+
+
+def test_a_run_waits_for_a_device_that_another_run_uses(tmp_path: Path) -> None:
+    cluster = BusyCluster(until=time.monotonic() + 0.3)
+    outcome, journal, progress = run(tmp_path, cluster, [slot("cuda:0")], wait=60.0)
+    assert {r["status"] for r in outcome.rows} == {"passed"}
+    assert [e["reason"] for e in journal if e["event"] == "device_waits"] == ["run r1 has it"]
+    assert events(journal, "device_down", "retired", "replaced") == [] == cluster.reports
+    assert "cuda:0: run r1 has it" in progress.lines
+
+
+def test_a_run_waits_for_a_busy_device_no_longer_than_it_may(tmp_path: Path) -> None:
+    """Nor for the grace after that; nobody is accused, and the cells can be resumed."""
+    cluster = BusyCluster()
+    outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0")], wait=0.1, grace=600.0)
+    resumable(tmp_path, outcome, journal, [0, 1, 2])
+    (down,) = [e for e in journal if e["event"] == "device_down"]
+    assert down["busy"] and "--wait" in down["reason"]
+    assert cluster.reports == []
+
+
+def test_a_busy_device_keeps_nobody_from_working_on_the_others(tmp_path: Path) -> None:
+    cluster = BusyCluster()
+    outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0"), slot("cuda:1")], wait=60.0)
+    assert {r["status"] for r in outcome.rows} == {"passed"} and events(journal, "device_down") == []
+
+
+@pytest.mark.parametrize(
+    ("busy", "changed", "waits"), [(True, 0.0, 9.9), (False, 0.0, PLACE_SECONDS), (False, 50.0, 50 + PLACE_SECONDS)]
+)
+def test_a_process_has_its_time_to_start_however_short_the_wait(busy: bool, changed: float, waits: float) -> None:
+    one = devices._Unplaced(0.0, changed, busy)
+    assert not one.expired(waits - 0.1, 9.8) and one.expired(waits + 0.1, 9.8)
 
 
 def test_a_drained_device_is_released_and_no_fault_is_reported(tmp_path: Path) -> None:

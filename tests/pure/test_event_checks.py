@@ -43,7 +43,7 @@ HEALTHY: list[Event] = [
         "command": ["python"],
     },
     {"event": "device_waits", **AT, "reason": "in use", "up_to_s": 600.0},
-    {"event": "device_down", **AT, "reason": "gone", "final": True},
+    {"event": "device_down", **AT, "reason": "gone", "final": True, "busy": False},
     {"event": "lease_done", **AT, "lease": 4},
     {"event": "node_farm", **AT, "protocol": 1, "content": "0123"},
     {"event": "started", **CELL},
@@ -56,6 +56,7 @@ HEALTHY: list[Event] = [
     {"event": "ended", **CELL, "status": "unsupported", "owner": "kernel", "reason": "r", "origin": ORIGIN},
     {"event": "calibrating", **AT, "step": "floors"},
     {"event": "calibrated", **AT, "reason": "r", "log": ""},
+    {"event": "placed", **AT},
 ]
 
 

@@ -9,13 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_walls import NO_IO, ROOT, tops
 
 from farm.cli import nodes as cli
 from farm.cluster.inventory import ClusterNode, nodes
-from farm.errors import FarmError, UsageError
+from farm.errors import FarmError, Message, UsageError
 from farm.node import join_command
 from farm.node.join_command import JoiningHost, RayStart
 
@@ -367,6 +368,13 @@ class TwoNodes:
         row = {"Alive": True, "NodeManagerHostname": "h", "NodeManagerAddress": "a", "Resources": {}}
         return nodes({**row, "NodeID": f"id-{n}", "Labels": {**labels, "farm/node": n}} for n in ("n1", "n2"))
 
+    def told(self) -> dict[str, Any]:
+        return {"out": {}, "devices": {}, "damaged": Message("the file is bad", id="registry-damaged")}
+
+    def runs(self) -> dict[str, dict[str, Any]]:
+        held = {f"{n}/sim:0": {"node": n, "backend": "sim", "target": "sim:a", "since": 0.0} for n in ("n1", "n2")}
+        return {"k": {"run": "r7", "user": "me@here", "devices": held, "patterns": {"sim": [""]}}}
+
     def drain(self, node: ClusterNode, reason: str, who: str, once: bool) -> None:
         self.drained.append(node.name)
 
@@ -393,6 +401,17 @@ def test_a_node_of_an_allocation_that_is_gone_does_not_keep_the_others_from_bein
     monkeypatch.setattr("farm.cluster.registry_client.RegistryClient", TwoNodes)
     ended, _, err = farm("drain", *words, "--address", "h:1")
     assert (ended, TwoNodes.drained) == (code, drained) and all(fact in err for fact in facts), err
+
+
+@pytest.mark.parametrize(("nodes", "waits"), [(["n1"], False), (["n1", "n2"], True)])
+def test_a_drain_says_which_runs_it_leaves_without_a_device(
+    nodes: list[str], waits: bool, farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    TwoNodes.drained = []
+    monkeypatch.setattr("farm.cluster.registry_client.RegistryClient", TwoNodes)
+    ended, _, err = farm("drain", *nodes, "--address", "h:1")
+    assert ended == 0 and "[registry-damaged]" in err
+    assert ("[nodes-run-waits]" in err and "r7 of me@here" in err) is waits, err
 
 
 def test_a_batch_script_needs_nothing_of_the_host_that_writes_it(

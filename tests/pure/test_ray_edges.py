@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from farm.cluster.raylet_watchdog import RayletWatchdog
 from farm.cluster.registry_client import NodeWatch
 from farm.deadline import Deadline
 from farm.errors import id_of
+from farm.shipping import revision
 
 
 class Clock:
@@ -24,6 +26,9 @@ class Clock:
         self.now = 0.0
 
     def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
         return self.now
 
     def sleep(self, seconds: float) -> None:
@@ -86,8 +91,11 @@ def cluster(ray: FakeRay) -> RayCluster:
     made._deaths.settle()
     made._content, made._differing = "ours", set()
     made._actors, made._slots, made._polls, made._next_look = {}, {}, {}, Deadline(1e9)
+    made._key, made._run, made._patterns, made._held, made._unplaced = "k", "r", {}, {}, {}
+    made._reported, made._next_registry = (None, Deadline(0.0)), Deadline(1e9)
     for i in range(64):
         made._actors[f"d{i}"] = Actor(f"d{i}")
+        made._slots[f"d{i}"] = DeviceHandle(f"d{i}", "sim", f"n{i}", host=f"n{i}")
         made._poll(f"d{i}")
     found: RayCluster = made
     return found
@@ -111,6 +119,77 @@ def test_an_actor_whose_answer_is_malformed_is_down_and_asked_no_more(cluster: R
         ("d4", "device_down"),
     ]
     assert {d for d, _ in cluster._polls.values()} == {f"d{i}" for i in range(64)} - {"d3", "d4"}
+
+
+def queued(cluster: RayCluster, ray: FakeRay, *devices: str) -> None:
+    """None of the devices answers, and Ray has not placed the actors of these."""
+    for name in devices:
+        cluster._unplaced[name] = ray_cluster._Unplaced(0.0)
+
+
+def test_an_actor_that_ray_has_not_placed_is_waiting_and_not_silent(
+    cluster: RayCluster, ray: FakeRay, clock: Clock
+) -> None:
+    queued(cluster, ray, "d0", "d1")
+    clock.now = ray_cluster.POLL_SECONDS + ray_cluster.SILENCE_SECONDS + 1
+    found = cluster.events(0.0)
+    assert sorted(e["device"] for e in found if e["event"] == "device_down") == sorted(f"d{i}" for i in range(2, 64))
+    clock.now = 10_000.0
+    assert {e["event"] for e in cluster.events(0.0)} <= {"device_waits"}
+
+
+def test_a_ray_of_its_own_keeps_nobody_waiting_for_a_device(cluster: RayCluster, ray: FakeRay, clock: Clock) -> None:
+    cluster._local = True
+    queued(cluster, ray, *(f"d{i}" for i in range(64)))
+    clock.now = ray_cluster.FIRST_SECONDS - 1  # on a busy host a process may take its time
+    assert cluster.events(0.0) == []
+    clock.now = ray_cluster.FIRST_SECONDS + 1
+    assert {e["event"] for e in cluster.events(0.0)} == {"device_down"}
+
+
+def test_an_actor_is_held_to_answer_once_it_has_answered(cluster: RayCluster, ray: FakeRay, clock: Clock) -> None:
+    queued(cluster, ray, *(f"d{i}" for i in range(64)))
+    clock.now = 1000.0
+    ray.there = {"d0-0": [{"event": "placed"}]}
+    assert [(e["event"], e["device"]) for e in cluster.events(0.0) if e["event"] != "device_waits"] == [
+        ("placed", "d0")
+    ]
+    clock.now += ray_cluster.POLL_SECONDS + ray_cluster.SILENCE_SECONDS + 1
+    (down,) = [e for e in cluster.events(0.0) if e["event"] == "device_down"]
+    assert down["device"] == "d0" and not down["final"]
+
+
+def test_a_run_says_rarely_which_run_has_the_device_it_waits_for(
+    cluster: RayCluster, ray: FakeRay, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Actor("nodes")
+    monkeypatch.setattr(registry_client, "find", lambda ray, create: registry)
+    cluster._watch = NodeWatch(ray)
+    monkeypatch.setattr(cluster._watch, "_answer", lambda method, seconds, known: runs)
+    queued(cluster, ray, "d0")
+    held = {"x": {"node": "n0", "backend": "sim", "target": "", "since": 0.0}}
+    busy = {"other": {"run": "r1", "user": "me@here", "devices": held, "patterns": {}}}
+    runs: dict[str, Any] = busy
+    said: list[tuple[float, bool, str]] = []
+    for _ in range(1000):
+        clock.now += 2.0
+        if clock.now > 1500:
+            runs = {}
+        cluster._next_registry = Deadline(0.0)
+        said += [(clock.now, e["busy"], e["reason"]) for e in cluster._look_at_registry()]
+    (first, again, more, freed) = said
+    assert first[:2] == (2.0, True) and "run r1 of me@here since 1970-01-01 00:00:00 UTC" in first[2]
+    assert again[0] - first[0] >= ray_cluster.REPEAT_SECONDS <= more[0] - again[0]
+    assert not freed[1] and [id_of(s[2]) for s in said] == 3 * ["cluster-device-busy"] + ["cluster-device-unplaced"]
+
+
+def test_an_actor_that_was_never_placed_is_ended_without_being_asked(
+    cluster: RayCluster, ray: FakeRay, clock: Clock
+) -> None:
+    queued(cluster, ray, *(f"d{i}" for i in range(64)))
+    for i in range(64):
+        cluster.stop(f"d{i}")
+    assert len(ray.killed) == 64 and clock.now == 0.0
 
 
 def test_a_node_that_froze_does_not_stop_the_run(cluster: RayCluster, ray: FakeRay, clock: Clock) -> None:
@@ -144,7 +223,8 @@ def test_other_sources_of_a_node_are_reported_once_for_the_node(cluster: RayClus
         cluster._slots[f"d{i}"] = DeviceHandle(f"d{i}", "sim", f"n{i // 4}", labels={"node": f"node-{i // 4}"})
         theirs = "ours" if i < 4 else "theirs"
         ray.there[f"d{i}-0"] = [{"event": "node_farm", "protocol": PROTOCOL, "content": theirs}]
-    (told,) = cluster.events(0.2)
+    told, *placed = sorted(cluster.events(0.2), key=lambda e: str(e["event"]))
+    assert {e["event"] for e in placed} == {"placed"}  # each of them has come further
     assert (told["event"], told["node"], told["content"], told["ours"]) == ("node_differs", "node-1", "theirs", "ours")
 
 
@@ -162,11 +242,37 @@ def test_a_node_is_held_to_what_it_stated_when_it_joined(labels: dict[str, str],
     assert id_of(ray_cluster._stale(labels)) == id
 
 
-def test_an_actor_on_a_node_of_another_protocol_starts_nothing() -> None:
-    actor = node_actors._RayDevice({"protocol": PROTOCOL + 1}, [])
-    assert actor.poll(0.0) == [{"event": "node_farm", "protocol": PROTOCOL, "content": ""}]
+def first_words(config: dict[str, Any]) -> list[dict[str, Any]]:
+    """What an actor without Ray says until it has nothing more to say."""
+    actor = node_actors._RayDevice(config, [])
+    actor._starting.join(60)
+    said = [event for _ in range(5) for event in actor.poll(0.01)]
     actor.submit({})
-    assert actor.poll(0.0) == []
+    actor.stop()
+    return said
+
+
+def test_an_actor_on_a_node_of_another_protocol_starts_nothing() -> None:
+    said = first_words({"protocol": PROTOCOL + 1})
+    assert said == [{"event": "placed"}, {"event": "node_farm", "protocol": PROTOCOL, "content": ""}]
+
+
+def test_an_actor_whose_start_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would have told of an exception in its constructor; of one in its thread nobody would hear."""
+    monkeypatch.setattr(revision, "content", lambda folder: 1 / 0)
+    placed, down = first_words({"protocol": PROTOCOL})
+    assert placed["event"] == "placed" and (down["event"], down["final"]) == ("device_down", False)
+
+
+def test_an_actor_answers_while_its_farm_is_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a cold network file system that takes longer than an actor may be silent."""
+    going_on = threading.Event()
+    monkeypatch.setattr(revision, "content", lambda folder: going_on.wait(60) and "x")
+    actor = node_actors._RayDevice({"protocol": PROTOCOL, "device": "d"}, [])
+    monkeypatch.setattr(actor, "_device", lambda *given: None)
+    assert [actor.poll(0.01) for _ in range(3)] == [[{"event": "placed"}], [], []]
+    going_on.set()
+    assert actor.poll(60)[0]["content"] == "x"
     actor.stop()
 
 
@@ -184,7 +290,7 @@ def test_a_registry_that_hangs_is_asked_once_and_heard_when_it_answers(
         watch.look(0.1)
     assert registry.asked == ["nodes-0"] and clock.now < 1.01
     assert watch.away(a_node("n1")) == ""
-    ray.there["nodes-0"] = {"n1": {"who": "me", "reason": "repair"}}
+    ray.there["nodes-0"] = {"n1": {"state": "draining", "since": 1.0, "who": "me", "reason": "repair"}}
     watch.look(0.1)
     assert all(fact in watch.away(a_node("n1")) for fact in ("me", "repair"))
     ray.there["nodes-1"] = {}
@@ -200,7 +306,7 @@ def test_a_registry_that_died_is_looked_for_again(ray: FakeRay, monkeypatch: pyt
     def died(ref: str, timeout: float) -> Any:
         raise RuntimeError("the actor died")
 
-    ray.there = {"old-0": {}, "new-0": {"n1": {"who": "me"}}}
+    ray.there = {"old-0": {}, "new-0": {"n1": {"state": "draining", "since": 1.0, "who": "me"}}}
     monkeypatch.setattr(ray, "get", died)
     watch.look(0.1)
     monkeypatch.setattr(ray, "get", get)

@@ -295,11 +295,10 @@ def test_a_named_target_is_served_by_its_part_alone_and_first() -> None:
 
 def test_a_target_that_no_device_is_ends_as_lost_and_says_what_there_is() -> None:
     s, actions = made([("b", "MI300X", "none"), ("b", "", "none")], H200, GB200)
-    (lost,) = [a for a in actions if isinstance(a, Conclude)]
+    _, lost = [a for a in run_out(s, actions)[0] if isinstance(a, Conclude)]
     assert (lost.cell, lost.status, lost.owner) == (0, Status.LOST, Owner.INFRA)
     assert "no device of target b:MI300X" in lost.reason
     assert "b:0 is b:NVIDIA-H200; b:1 is b:NVIDIA-GB200" in lost.reason
-    run_out(s, actions)
     assert s.open_cells == 0
 
 

@@ -21,7 +21,7 @@ LONG = {
     "fake/test_doctor_worlds.py": 65,
     "fake/test_foreign_kernels.py": 15,
     "fake/test_kills.py": 90,
-    "fake/test_nodes.py": 90,
+    "fake/test_nodes.py": 260,
     "fake/test_resume.py": 20,
     "fake/test_scripted_faults.py": 15,
     "fake/test_sick_host.py": 30,
