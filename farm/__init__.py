@@ -9,4 +9,4 @@ STARTED_NS = _time.time_ns()
 
 #: What a coordinator and the supervising code of a node must share: the calls, configurations and events between them,
 #: and how bundles are unpacked.  Raised when one side would misunderstand the other; nodes of another one are refused.
-PROTOCOL = 1
+PROTOCOL = 2

@@ -32,7 +32,7 @@ from farm.actor.event_buffer import EventBuffer
 from farm.cell import spends
 from farm.child import protocol
 from farm.deadline import Deadline
-from farm.errors import FarmSignal, LockRefused
+from farm.errors import FarmSignal, LockRefused, describe, fault_owner
 from farm.guard import locks, sample_checks, telemetry
 from farm.guard.device import Guard
 from farm.store import spool
@@ -71,6 +71,7 @@ class DeviceActor:
 
     def submit(self, lease: dict[str, Any]) -> None:
         """Queue a lease: {"id", "attempts": [{"cell", "number", "round", "last", "call", "tolerances", "deadlines"}]},
+        or {"probe": {"id", and what an attempt has}}, whose end is one `probe` event,
         or {"calibrate": {"policy", "seconds", "deadline", "otherwise"}}.
 
         `last`: another fault of the device or the farm would be this cell's end.
@@ -142,12 +143,13 @@ class DeviceActor:
             if lease.get("calibrate"):
                 self._calibrate(lease["calibrate"])
                 continue
+            probe = lease.get("probe")
             try:
-                self._serve(lease)
+                self._serve({"attempts": [probe]} if probe else lease)
             except _DeviceGone as gone:
                 self._said.add("device_down", reason=gone.reason, final=gone.final)
                 return
-            if not self._stopping:
+            if not self._stopping and not probe:
                 self._said.add("lease_done", lease=lease["id"])
         if self._children.current:
             self._children.current.close()
@@ -168,8 +170,9 @@ class DeviceActor:
                 self._attempt(attempt)
             except _DeviceGone:
                 raise
-            except Exception:
-                self._end(attempt, "infra_error", "harness", "the farm's actor failed", log=traceback.format_exc())
+            except Exception as error:
+                what = f"the farm's actor failed ({describe(error)})"
+                self._end(attempt, "infra_error", fault_owner(error), what, log=traceback.format_exc())
 
     def _try_captures(self, attempts: list[dict[str, Any]]) -> None:
         """Before a lease: a trial of each capture in it that is not known, where the device's graphs need that.  What
@@ -223,7 +226,7 @@ class DeviceActor:
         except child_process.NoChild as reason:
             if self._stopping:
                 return
-            self._said.add("started", cell=attempt["cell"]["index"], attempt=attempt["number"])
+            self._report(attempt, "started")
             attempt["started"] = time.time()
             what = f"{outcome.why}; then no new child could be started: {reason}"
             self._end(attempt, "infra_error", "device", what, log=log)
@@ -232,13 +235,13 @@ class DeviceActor:
     def _attempt(self, attempt: dict[str, Any]) -> None:
         """One attempt from inputs to outputs; whatever happens, exactly one `measured` or `ended` event."""
         cell = attempt["cell"]
-        self._said.add("started", cell=cell["index"], attempt=attempt["number"])
+        self._report(attempt, "started")
         attempt["started"] = time.time()
         try:
             prepared = self._judges.prepare(cell, Deadline(PREPARE_SECONDS))
         except Exception as error:
             what = f"the inputs could not be generated: {error}"
-            self._end(attempt, "infra_error", "harness", what, log=traceback.format_exc())
+            self._end(attempt, "infra_error", fault_owner(error), what, log=traceback.format_exc())
             return
         try:
             self._children.ensure(profiled=self._spends(attempt))
@@ -416,11 +419,19 @@ class DeviceActor:
             "seconds": round(time.time() - started, 4),
         }
 
+    def _report(self, attempt: dict[str, Any], kind: str, **fields: Any) -> None:
+        """An event of an attempt.  Of a probe only the end is reported, and as such."""
+        if "id" not in attempt:
+            self._said.add(kind, cell=attempt["cell"]["index"], attempt=attempt["number"], **fields)
+        elif kind in ("judged", "ended"):
+            names = ("status", "owner", "reason", "log", "judged_by")
+            said = {name: fields[name] for name in names if name in fields}
+            self._said.add("probe", probe=attempt["id"], cell_id=attempt["cell"]["cell_id"], **said)
+
     def _end(self, attempt: dict[str, Any], status: str, owner: str, reason: str, *, log: str = "") -> None:
-        self._said.add(
+        self._report(
+            attempt,
             "ended",
-            cell=attempt["cell"]["index"],
-            attempt=attempt["number"],
             status=status,
             owner=owner,
             reason=reason,
@@ -431,13 +442,11 @@ class DeviceActor:
     def _measured(
         self, attempt: dict[str, Any], reply: protocol.Measured, out_dir: str, told: dict[str, Any] | None
     ) -> None:
-        index, number = attempt["cell"]["index"], attempt["number"]
         others = reply.facts.pop("others", [])
         origin = self._origin(attempt["started"])
-        self._said.add(
+        self._report(
+            attempt,
             "measured",
-            cell=index,
-            attempt=number,
             facts=reply.facts,
             timing=reply.timing,
             origin=origin,
@@ -457,7 +466,7 @@ class DeviceActor:
         def done(judged: dict[str, Any]) -> None:
             shutil.rmtree(out_dir, ignore_errors=True)
             self._backlog.ended()
-            self._said.add("judged", cell=index, attempt=number, **judged)
+            self._report(attempt, "judged", **judged)
 
         self._backlog.began()
         try:

@@ -14,7 +14,7 @@ from farm.coordinator.colocation import Colocation
 from farm.coordinator.journal import line
 from farm.deadline import Deadline
 from farm.errors import Message
-from farm.scheduler.events import DeviceAdded, DeviceDown, DeviceUp, Drain, Event
+from farm.scheduler.events import DeviceAdded, DeviceDown, DeviceUp, Drain, Event, JudgeDown
 from farm.store import RunWriter
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class RunDevices:
         self._starting: dict[str, Deadline] = {}
         self._next_refresh = time.monotonic() + REFRESH_SECONDS
         limits = [m.deadlines for m in request.plan.matrices]
-        self._deadlines = {phase: max(d[phase] for d in limits) for phase in limits[0]} if limits else {}
+        self.deadlines = {phase: max(d[phase] for d in limits) for phase in limits[0]} if limits else {}
 
     def hosts(self) -> dict[str, str]:
         """Device -> its host."""
@@ -59,7 +59,7 @@ class RunDevices:
 
     def start(self, device: str) -> None:
         slot = self.slots[device]
-        self._starting[device] = Deadline(self._deadlines["spawn"] + 60.0)
+        self._starting[device] = Deadline(self.deadlines["spawn"] + 60.0)
         self._cluster.start(
             slot,
             {
@@ -69,7 +69,7 @@ class RunDevices:
                 "environment": self._request.environment.plain(),
                 "revision": self._request.revision["name"],
                 "run_id": self._writer.id,
-                "deadlines": dict(self._deadlines),
+                "deadlines": dict(self.deadlines),
                 "shipped": self._request.shipped,
             },
         )
@@ -91,6 +91,21 @@ class RunDevices:
         self._progress.device(f"{device}: {RELEASED if drained else RETIRED} ({reason})")
         if not drained:
             self._report("quarantine", device, f"{reason}; the run retired the device")
+
+    def changed(self, device: str, state: str, reason: str) -> None:
+        """The device is suspect, quarantined, or ready again."""
+        said = {"device": device, "state": state, "reason": reason}
+        self._journal("health", said, "device", "state", "reason")
+        self._progress.device(f"{device}: {state} ({reason})")
+        self._cluster.report(self.slots[device], line("health", said, "device", "state", "reason"))
+
+    def judge_down(self, said: Mapping[str, Any]) -> Event:
+        """A judge of the device's node died; the cluster replaces it."""
+        self._journal("judge_down", said, "device", "judge", "reason")
+        where = host_of(self.slots[said["device"]])
+        self._progress.device(f"{where}: {said['reason']}")
+        self._cluster.report(self.slots[said["device"]], line("judge_down", said, "device", "reason"))
+        return JudgeDown(said["at"], said["device"], said["reason"])
 
     def _report(self, event: str, device: str, reason: str) -> None:
         """Report a device's fault to a cluster that outlives the run."""
