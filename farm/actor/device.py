@@ -82,6 +82,10 @@ class DeviceActor:
         """Events since the last poll, see `Said.hear`."""
         return self._said.hear(wait_s)
 
+    def judge_died(self, *, judge: int, generation: int, reason: str) -> None:
+        """One of the node's judges died; called from any thread."""
+        self._said.add("judge_down", judge=judge, generation=generation, reason=reason)
+
     def stop(self) -> None:
         """End the child and the thread; nothing of this actor is left afterwards."""
         self._stopping = True

@@ -18,7 +18,7 @@ FETCH_SECONDS = 60.0  # a bundle is a few hundred KiB
 
 class JudgeActor:
     """A judge of the coordinator's revision: it imports what `bundles` contain, and without any (a Ray on the
-    coordinator's own host) what the coordinator imports.  It keeps no essential state, so Ray may restart it."""
+    coordinator's own host) what the coordinator imports.  It keeps no essential state: another may take its place."""
 
     def __init__(self, bundles: list[dict[str, Any]], spool: str, threads: int):
         if bundles:
@@ -67,30 +67,41 @@ class _RayDevice:
     """A `DeviceActor` of the node's farm, whose device was chosen by Ray.  Its first event states which farm the node
     has; one with another protocol than `config["protocol"]` does nothing else."""
 
-    def __init__(self, config: dict[str, Any], judges: list[Any]):
+    def __init__(self, config: dict[str, Any], judges: list[tuple[int, int, Any]]):
         import farm
 
         here = getattr(farm, "PROTOCOL", 0)
         self._first = [{"event": "node_farm", "protocol": here, "content": ""}]
         self._inner: Any = None
+        self._judges: Any = None
         if here == config["protocol"]:
             from farm.shipping import revision
 
             self._first[0]["content"] = revision.content(Path(farm.__file__).parent)
             self._inner = self._started(config, judges)
 
-    def _started(self, config: dict[str, Any], judges: list[Any]) -> Any:
+    def _started(self, config: dict[str, Any], judges: list[tuple[int, int, Any]]) -> Any:
         import ray
 
         from farm.actor.device import DeviceActor
-        from farm.judge.pool import RayJudges
+        from farm.judge.pool import JudgeHandle, RayJudges
         from farm.node.masks import granted
 
         ids = [str(x) for found in ray.get_runtime_context().get_accelerator_ids().values() for x in found]
         index = config["device"].rsplit(":", 1)[-1].split("~")[0]
         device_id = granted(config["backend"], os.environ, ids, index)
         bundles = [{**b, "blob": ray.get(b["blob"], timeout=FETCH_SECONDS)} for b in config.get("bundles", [])]
-        return DeviceActor({**config, "device_id": device_id, "bundles": bundles}, RayJudges(judges))
+        self._judges = RayJudges([JudgeHandle(*judge) for judge in judges])
+        actor = DeviceActor({**config, "device_id": device_id, "bundles": bundles}, self._judges)
+        self._judges.report = actor.judge_died
+        return actor
+
+    def replace_judge(self, index: int, generation: int, judge: Any) -> None:
+        """Use this judge where another died."""
+        if self._judges:
+            from farm.judge.pool import JudgeHandle
+
+            self._judges.replace(JudgeHandle(index, generation, judge))
 
     def submit(self, lease: dict[str, Any]) -> None:
         if self._inner:

@@ -1,6 +1,7 @@
 """What the journal of an interrupted run contains, for the run that continues it.  Pure.
 
-A result is kept unless it is `lost`: lost cells run again.  The journal also has the samples, devices and calibrations
+A result is kept unless only the farm failed (`lost`, `infra_error`, or a fault of the device or the infrastructure):
+such cells run again.  The journal also has the samples, devices and calibrations
 of the kept results, so the tables of a resumed run hold what those of an uninterrupted run would.
 """
 
@@ -11,10 +12,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from farm.cell import FARM_FAULTS, Cell, Status
+from farm.cell import FARM_FAULTS, Cell, Owner, Status
 from farm.store.results import sample_row
 
 Line = Mapping[str, Any]
+_OF_THE_FARM = (Owner.DEVICE.value, Owner.INFRA.value)  # owners of failures that say nothing of a cell
 
 
 @dataclass(frozen=True)
@@ -108,11 +110,11 @@ def _conclude(
 ) -> None:
     index, said = row["index"], measured.pop(row["index"], None)
     samples.pop(index, None)
-    if row["status"] == Status.LOST.value:
+    if Status(row["status"]) in FARM_FAULTS or row.get("fault_owner") in _OF_THE_FARM:
         rows.pop(index, None)
         return
     rows[index] = row
-    if said and Status(row["status"]) not in FARM_FAULTS:  # a result that was never judged has no samples
+    if said:
         raw = (said.get("telemetry") or {}).get("raw", [])
         sample = sample_row(cells[index], row["attempt"], said["timing"], raw)
         if sample:

@@ -81,7 +81,7 @@ def ray(clock: Clock) -> FakeRay:
 def cluster(ray: FakeRay) -> RayCluster:
     made: Any = object.__new__(RayCluster)
     made._ray, made._raylet, made._local, made._watch, made._in_vain = ray, None, False, None, 0.0
-    made._content, made._differing = "ours", set()
+    made._content, made._differing, made._judges = "ours", set(), {}
     made._actors, made._slots, made._polls, made._next_look = {}, {}, {}, Deadline(1e9)
     for i in range(64):
         made._actors[f"d{i}"] = Actor(f"d{i}")
