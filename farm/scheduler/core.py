@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-from farm.cell import Owner, Status
+from farm.cell import DEADLY, Owner, Status
 from farm.errors import Message
 from farm.scheduler import health, leases
 from farm.scheduler.events import (
@@ -407,7 +407,7 @@ class Scheduler:
         if work.deaths < health.MAX_DEATHS:
             self._requeue(a.cell, later=True, alone=work.deaths >= health.ALONE_AFTER)
             return []
-        text = f"its device's actor, its node or its judge died {work.deaths} times while they had the cell"
+        text = f"{DEADLY} {work.deaths} times while they had the cell, the last time alone"
         why = Message(f"{text} (last: {reason})", id="cell-deaths")
         return self._conclude(a.cell, a.number, Status.INFRA_ERROR, Owner.INFRA, why)
 

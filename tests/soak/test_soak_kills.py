@@ -14,7 +14,7 @@ from killing import LINGERING, assert_right, ended, kill_one, matrix, of_kind, r
 from nodes_cluster import NodesCluster
 
 GB200 = {"backend": "cuda", "simulate": {"model": "NVIDIA GB200", "devices": 2}}
-#: A third death retires a device; the loop is not about a run without devices.
+#: A fourth death in a row is the end of a device; the loop is not about a run without devices.
 MOST_ACTORS = 2
 
 
