@@ -115,7 +115,7 @@ class RayJudges:
         self._keys: dict[tuple[int, str], str] = {}  # by the cell's index and key
         self._late = _Late()
         self._replaced = threading.Condition()  # its lock is that of the handles, and of what waits for a judge
-        self._unjudged: list[tuple[dict[str, Any], Done]] = []
+        self._unjudged: list[tuple[dict[str, Any], Done, list[JudgeHandle]]] = []
 
     def _one(self, deadline: Deadline | None = None) -> JudgeHandle | None:
         """A living judge; None if there is none, after waiting for one until the `deadline`."""
@@ -149,8 +149,8 @@ class RayJudges:
             self._handles[judge.index] = judge
             waiting, self._unjudged = self._unjudged, []
             self._replaced.notify_all()
-        for request, done in waiting:
-            self._give(request, done)
+        for unjudged in waiting:
+            self._give(*unjudged)
 
     def prefetch(self, cell: dict[str, Any]) -> None:
         self._ask(self._key(cell), cell)
@@ -212,14 +212,18 @@ class RayJudges:
             return None
 
     def judge(self, request: dict[str, Any], done: Done) -> None:
-        self._give(request, self._late.watch(done))
+        asked: list[JudgeHandle] = []  # a judge that does not answer is as good as dead
+        silent = TimeoutError()
+        once = self._late.watch(done, lambda: [self._died(judge, silent) for judge in asked])
+        self._give(request, once, asked)
 
-    def _give(self, request: dict[str, Any], once: Done) -> None:
+    def _give(self, request: dict[str, Any], once: Done, asked: list[JudgeHandle]) -> None:
         with self._replaced:
             judge = self._one()
             if judge is None:
-                self._unjudged.append((request, once))
+                self._unjudged.append((request, once, asked))
                 return
+            asked.append(judge)
 
         def arrived(future: Future[Any]) -> None:
             error = future.exception()
@@ -237,17 +241,18 @@ class _Late:
     call would be a thousand threads when judges are slow."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, tuple[Deadline, Done]] = {}  # by number, so the oldest call comes first
+        self._waiting: dict[int, tuple[Deadline, Done, Callable[[], object]]] = {}  # by number: oldest first
         self._number = 0
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def watch(self, done: Done) -> Done:
-        """A function to call with the answer; `done` receives only the first answer."""
+    def watch(self, done: Done, late: Callable[[], object] = lambda: None) -> Done:
+        """A function to call with the answer; `done` receives only the first answer.  `late` is called if there is none
+        in time."""
         with self._lock:
             self._number += 1
             number = self._number
-            self._waiting[number] = (Deadline(JUDGE_SECONDS), done)
+            self._waiting[number] = (Deadline(JUDGE_SECONDS), done, late)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="late", daemon=True)
                 self._thread.start()
@@ -264,11 +269,12 @@ class _Late:
         while True:
             time.sleep(LATE_LOOK_SECONDS)
             with self._lock:
-                late = [n for n, (deadline, _) in self._waiting.items() if deadline.expired]
-                callbacks = [self._waiting.pop(n)[1] for n in late]
-            for done in callbacks:
+                expired = [n for n, (deadline, _, _) in self._waiting.items() if deadline.expired]
+                callbacks = [self._waiting.pop(n)[1:] for n in expired]
+            for done, late in callbacks:
                 late_answer = Message(f"the judge did not answer within {JUDGE_SECONDS:g} s", id="judge-silent")
-                done(_judge_failed(late_answer))
+                late()
+                done({**_judge_failed(late_answer), "judge_died": True})
 
 
 #: The fields of a cell that do not affect its inputs, nor the description of its tensors.

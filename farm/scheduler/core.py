@@ -110,6 +110,7 @@ class Scheduler:
         self._isolated: dict[str, tuple[DeviceState, int]] = {}  # host -> the cell that runs alone there, and where
         self._proven: dict[str, tuple[int, int]] = {}  # target -> the last cell, and its attempt, that passed on it
         self._probe_id = 0
+        self._deadly = False  # whether a cell must run alone, or had to
         self._lease_id = 0
         self._open = len(self._work)
         self._interrupted = False
@@ -404,6 +405,7 @@ class Scheduler:
         work = self._work[a.cell]
         work.deaths += 1
         self._avoid(a.cell, device)
+        self._deadly = self._deadly or work.deaths >= health.ALONE_AFTER
         if work.deaths < health.MAX_DEATHS:
             self._requeue(a.cell, later=True, alone=work.deaths >= health.ALONE_AFTER)
             return []
@@ -460,18 +462,21 @@ class Scheduler:
     def _sweep(self, at: float) -> list[Action]:
         """Let drained devices go; grant work to every idle one; end what no device can do any more; finish."""
         out: list[Action] = []
+        suspects = False
         for name, device in self._devices.items():
+            suspects = suspects or device.state == "suspect"
             if device.drain is not None and device.state not in ("busy", *OUT) and not device.judging:
                 out.append(self._retire(name, device.drain, drained=True))
-        self._isolated = {h: (d, c) for h, (d, c) in self._isolated.items() if c in d.open or c in d.judging}
+        if self._isolated:
+            self._isolated = {h: (d, c) for h, (d, c) in self._isolated.items() if c in d.open or c in d.judging}
         for quiet in (False, True) if self._hush else (False,):  # what is loud goes first: it ends, so quiet comes
             for name, device in self._devices.items():
                 if device.state == "ready" and device.drain is None and device.host not in self._isolated:
                     lease = self._take(name, device, at, quiet)
                     if lease:
                         out.append(Grant(lease, self._queues[lease.pool].ahead(name)))
-        out += self._isolate(at)
-        out += self._probe(at)
+        out += self._isolate(at) if self._deadly else []
+        out += self._probe(at) if suspects else []
         out += self._lose(at)
         if not self._finished and (self._open == 0 or self._stuck()):
             self._finished = True
