@@ -242,6 +242,7 @@ class DeviceActor:
         self._report(attempt, "started")
         attempt["started"] = time.time()
         try:
+            attempt["spool"] = self._spool()
             prepared = self._judges.prepare(cell, Deadline(PREPARE_SECONDS))
         except Exception as error:
             what = f"the inputs could not be generated: {error}"
@@ -406,6 +407,11 @@ class DeviceActor:
         found = crash_owner.of_death(str(error), error.code, phase, words, last=attempt["last"])
         self._end(attempt, *found, log=self._children.log())
 
+    def _spool(self) -> int:
+        """The inode of the run's folder, which is made anew if somebody has deleted it."""
+        spool.claim(self._config["spool"])
+        return Path(self._config["spool"]).stat().st_ino
+
     def _spends(self, attempt: dict[str, Any]) -> bool:
         """Whether the attempt's timing leaves a child that may time by no other method."""
         return spends(self._captures.method(attempt["cell"]))
@@ -433,6 +439,9 @@ class DeviceActor:
             self._said.add("probe", probe=attempt["id"], cell_id=attempt["cell"]["cell_id"], **said)
 
     def _end(self, attempt: dict[str, Any], status: str, owner: str, reason: str, *, log: str = "") -> None:
+        if owner == "kernel" and attempt.get("spool") != self._spool():
+            text = f"the run's spool folder {self._config['spool']} was deleted during the attempt ({reason})"
+            status, owner, reason = "infra_error", "infra", text
         self._report(
             attempt,
             "ended",

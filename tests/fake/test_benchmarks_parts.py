@@ -58,6 +58,7 @@ def test_each_cell_is_in_one_part_and_large_parts_are_divided() -> None:
     assert [p.cells for p in first if "torch_compile" in p.select] == [8] * 4 and "torch_compile" in first[0].select
 
 
+@pytest.mark.long
 def test_every_cell_ends_and_the_locks_are_each_parts_own(tmp_path: Path) -> None:
     code, found = run(tmp_path, sim={"default": {"wall_s": 0.05}})
     assert (code, found["ended"], found["bad"]) == (0, 16, [])
@@ -66,6 +67,7 @@ def test_every_cell_ends_and_the_locks_are_each_parts_own(tmp_path: Path) -> Non
     assert "16 of 16 cells ended, 0 need a look" in (tmp_path / "out" / "parts.txt").read_text()
 
 
+@pytest.mark.long
 def test_what_is_selected_alone_is_run(tmp_path: Path) -> None:
     out = tmp_path / "out"
     argv = [matrix(tmp_path, timing={"method": "events"}), "--untimed", "--select", "hidden=<65,operation=forward"]
@@ -74,6 +76,7 @@ def test_what_is_selected_alone_is_run(tmp_path: Path) -> None:
     assert (found["planned"], found["ended"], found["counts"]) == (4, 4, {"farm passed": 2, "torch passed": 2})
 
 
+@pytest.mark.long
 def test_a_wrong_cell_is_named(tmp_path: Path) -> None:
     wrong = [{"when": {"provider": "torch", "hidden": 65}, "error": 0.5}]
     code, found = run(tmp_path, sim={"default": {"wall_s": 0.01}, "rules": wrong})

@@ -318,6 +318,7 @@ def test_torch_npu_breaking_import_torch(npu: World) -> None:
     assert "set_env.sh" in found["ascend-torch-npu-breaks-torch"].cure
 
 
+@pytest.mark.long
 def test_a_real_torch_that_a_broken_plugin_breaks(npu: World) -> None:
     pytest.importorskip("torch")
     shutil.rmtree(npu.site)
