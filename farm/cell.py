@@ -51,6 +51,15 @@ FINDINGS = frozenset({Status.INACCURATE, Status.COMPILE_ERROR, Status.CRASHED, S
 FARM_FAULTS = frozenset({Status.INFRA_ERROR, Status.LOST})
 
 
+#: How the reason begins of a cell that was given up because what served it died each time (farm.scheduler).
+DEADLY = "its device's actor, its node or its judge died"
+
+
+def deadly(row: Mapping[str, Any]) -> bool:
+    """Whether the cell of a result was given up because what served it died each time: it may be the cause."""
+    return row.get("status") == Status.INFRA_ERROR.value and str(row.get("reason")).startswith(DEADLY)
+
+
 class Quality(str, Enum):
     """What a timing is worth; `impossible` and `none` are never shown as a speed."""
 
@@ -72,7 +81,7 @@ class Evidence(str, Enum):
 
 
 class Owner(str, Enum):
-    """Whose fault a failure is; only `device` and `infra` are retried, elsewhere."""
+    """Whose fault a failure is; all but those of the `kernel` are tried again, elsewhere."""
 
     KERNEL = "kernel"
     HARNESS = "harness"

@@ -27,6 +27,7 @@
             ├── Hung               backends._amdsmi
             ├── BadField           field_checks              also a ValueError
             ├── NotAFile           judge.judge
+            ├── JudgeFailed        judge.pool
             ├── BadCalibration     timing.roof               also a ValueError
             ├── PlanError          compile.ascend            also a RuntimeError
             ├── RunBusy, RunLockLost    store.lock
@@ -66,6 +67,16 @@ def describe(error: BaseException) -> str:
     """An exception in a clause: its type and the first line of its text."""
     first = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {first:.300}"
+
+
+#: Exceptions of code that computes.  What the world does to a process (files, memory, other processes) raises others.
+_BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
+
+
+def fault_owner(error: BaseException) -> str:
+    """Whose fault an exception of the farm's own code is: `harness` for a bug of ours, `infra` for anything else.  An
+    exception with an `owner` says so itself."""
+    return str(getattr(error, "owner", "") or ("harness" if isinstance(error, _BUGS) else "infra"))
 
 
 def id_of(text: object) -> str:

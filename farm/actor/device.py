@@ -34,7 +34,7 @@ from farm.actor.signal_deaths import SignalDeaths
 from farm.cell import spends
 from farm.child import protocol
 from farm.deadline import Deadline
-from farm.errors import FarmSignal, LockRefused, NoJudge
+from farm.errors import FarmSignal, LockRefused, NoJudge, describe, fault_owner
 from farm.guard import locks, sample_checks, telemetry
 from farm.guard.device import Guard
 from farm.process import interrupts
@@ -73,6 +73,7 @@ class DeviceActor:
 
     def submit(self, lease: dict[str, Any]) -> None:
         """Queue a lease: {"id", "attempts": [{"cell", "number", "round", "last", "call", "tolerances", "deadlines"}]},
+        or {"probe": {"id", and what an attempt has}}, whose end is one `probe` event,
         or {"calibrate": {"policy", "seconds", "deadline", "otherwise"}}.
 
         `last`: another fault of the device or the farm would be this cell's end.
@@ -82,6 +83,10 @@ class DeviceActor:
     def poll(self, wait_s: float) -> list[dict[str, Any]]:
         """Events since the last poll, see `Said.hear`."""
         return self._said.hear(wait_s)
+
+    def judge_died(self, *, judge: int, generation: int, reason: str) -> None:
+        """One of the node's judges died; called from any thread."""
+        self._said.add("judge_down", judge=judge, generation=generation, reason=reason)
 
     def stop(self) -> None:
         """End the child and the thread; nothing of this actor is left afterwards."""
@@ -145,12 +150,13 @@ class DeviceActor:
             if lease.get("calibrate"):
                 self._calibrate(lease["calibrate"])
                 continue
+            probe = lease.get("probe")
             try:
-                self._serve(lease)
+                self._serve({"attempts": [probe]} if probe else lease)
             except _DeviceGone as gone:
                 self._said.add("device_down", reason=gone.reason, final=gone.final)
                 return
-            if not self._stopping:
+            if not self._stopping and not probe:
                 self._said.add("lease_done", lease=lease["id"])
         if self._children.current:
             self._children.current.close()
@@ -172,8 +178,9 @@ class DeviceActor:
                 self._attempt(attempt)
             except _DeviceGone:
                 raise
-            except Exception:
-                self._end(attempt, "infra_error", "harness", "the farm's actor failed", log=traceback.format_exc())
+            except Exception as error:
+                what = f"the farm's actor failed ({describe(error)})"
+                self._end(attempt, "infra_error", fault_owner(error), what, log=traceback.format_exc())
 
     def _limited(self, attempt: dict[str, Any]) -> dict[str, Any]:
         """With the whole table of its limits, also for a session that has some of its own to set."""
@@ -183,6 +190,8 @@ class DeviceActor:
     def _show(self, attempt: dict[str, Any], phase: str, seconds: float | None = None) -> None:
         """Report that the attempt enters a phase, which takes its limit or `seconds` at most: who shows nothing for
         longer is taken to be stuck."""
+        if "id" in attempt:  # a probe, which has its own deadline
+            return
         up_to_s = attempt["deadlines"][phase] if seconds is None else seconds
         self._said.progress(attempt["cell"]["index"], attempt["number"], phase, up_to_s)
 
@@ -244,7 +253,7 @@ class DeviceActor:
         except child_process.NoChild as reason:
             if self._stopping:
                 return
-            self._said.add("started", cell=attempt["cell"]["index"], attempt=attempt["number"])
+            self._report(attempt, "started")
             attempt["started"], attempt["begun"] = time.time(), time.monotonic()
             what = f"{outcome.why}; then no new child could be started: {reason}"
             self._end(attempt, "infra_error", "device", what, log=log)
@@ -254,7 +263,7 @@ class DeviceActor:
         """One attempt from inputs to outputs; whatever happens, exactly one `measured` or `ended` event."""
         cell = attempt["cell"]
         prepare_s = attempt["deadlines"]["prepare"]
-        self._said.add("started", cell=cell["index"], attempt=attempt["number"], up_to_s=prepare_s)
+        self._report(attempt, "started", up_to_s=prepare_s)
         attempt["started"], attempt["begun"] = time.time(), time.monotonic()
         try:
             attempt["spool"] = self._spool()
@@ -264,7 +273,7 @@ class DeviceActor:
             return
         except Exception as error:
             what = f"the inputs could not be generated: {error}"
-            self._end(attempt, "infra_error", "harness", what, log=traceback.format_exc())
+            self._end(attempt, "infra_error", fault_owner(error), what, log=traceback.format_exc())
             return
         self._show_start(attempt)
         try:
@@ -474,31 +483,29 @@ class DeviceActor:
             "seconds": round(now - attempt.get("begun", now), 4),  # whatever becomes of the clock meanwhile
         }
 
+    def _report(self, attempt: dict[str, Any], kind: str, **fields: Any) -> None:
+        """An event of an attempt.  Of a probe only the end is reported, and as such."""
+        if "id" not in attempt:
+            self._said.add(kind, cell=attempt["cell"]["index"], attempt=attempt["number"], **fields)
+        elif kind in ("judged", "ended"):
+            names = ("status", "owner", "reason", "log", "judged_by")
+            said = {name: fields[name] for name in names if name in fields}
+            self._said.add("probe", probe=attempt["id"], cell_id=attempt["cell"]["cell_id"], **said)
+
     def _end(self, attempt: dict[str, Any], status: str, owner: str, reason: str, *, log: str = "") -> None:
         if owner == "kernel" and attempt.get("spool") != self._spool():
             text = f"the run's spool folder {self._config['spool']} was deleted during the attempt ({reason})"
             status, owner, reason = "infra_error", "infra", text
-        self._said.add(
-            "ended",
-            cell=attempt["cell"]["index"],
-            attempt=attempt["number"],
-            status=status,
-            owner=owner,
-            reason=reason,
-            log=log,
-            origin=self._origin(attempt),
-        )
+        self._report(attempt, "ended", status=status, owner=owner, reason=reason, log=log, origin=self._origin(attempt))
 
     def _measured(
         self, attempt: dict[str, Any], reply: protocol.Measured, out_dir: str, told: dict[str, Any] | None
     ) -> None:
-        index, number = attempt["cell"]["index"], attempt["number"]
         others = reply.facts.pop("others", [])
         origin = self._origin(attempt)
-        self._said.add(
+        self._report(
+            attempt,
             "measured",
-            cell=index,
-            attempt=number,
             facts=reply.facts,
             timing=reply.timing,
             origin=origin,
@@ -518,7 +525,7 @@ class DeviceActor:
         def done(judged: dict[str, Any]) -> None:
             shutil.rmtree(out_dir, ignore_errors=True)
             self._backlog.ended()
-            self._said.add("judged", cell=index, attempt=number, **judged)
+            self._report(attempt, "judged", **judged)
 
         self._backlog.began()
         try:

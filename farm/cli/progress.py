@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status
+from farm.cell import DEADLY, FARM_FAULTS, FINDINGS, Cell, Status, deadly
 from farm.cli.text import counted, printable
 from farm.store.results import place
 
@@ -131,6 +131,9 @@ def summary(rows: Sequence[Mapping[str, Any]], seconds: float) -> list[str]:
     for (where, evidence), seen in sorted(groups.items()):
         parts = ", ".join(f"{seen[s.value]} {s.value}" for s in Status if seen[s.value])
         out.append(f"{where} ({evidence or 'not run'}): {parts}")
+    dead = sum(map(deadly, rows))
+    if dead:
+        out.append(f"of these infra_error: {counted(dead, 'cell')} given up because {DEADLY} each time")
     total = sum(sum(c.values()) for c in groups.values())
     out.append(f"{len(rows)} planned = {total} accounted for, in {duration(seconds)}")
     return out

@@ -70,6 +70,12 @@ EVENTS: Mapping[str, Check] = {
         ("node_farm", {"protocol": integer(), "content": _SHORT}, {}),
         ("device_waits", {"reason": _LONG}, {"up_to_s": number(0)}),
         ("device_down", {"reason": _LONG}, {"final": switch, "busy": switch}),
+        ("judge_down", {"reason": _LONG, "judge": integer(), "generation": integer()}, {}),
+        (
+            "probe",
+            {"probe": integer(1), "status": _SHORT, "owner": optional(_SHORT)},
+            {"cell_id": _LONG, "reason": _LONG, "log": _LOG, "judged_by": _SHORT},
+        ),
         ("lease_done", {"lease": integer()}, {}),
         ("started", _OF_CELL, {"up_to_s": number(0)}),
         ("progress", {**_OF_CELL, "phase": _SHORT, "up_to_s": number(0)}, {}),
@@ -83,6 +89,7 @@ EVENTS: Mapping[str, Check] = {
             {**_OF_CELL, "status": _SHORT, "owner": optional(_SHORT)},
             {
                 "reason": _LONG,
+                "judge_died": switch,
                 "metrics": _METRICS,
                 "gates": _METRICS,
                 **dict.fromkeys(("worst_output", "worst_metric", "output_hash", "input_hash"), optional(_SHORT)),
@@ -95,15 +102,18 @@ EVENTS: Mapping[str, Check] = {
     )
 }
 _FARMS = (Owner.HARNESS, Owner.DEVICE, Owner.INFRA)
+_JUDGED: Mapping[str, tuple[str | None, ...]] = {
+    Status.PASSED.value: (None, ""),
+    Status.INACCURATE.value: (Owner.KERNEL.value,),
+    Status.CRASHED.value: (Owner.KERNEL.value,),
+    Status.INFRA_ERROR.value: tuple(o.value for o in _FARMS),
+}
+_ENDED = {**MAY_SAY, Status.CRASHED.value: (Owner.KERNEL.value, Owner.INFRA.value)}  # the first SIGKILL
 #: Event -> status -> the owners that it may have.
 OWNERS: Mapping[str, Mapping[str, tuple[str | None, ...]]] = {
-    "judged": {
-        Status.PASSED.value: (None, ""),
-        Status.INACCURATE.value: (Owner.KERNEL.value,),
-        Status.CRASHED.value: (Owner.KERNEL.value,),
-        Status.INFRA_ERROR.value: tuple(o.value for o in _FARMS),
-    },
-    "ended": {**MAY_SAY, Status.CRASHED.value: (Owner.KERNEL.value, Owner.INFRA.value)},  # the first SIGKILL
+    "judged": _JUDGED,
+    "ended": _ENDED,
+    "probe": {**_JUDGED, **_ENDED},
 }
 
 

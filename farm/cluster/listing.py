@@ -48,8 +48,14 @@ def _row(node: ClusterNode, registry: Mapping[str, Any]) -> dict[str, Any]:
         "state": (drained["state"] if drained else UP) if node.alive else GONE,
         "out": drained,
         "last_fault": max(faults, key=lambda f: float(f["at"])) if faults else None,
+        "health": dict(Counter(k["health"]["state"] for k in seen.values() if _unfit(k))),
         "devices": seen,
     }
+
+
+def _unfit(device: Mapping[str, Any]) -> bool:
+    """Whether the last run that used the device found it suspect or quarantined, and not ready again."""
+    return bool(device.get("health")) and device["health"]["state"] != "ready"
 
 
 def _versions(node: ClusterNode, ups: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -97,7 +103,7 @@ def _cells(row: Mapping[str, Any], now: float) -> list[str]:
 def _state(row: Mapping[str, Any]) -> str:
     out = row["out"]
     if not out:
-        return str(row["state"])
+        return ", ".join([str(row["state"]), *(f"{n} {state}" for state, n in sorted(row["health"].items()))])
     since = datetime.fromtimestamp(float(out["since"]), timezone.utc).strftime("%Y-%m-%dT%H:%MZ")
     why = f": {out['reason']}" if out.get("reason") else ""
     return f"{row['state']} by {out['who']} since {since}{why}"

@@ -23,7 +23,7 @@ STOP_SECONDS = 5.0  # for a start that is under way
 
 class JudgeActor:
     """A judge of the coordinator's revision: it imports what `bundles` contain, and without any (a Ray on the
-    coordinator's own host) what the coordinator imports.  It keeps no essential state, so Ray may restart it."""
+    coordinator's own host) what the coordinator imports.  It keeps no essential state: another may take its place."""
 
     def __init__(self, bundles: list[dict[str, Any]], spool: str, threads: int, lock_s: float):
         if bundles:
@@ -86,10 +86,11 @@ class _RayDevice:
     A thread does what may take long (on a cold network file system, importing the farm), so that the actor answers
     from its first moment: one that does not answer is one that Ray has not placed."""
 
-    def __init__(self, config: dict[str, Any], judges: list[Any]):
+    def __init__(self, config: dict[str, Any], judges: list[tuple[int, int, Any]]):
         self._first: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._first.put({"event": "placed"})
         self._inner: Any = None
+        self._judges: Any = None
         self._stopping = False
         self._starting = threading.Thread(target=self._start, args=(config, judges, _granted_ids()), daemon=True)
         self._starting.start()
@@ -113,17 +114,27 @@ class _RayDevice:
             self._first.put({"event": "device_down", "reason": why[:1000], "final": False})
         self._first.put(None)  # whoever waits for an event asks the device from now on
 
-    def _device(self, config: dict[str, Any], judges: list[Any], ids: list[str]) -> Any:
+    def _device(self, config: dict[str, Any], judges: list[tuple[int, int, Any]], ids: list[str]) -> Any:
         import ray
 
         from farm.actor.device import DeviceActor
-        from farm.judge.pool import RayJudges
+        from farm.judge.pool import JudgeHandle, RayJudges
         from farm.node.masks import granted
 
         index = config["device"].rsplit(":", 1)[-1].split("~")[0]
         device_id = granted(config["backend"], os.environ, ids, index)
         bundles = [{**b, "blob": ray.get(b["blob"], timeout=FETCH_SECONDS)} for b in config.get("bundles", [])]
-        return DeviceActor({**config, "device_id": device_id, "bundles": bundles}, RayJudges(judges))
+        self._judges = RayJudges([JudgeHandle(*judge) for judge in judges])
+        actor = DeviceActor({**config, "device_id": device_id, "bundles": bundles}, self._judges)
+        self._judges.report = actor.judge_died
+        return actor
+
+    def replace_judge(self, index: int, generation: int, judge: Any) -> None:
+        """Use this judge where another died."""
+        if self._judges:
+            from farm.judge.pool import JudgeHandle
+
+            self._judges.replace(JudgeHandle(index, generation, judge))
 
     def submit(self, lease: dict[str, Any]) -> None:
         if self._inner:

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from farm import PROTOCOL, __version__, backends, limits
@@ -32,12 +32,14 @@ from farm.kernel_package import ROOT
 from farm.node import config as node_config
 from farm.node.join_command import label_of
 from farm.process import interrupts, supervisor
+from farm.scheduler.health import JudgeHealth
 from farm.shipping import bundle, revision
 from farm.store import spool
 
 POLL_SECONDS = 2.0
 STOP_SECONDS = 2.0  # then the actor is killed, and its child with it; for all silent actors of a round together,
 LAST_STOP_SECONDS = 0.1  # plus this for each: a frozen node may have many devices, and other leases expire meanwhile
+JUDGE_THREADS = 2  # of each judge's process
 LOOK_SECONDS = 2.0  # how often the farm checks for nodes that have left
 LAST_ANSWERS_SECONDS = 10.0  # how long a run waits for its actors to stop, and for its judges to clean up
 GROUP_SECONDS = 1.0  # a signal for all processes of a run may reach Ray's first
@@ -48,6 +50,16 @@ FIRST_ANSWER_SECONDS = 5.0  # and before the run: drained nodes are not offered
 UNPLACED_SECONDS = 60.0  # after this it is said that an actor is not placed, although no other run has its device
 REPEAT_SECONDS = 600.0  # how often it is said again
 COMMON: dict[str, Any] = {"namespace": "farm", "log_to_driver": False, "logging_level": "ERROR"}  # for every ray.init
+
+
+@dataclass
+class _NodeJudge:
+    """A judge's actor on a node (None while it waits to be replaced) and its record."""
+
+    actor: Any
+    generation: int = 0
+    health: JudgeHealth = field(default_factory=JudgeHealth)
+    due: float | None = None  # when the next one takes its place
 
 
 def _stale(labels: Mapping[str, str]) -> str:
@@ -91,7 +103,8 @@ class RayCluster:
         self._actors: dict[str, Any] = {}
         self._slots: dict[str, DeviceHandle] = {}
         self._polls: dict[Any, tuple[str, float]] = {}
-        self._judges: dict[str, list[Any]] = {}
+        self._judges: dict[str, list[_NodeJudge]] = {}  # by node
+        self._lock_s: dict[str, float] = {}  # by node: how long its judges wait for a lock of the cache
         self._local = address == "local"
         self._run = run_id
         self._key = secrets.token_hex(8)  # by which the registry knows this run: two stores may have one of its id
@@ -231,24 +244,54 @@ class RayCluster:
         if self._watch is not None:
             self._watch.seen(_node_of(slot), slot.device, {**event, "run": self._run})
 
-    def _judges_on(self, node: str, lock_s: float) -> list[Any]:
+    def _judges_on(self, node: str, lock_s: float) -> list[tuple[int, int, Any]]:
         if node not in self._judges:
             cpus = next((int(n.resources.get("CPU", 2)) for n in self._table() if n.id == node and n.alive), 2)
             # Processes rather than threads: NumPy's calls on a block are short, and threads of one interpreter then
             # mostly wait for each other (4 processes of 8 threads fell 8 s behind two H200, 16 of 2 did not).
-            count, threads = max(1, min(16, cpus // 2)), 2
-            self._judges[node] = [self._judge(node, threads, lock_s) for _ in range(count)]
-        return self._judges[node]
+            count = max(1, min(16, cpus // 2))
+            self._lock_s[node] = lock_s
+            self._judges[node] = [_NodeJudge(self._judge(node)) for _ in range(count)]
+        return [(i, judge.generation, judge.actor) for i, judge in enumerate(self._judges[node])]
 
-    def _judge(self, node: str, threads: int, lock_s: float) -> Any:
+    def _judge(self, node: str) -> Any:
         ray: Any = self._ray  # whose types do not know this option
         actor = ray.remote(concurrency_groups=GROUPS)(node_actors.JudgeActor)
         where = {"ray.io/node-id": node}
-        actor = actor.options(num_cpus=0, label_selector=where, max_restarts=3, max_task_retries=1)
+        actor = actor.options(
+            num_cpus=0, label_selector=where, max_restarts=0
+        )  # `_replace_judges` does it, and says so
         # As bytes: of a reference among an actor's arguments Ray prints that a restart might not find it.  This process
         # keeps it as long as the run lasts.
         farms = [{**b, "blob": ray.cloudpickle.dumps(b["blob"])} for b in self._bundles() if b["name"] == "farm"]
-        return actor.remote(farms, self.spool, threads, lock_s)
+        return actor.remote(farms, self.spool, JUDGE_THREADS, self._lock_s[node])
+
+    def _judge_down(self, event: dict[str, Any], now: float) -> list[dict[str, Any]]:
+        """A device met a dead judge: reported once for the judge, which is replaced after a pause."""
+        slot = self._slots.get(event["device"])
+        mine = self._judges.get(slot.node, []) if slot else []
+        if event["judge"] >= len(mine):
+            return []
+        judge = mine[event["judge"]]
+        if judge.due is not None or judge.generation != event["generation"]:
+            return []
+        judge.due = now + judge.health.died(now)
+        with contextlib.suppress(Exception):  # it may be merely out of reach
+            self._ray.kill(judge.actor)
+        judge.actor = None
+        return [event]
+
+    def _replace_judges(self, now: float) -> None:
+        """Start judges in place of those that died, and tell the devices of their nodes."""
+        for node, judges in self._judges.items():
+            for index, judge in enumerate(judges):
+                if judge.due is None or now < judge.due:
+                    continue
+                judge.due, judge.generation, judge.actor = None, judge.generation + 1, self._judge(node)
+                for device in [d for d, slot in self._slots.items() if slot.node == node]:
+                    actor = self._actors.get(device)
+                    if actor is not None:
+                        actor.replace_judge.remote(index, judge.generation, judge.actor)
 
     def start(self, slot: DeviceHandle, config: dict[str, Any]) -> None:
         module = backends.usable(slot.backend)
@@ -336,6 +379,7 @@ class RayCluster:
             if interrupts.noted_soon(GROUP_SECONDS):
                 return []
             raise InfraError(raylet_watchdog.died(dead))
+        self._replace_judges(time.monotonic())
         gone = [*self._left(), *self._look_at_registry()]
         if gone or not self._polls:
             time.sleep(0 if gone else min(wait_s, 0.05))
@@ -355,7 +399,10 @@ class RayCluster:
             found, well = event_checks.taken(device, found, now)
             self._hold(device)
             for event in found:
-                out += self._met(event) if event["event"] == "node_farm" else [event]
+                if event["event"] == "judge_down":
+                    out += self._judge_down(event, now)
+                else:
+                    out += self._met(event) if event["event"] == "node_farm" else [event]
                 if event["event"] == "device_up" and device in self._slots:
                     self.report(self._slots[device], event)
                     self._held.get(device, {})["target"] = str(Target(**event["target"]))
@@ -464,7 +511,8 @@ class RayCluster:
         if self._local:  # their folder is this process's, which removes it
             return
         alive = {n.id for n in self._table() if n.alive}
-        self._answered([pool[0].clean.remote() for node, pool in self._judges.items() if node in alive])
+        living = {node: [j.actor for j in pool if j.actor is not None] for node, pool in self._judges.items()}
+        self._answered([actors[0].clean.remote() for node, actors in living.items() if node in alive and actors])
 
     def _answered(self, calls: list[Any]) -> None:
         """Wait for calls, as long as Ray lives: after a signal for a whole group it dies now."""
@@ -473,7 +521,7 @@ class RayCluster:
             _, calls = self._ray.wait(calls, num_returns=len(calls), timeout=0.2)
 
     def _kill_actors(self) -> None:
-        for actor in [*self._actors.values(), *(j for pool in self._judges.values() for j in pool)]:
+        for actor in [*self._actors.values(), *(j.actor for pool in self._judges.values() for j in pool)]:
             if actor is not None:
                 with contextlib.suppress(Exception):
                     self._ray.kill(actor)

@@ -135,10 +135,16 @@ class Registry:
         return any(was)
 
     def seen(self, node: str, device: str, event: Mapping[str, Any]) -> None:
-        """A run received `device_up` or `device_down` of a device (with the `run`'s id)."""
+        """A run received `device_up`, `device_down`, `judge_down` or `health` of a device (with the `run`'s id)."""
         known = self._devices.setdefault(device, {"node": node})
         known.update(node=node, last=time.time())
-        if event["event"] == "device_up":
+        run = event.get("run", "")
+        if event["event"] == "device_up" and known.get("health", {}).get("run") != run:
+            known.pop("health", None)  # what an earlier run found of it
+        if event["event"] == "health":
+            reason = str(event.get("reason", ""))
+            known["health"] = {"at": time.time(), "run": run, "state": str(event["state"]), "reason": reason}
+        elif event["event"] == "device_up":
             print_of = event.get("fingerprint") or {}
             known["up"] = {
                 "at": time.time(),

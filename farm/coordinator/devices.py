@@ -17,7 +17,18 @@ from farm.coordinator.journal import line
 from farm.deadline import Deadline
 from farm.device_pattern import pattern_of
 from farm.errors import Message
-from farm.scheduler.events import Away, AwayNode, CellPool, DeviceAdded, DeviceDown, DeviceUp, DeviceWaits, Drain, Event
+from farm.scheduler.events import (
+    Away,
+    AwayNode,
+    CellPool,
+    DeviceAdded,
+    DeviceDown,
+    DeviceUp,
+    DeviceWaits,
+    Drain,
+    Event,
+    JudgeDown,
+)
 from farm.store import RunWriter
 
 if TYPE_CHECKING:
@@ -69,7 +80,7 @@ class RunDevices:
         self._away: tuple[AwayNode, ...] = ()
         self._said: dict[CellPool, tuple[tuple[str, ...], float]] = {}  # pools that wait: for which nodes, said when
         self._next_refresh = time.monotonic() + REFRESH_SECONDS
-        self._deadlines = limits.loosest(m.deadlines for m in request.plan.matrices)
+        self.deadlines = limits.loosest(m.deadlines for m in request.plan.matrices)
 
     def hosts(self) -> dict[str, str]:
         """Device -> its host."""
@@ -95,7 +106,7 @@ class RunDevices:
                 "environment": self._request.environment.plain(),
                 "revision": self._request.revision["name"],
                 "run_id": self._writer.id,
-                "deadlines": dict(self._deadlines),
+                "deadlines": dict(self.deadlines),
                 "shipped": self._request.shipped,
                 "wait_s": self._request.wait_s,
                 "patterns": self._patterns.get(slot.backend, []),
@@ -125,6 +136,21 @@ class RunDevices:
         if not drained:
             self._report("quarantine", device, f"{reason}; the run retired the device")
 
+    def changed(self, device: str, state: str, reason: str) -> None:
+        """The device is suspect, quarantined, or ready again."""
+        said = {"device": device, "state": state, "reason": reason}
+        self._journal("health", said, "device", "state", "reason")
+        self._progress.device(f"{device}: {state} ({reason})")
+        self._cluster.report(self.slots[device], line("health", said, "device", "state", "reason"))
+
+    def judge_down(self, said: Mapping[str, Any]) -> Event:
+        """A judge of the device's node died; the cluster replaces it."""
+        self._journal("judge_down", said, "device", "judge", "reason")
+        where = host_of(self.slots[said["device"]])
+        self._progress.device(f"{where}: {said['reason']}")
+        self._cluster.report(self.slots[said["device"]], line("judge_down", said, "device", "reason"))
+        return JudgeDown(said["at"], said["device"], said["reason"])
+
     def _report(self, event: str, device: str, reason: str) -> None:
         """Report a device's fault to a cluster that outlives the run."""
         self._cluster.report(self.slots[device], line(event, {"device": device, "reason": reason}, "device", "reason"))
@@ -136,7 +162,7 @@ class RunDevices:
         device = said["device"]
         if device in self._unplaced or device in self._starting:
             self._forget(device)
-            self._starting[device] = Deadline(self._deadlines["spawn"] + 60.0)
+            self._starting[device] = Deadline(self.deadlines["spawn"] + 60.0)
 
     def up(self, said: dict[str, Any]) -> Event:
         device, target = said["device"], str(Target(**said["target"]))  # before anything of it is kept

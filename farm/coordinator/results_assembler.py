@@ -14,7 +14,7 @@ from farm.coordinator.colocation import Colocation
 from farm.coordinator.journal import line
 from farm.errors import FarmError, Message, describe
 from farm.judge.digest import judging_digest
-from farm.scheduler.events import Attempt, Conclude, Ended, Event, LeaseDone, MeasuredEvent, Progress, Started
+from farm.scheduler.events import Attempt, Conclude, Ended, Event, LeaseDone, MeasuredEvent, Probed, Progress, Started
 from farm.store import RunWriter, results
 from farm.store.recovery import Concluded, Recovery
 
@@ -113,6 +113,17 @@ class ResultsAssembler:
         self._journal("ended", said, "device", "cell", "attempt", "status", "owner", "reason")
         return _as_ended(said)
 
+    def probed(self, said: dict[str, Any]) -> Event:
+        """The end of a probe.  It is in the journal, with a log if it failed, and in no table."""
+        passed = said["status"] == "passed" and said.get("judged_by") == self._digest
+        reason = said.get("reason") or ("" if passed else f"its judge is {said.get('judged_by') or 'unknown'}")
+        kept = {**said, "passed": passed, "reason": reason}
+        if not passed:
+            name = f"probe-{said['device'].replace('/', '-')}-{said['probe']}"
+            kept["log"] = self._writer.log(name, said.get("log") or reason)
+        self._journal("probe", kept, "device", "probe", "cell_id", "passed", "status", "owner", "reason", "log")
+        return Probed(said["at"], said["device"], said["probe"], passed, f"its probe failed: {reason}")
+
     def lease_done(self, said: dict[str, Any]) -> Event:
         self._neighbours.idle(said["device"], said["at"])
         self._writer.sync()
@@ -201,7 +212,14 @@ class ResultsAssembler:
 def _as_ended(said: Mapping[str, Any]) -> Event:
     owner = Owner(said["owner"]) if said.get("owner") else None
     return Ended(
-        said["at"], said["device"], said["cell"], said["attempt"], Status(said["status"]), owner, said.get("reason", "")
+        said["at"],
+        said["device"],
+        said["cell"],
+        said["attempt"],
+        Status(said["status"]),
+        owner,
+        said.get("reason", ""),
+        judge_died=bool(said.get("judge_died")),
     )
 
 

@@ -19,6 +19,7 @@ from farm.contracts.discovery import contract
 from farm.coordinator.calibration_lookup import CalibrationLookup
 from farm.coordinator.devices import RunDevices
 from farm.coordinator.journal import line
+from farm.coordinator.probes import small_cell
 from farm.coordinator.request import RunOutcome, RunProgress, RunRequest
 from farm.coordinator.results_assembler import ResultsAssembler
 from farm.device_pattern import pattern_of
@@ -34,7 +35,9 @@ from farm.scheduler.events import (
     Event,
     Finish,
     Grant,
+    HealthChanged,
     Interrupted,
+    ProbeGrant,
     Replace,
     Retire,
     Start,
@@ -96,7 +99,7 @@ class _Coordinator:
         self.reports = ResultsAssembler(self.cells, writer, self.roofs, self.fleet.neighbours, self.before)
         self.finished = False
         self.interrupts = interrupts.Interrupts(raising=True)
-        self.stopped = ""  # why the scheduler ended the run early
+        self.stopped = ""  # why the scheduler ended the run with open cells
         self.later: list[Event] = []  # what the loop's own failures mean to the scheduler
         self.contained: Counter[str] = Counter()  # device -> events of it that raised
         self.concluded: list[dict[str, Any]] = []  # rows to report once the journal has them
@@ -107,6 +110,8 @@ class _Coordinator:
             "device_up": self.fleet.up,
             "device_waits": self.fleet.waits,
             "device_down": self.fleet.down,
+            "judge_down": self.fleet.judge_down,
+            "probe": self.reports.probed,
             "node_differs": self.fleet.differs,
             "started": self.reports.started,
             "progress": self.reports.progress,
@@ -265,8 +270,21 @@ class _Coordinator:
             self.fleet.replace(action.device, action.reason)
         elif isinstance(action, Retire):
             self.fleet.retire(action.device, action.reason, drained=action.drained)
+        elif isinstance(action, ProbeGrant):
+            self.cluster.grant(action.device, {"probe": self._probe(action)})
+        elif isinstance(action, HealthChanged):
+            self.fleet.changed(action.device, action.state, action.reason)
         elif isinstance(action, Finish):
             self.finished, self.stopped = True, action.stopped
+
+    def _probe(self, action: ProbeGrant) -> dict[str, Any]:
+        """What an actor is told of a probe: an attempt with a number of its own, which is no attempt of the plan's."""
+        if action.cell is not None:
+            return {"id": action.probe, **self._order(Attempt(action.cell, action.attempt, last=True))}
+        cell, deadlines = small_cell(self.fleet.slots[action.device].backend), self.fleet.deadlines
+        call = {**call_for(cell, contract(cell.op), {"name": cell.provider}), "deadlines": deadlines}
+        order = {"cell": cell.to_dict(), "number": 1, "round": 0, "last": True, "call": call}
+        return {"id": action.probe, **order, "tolerances": [], "deadlines": deadlines}
 
     def _undo(self, action: Action, error: Exception) -> None:
         """An action that failed is its device's fault; the scheduler hears of it once it is done with this event."""

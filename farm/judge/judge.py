@@ -30,7 +30,7 @@ from farm.child.findings import disqualifying
 from farm.contracts import view
 from farm.contracts.digest import PARSING
 from farm.contracts.discovery import contract
-from farm.errors import FarmSignal
+from farm.errors import FarmSignal, fault_owner
 from farm.judge.cache import FileCache, create, create_npy, default_root, names, source_digest
 from farm.judge.digest import judging_digest
 from farm.store import spool as spools
@@ -113,7 +113,7 @@ class Judge:
                 traceback.print_exc()
             return {
                 "status": "infra_error",
-                "owner": "harness",
+                "owner": fault_owner(error),
                 "reason": f"the judge failed: {type(error).__name__}: {error}",
             }
 

@@ -11,16 +11,18 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from farm import limits
 from farm.cell import canonical_json
 from farm.deadline import Deadline
-from farm.errors import Message, NoJudge
+from farm.errors import FarmSignal, Message, NoJudge, describe, fault_owner
 from farm.judge.processes import JudgeProcesses
 
 LATE_LOOK_SECONDS = 1.0
+JUDGELESS_SECONDS = 90.0  # how long a cell waits for a judge to be replaced: longer than any pause before that
 #: For how long, and for how many cells, an actor reuses a judge's answer about their inputs: far less than the half
 #: hour for which recently used files are kept (farm.judge.cache).
 PREPARED_SECONDS, KEPT_PREPARED, KEPT_KEYS = 60.0, 64, 256
@@ -103,20 +105,74 @@ class LocalJudges:
         self._processes.close()
 
 
-class RayJudges:
-    """The pool as an actor sees it: the judges of its node, used in turn."""
+class JudgeFailed(FarmSignal):
+    """A judge could not make a cell's inputs; `owner` says whose fault that is."""
 
-    def __init__(self, handles: list[Any]):
-        self._handles = handles
+    def __init__(self, reason: str, owner: str = "infra"):
+        super().__init__(reason)
+        self.owner = owner
+
+
+@dataclass(frozen=True)
+class JudgeHandle:
+    """One judge of a node, as its devices know it: its place in the pool, how often it was replaced, and the Ray actor
+    (None: it died, and is not replaced yet)."""
+
+    index: int
+    generation: int
+    actor: Any
+
+
+class RayJudges:
+    """The pool as an actor sees it: the judges of its node, used in turn.  A judge that dies is reported once, by
+    `report(judge=, generation=, reason=)`, and not used again; `replace` brings the next of its place.  While no judge
+    lives, outputs wait to be judged."""
+
+    def __init__(self, handles: list[JudgeHandle]):
+        self._handles = list(handles)
+        self.report: Callable[..., None] = lambda **_: None
         self._next = 0
-        self._coming: dict[str, Any] = {}  # pending answers, by `prepared_key`
+        self._coming: dict[str, tuple[JudgeHandle, Any]] = {}  # pending answers, by `prepared_key`
         self._ready: dict[str, tuple[Deadline, dict[str, Any]]] = {}  # recent answers, likewise
         self._keys: dict[tuple[int, str], str] = {}  # by the cell's index and key
         self._late = _Late()
+        self._replaced = threading.Condition()  # its lock is that of the handles, and of what waits for a judge
+        self._unjudged: list[tuple[dict[str, Any], Done, list[JudgeHandle]]] = []
 
-    def _one(self) -> Any:
-        self._next += 1
-        return self._handles[self._next % len(self._handles)]
+    def _one(self, deadline: Deadline | None = None) -> JudgeHandle | None:
+        """A living judge; None if there is none, after waiting for one until the `deadline`."""
+        with self._replaced:
+            while True:
+                for _ in self._handles:
+                    self._next += 1
+                    found = self._handles[self._next % len(self._handles)]
+                    if found.actor is not None:
+                        return found
+                if deadline is None or deadline.expired:
+                    return None
+                self._replaced.wait(deadline.remaining)
+
+    def _died(self, judge: JudgeHandle, error: BaseException) -> str:
+        """Use the judge no more; the reason."""
+        reason = Message(f"the judge died ({type(error).__name__})", id="judge-died")
+        with self._replaced:
+            first = self._handles[judge.index] == judge
+            if first:
+                self._handles[judge.index] = replace(judge, actor=None)
+        if first:
+            self.report(judge=judge.index, generation=judge.generation, reason=reason)
+        return reason
+
+    def replace(self, judge: JudgeHandle) -> None:
+        """A judge takes the place of one that died."""
+        with self._replaced:
+            if judge.generation <= self._handles[judge.index].generation:
+                return
+            self._handles[judge.index] = judge
+            waiting, self._unjudged = self._unjudged, []
+            self._replaced.notify_all()
+        for unjudged in waiting:
+            self._give(*unjudged)
 
     def prefetch(self, cell: dict[str, Any]) -> None:
         self._ask(self._key(cell), cell)
@@ -131,40 +187,74 @@ class RayJudges:
             found = self._keys[of] = prepared_key(cell)
         return found
 
-    def _ask(self, key: str, cell: dict[str, Any]) -> None:
+    def _ask(self, key: str, cell: dict[str, Any], deadline: Deadline | None = None) -> None:
         known = self._ready.get(key)
         if key not in self._coming and (known is None or known[0].expired or not _there(known[1])):
             self._ready.pop(key, None)
-            self._coming[key] = self._one().prepare.options(concurrency_group="prepare").remote(cell)
+            judge = self._one(deadline)
+            if judge is not None:
+                asked = judge.actor.prepare.options(concurrency_group="prepare").remote(cell)
+                self._coming[key] = judge, asked
 
     def warm(self, cell: dict[str, Any]) -> None:
-        self._one().warm.options(concurrency_group="warm").remote(cell)
+        judge = self._one()
+        if judge is not None:
+            judge.actor.warm.options(concurrency_group="warm").remote(cell)
 
     def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
-        import ray
-
-        key = self._key(cell)
-        self._ask(key, cell)
-        if key not in self._coming:
-            return self._ready[key][1]
-        try:
-            out: dict[str, Any] = ray.get(self._coming.pop(key), timeout=deadline.remaining)
-        except ray.exceptions.RayTaskError as error:  # its text is a page of Ray's; only the cause is useful
-            raise RuntimeError(f"{type(error.cause).__name__}: {error.cause}") from None
+        """JudgeFailed if no judge could.  One that dies meanwhile costs the cell nothing: another is asked."""
+        key, wait = self._key(cell), Deadline(min(JUDGELESS_SECONDS, deadline.remaining))
+        while True:
+            self._ask(key, cell, wait)
+            if key in self._ready:
+                return self._ready[key][1]
+            if key not in self._coming:
+                raise JudgeFailed(f"no judge of this node has been alive for {wait.seconds:g} s")
+            out = self._prepared(*self._coming.pop(key), deadline)
+            if out is not None:
+                break
         while len(self._ready) >= KEPT_PREPARED:
             del self._ready[next(iter(self._ready))]
         self._ready[key] = (Deadline(PREPARED_SECONDS), out)
         return out
 
+    def _prepared(self, judge: JudgeHandle, asked: Any, deadline: Deadline) -> dict[str, Any] | None:
+        """A judge's answer; None if it died."""
+        import ray
+
+        try:
+            out: dict[str, Any] = ray.get(asked, timeout=deadline.remaining)
+            return out
+        except ray.exceptions.RayTaskError as error:  # its text is a page of Ray's; only the cause is useful
+            raise JudgeFailed(describe(error.cause), fault_owner(error.cause)) from None
+        except ray.exceptions.GetTimeoutError:
+            raise JudgeFailed(f"the judge did not answer within {deadline.seconds:g} s") from None
+        except Exception as error:
+            self._died(judge, error)
+            return None
+
     def judge(self, request: dict[str, Any], done: Done, seconds: float = limits.TABLE["judge"]) -> None:
-        once = self._late.watch(done, seconds)
+        asked: list[JudgeHandle] = []  # a judge that does not answer is as good as dead
+        silent = TimeoutError()
+        once = self._late.watch(done, seconds, lambda: [self._died(judge, silent) for judge in asked])
+        self._give(request, once, asked)
+
+    def _give(self, request: dict[str, Any], once: Done, asked: list[JudgeHandle]) -> None:
+        with self._replaced:
+            judge = self._one()
+            if judge is None:
+                self._unjudged.append((request, once, asked))
+                return
+            asked.append(judge)
 
         def arrived(future: Future[Any]) -> None:
             error = future.exception()
-            died = Message(f"the judge died ({type(error).__name__})", id="judge-died")
-            once(_judge_failed(died) if error else future.result())
+            if error is None:
+                once(future.result())
+            else:
+                once({**_judge_failed(self._died(judge, error)), "judge_died": True})
 
-        answer = self._one().judge.options(concurrency_group="judge").remote(request)
+        answer = judge.actor.judge.options(concurrency_group="judge").remote(request)
         answer.future().add_done_callback(arrived)
 
 
@@ -173,17 +263,18 @@ class _Late:
     call would be a thousand threads when judges are slow."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, tuple[Deadline, Done]] = {}  # by number
+        self._waiting: dict[int, tuple[Deadline, Done, Callable[[], object]]] = {}  # by number: oldest first
         self._number = 0
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def watch(self, done: Done, seconds: float) -> Done:
-        """A function to call with the answer; `done` receives only the first answer."""
+    def watch(self, done: Done, seconds: float, late: Callable[[], object] = lambda: None) -> Done:
+        """A function to call with the answer; `done` receives only the first answer.  `late` is called if there is none
+        in time."""
         with self._lock:
             self._number += 1
             number = self._number
-            self._waiting[number] = (Deadline(seconds), done)
+            self._waiting[number] = (Deadline(seconds), done, late)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="late", daemon=True)
                 self._thread.start()
@@ -200,11 +291,12 @@ class _Late:
         while True:
             time.sleep(LATE_LOOK_SECONDS)
             with self._lock:
-                late = [n for n, (deadline, _) in self._waiting.items() if deadline.expired]
-                given_up = [self._waiting.pop(n) for n in late]
-            for deadline, done in given_up:
+                expired = [n for n, (deadline, _, _) in self._waiting.items() if deadline.expired]
+                given_up = [self._waiting.pop(n) for n in expired]
+            for deadline, done, late in given_up:
                 text = f"the judge did not answer within {deadline.seconds:g} s"
-                done(_judge_failed(Message(text, id="judge-silent")))
+                late()
+                done({**_judge_failed(Message(text, id="judge-silent")), "judge_died": True})
 
 
 #: The fields of a cell that do not affect its inputs, nor the description of its tensors.

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from farm.cell import deadly
 from farm.report.format import FARM_FAULTS, HARM, SET_ASIDE, clip, number, short_dtype
 from farm.report.queries import (
     PLACE,
@@ -154,8 +155,8 @@ def whole(head: Mapping[str, Any]) -> str:
 
 
 def _resume(run: RunLike, rows: Sequence[Row]) -> str:
-    """The command that resumes an interrupted run with cells that have no result; "" for a complete run."""
-    if run.complete or any(r.get("status") != "lost" for r in rows):
+    """The command that resumes an interrupted run with cells that only the farm failed; "" for a complete run."""
+    if run.complete or any(r.get("status") not in FARM_FAULTS for r in rows):
         return ""
     # compiled, merged or re-judged: needs no device, and cannot be resumed; nor can a run whose plan is damaged
     damage = getattr(run, "damage", None)
@@ -231,10 +232,13 @@ def peer_failures(run: RunLike) -> list[Group]:
 
 
 def farm_faults(run: RunLike) -> list[Group]:
-    """Infrastructure failures.  They say nothing about a kernel, so they are grouped by backend and op only.  In a run
-    that is still running, a cell without a result is pending, not a failure."""
+    """Infrastructure failures.  They say nothing about a kernel, so they are grouped by backend and op only; but cells
+    in whose presence actors, nodes or judges died each time are by themselves, by all that names a cell.  In a run that
+    is still running, a cell without a result is pending, not a failure."""
     faults = [s for s in FARM_FAULTS if s != "lost" or not writer(run)]
-    return _groups(run, (r for r in run.rows if r.get("status") in faults), "x", FARM_FAULTS, "backend", "op")
+    rows = [r for r in run.rows if r.get("status") in faults]
+    apart = _groups(run, filter(deadly, rows), "d", FARM_FAULTS, *PLACE)
+    return apart + _groups(run, (r for r in rows if not deadly(r)), "x", FARM_FAULTS, "backend", "op")
 
 
 def impossible(run: RunLike) -> list[Row]:

@@ -153,6 +153,25 @@ class Ended(Event):
     status: Status
     owner: Owner | None = None
     reason: str = ""
+    judge_died: bool = False  # while it had the attempt
+
+
+@dataclass(frozen=True)
+class JudgeDown(Event):
+    """A judge died on the node of this device."""
+
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Probed(Event):
+    """A probe has ended, well or not."""
+
+    device: str
+    probe: int
+    passed: bool
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -221,10 +240,31 @@ class Retire:
 
 
 @dataclass(frozen=True)
+class ProbeGrant:
+    """Have a suspect device run a known-good cell: attempt number `attempt` of `cell`, which has passed on such a
+    device; None: a small cell that the plan need not have.  Its end is a `Probed`, and never a result."""
+
+    device: str
+    probe: int
+    cell: int | None = None
+    attempt: int = 1
+
+
+@dataclass(frozen=True)
+class HealthChanged:
+    """A device is `suspect`, `quarantined`, or `ready` again (farm.scheduler.health)."""
+
+    device: str
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Finish:
-    """Nothing is left to do, or, with a sentence in `stopped`, nothing that can be done now: `farm resume` may."""
+    """Nothing is left to do; or, with a sentence in `stopped`, nothing that can be done now: open cells remain, and
+    `farm resume` may run them."""
 
     stopped: str = ""
 
 
-Action = Grant | Conclude | Start | Replace | Retire | Finish
+Action = Grant | Conclude | Start | Replace | Retire | ProbeGrant | HealthChanged | Finish

@@ -38,3 +38,13 @@ def take(
     for cell in reversed(passed):
         queue.push(cell)
     return taken
+
+
+def take_alone(queue: WorkQueue, *, tries: Callable[[int], bool]) -> list[int]:
+    """Pop one cell that must run alone and that the device may try now."""
+    passed: list[int] = []
+    while (cell := queue.pop_alone()) is not None and not tries(cell):
+        passed.append(cell)
+    for other in passed:
+        queue.push(other, alone=True)
+    return [] if cell is None else [cell]

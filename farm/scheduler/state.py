@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from farm import device_pattern
-from farm.scheduler.events import Attempt, CellPool, Lease
+from farm.scheduler.events import Attempt, CellPool, Ended, Lease
+from farm.scheduler.health import Health
+
+OUT = ("quarantined", "gone")  # states in which a device is no part of the run
 
 
 @dataclass(eq=False)
@@ -18,7 +21,10 @@ class DeviceState:
     host: str = ""
     target: str | None = None  # str(Target); None until it has been up: it may be any
     module: str = ""
-    state: str = "starting"  # starting, idle, busy, gone
+    state: str = "starting"  # of farm.scheduler.health
+    health: Health = field(default_factory=Health)
+    probe: int | None = None  # the number of the probe that it runs,
+    probe_deadline: float = 0.0  # and by when it must have ended
     lease: Lease | None = None
     running: Attempt | None = None
     since: float = 0.0
@@ -27,7 +33,9 @@ class DeviceState:
     judged_until: float = 0.0  # by when one of those that are being judged must be
     open: dict[int, Attempt] = field(default_factory=dict)  # granted, neither measured nor ended
     judging: dict[int, Attempt] = field(default_factory=dict)  # measured here, with the judge now
-    faults: int = 0
+    doubts: list[tuple[Attempt, Ended]] = field(
+        default_factory=list
+    )  # failed on a suspect: its probe decides whose fault
     drain: str | None = None  # why it was asked back
     reason: str = ""  # why it is gone
     waits: bool = False  # for another run that uses it: nobody counts on it
@@ -35,7 +43,7 @@ class DeviceState:
 
     def may_run(self, pool: CellPool) -> bool:
         """Whether cells of the pool may be granted to it, now or when it is up and idle."""
-        return self.state != "gone" and self.drain is None and not self.waits and self.serves(pool)
+        return self.state not in OUT and self.drain is None and not self.waits and self.serves(pool)
 
     def serves(self, pool: CellPool) -> bool:
         """Whether it is a device that the pool's cells ask for, as far as it is known."""
@@ -56,7 +64,9 @@ class CellState:
     deadline: float
     attempts: int = 0  # granted so far: the next one's number is one more
     faults: int = 0  # attempts that ended by a fault of the device or the farm
-    avoid: set[str] = field(default_factory=set)
+    deaths: int = 0  # of actors, nodes and judges that had it
+    avoid: set[str] = field(default_factory=set)  # devices where one of these happened,
+    avoid_hosts: set[str] = field(default_factory=set)  # and their hosts
     done: bool = False
 
 
@@ -66,7 +76,7 @@ def must_wait(device: DeviceState, host: Iterable[DeviceState], quiet: str) -> b
     return any(
         (d.lease is not None and d.near(device, d.lease.pool.quiet)) or device.near(d, quiet)
         for d in host
-        if d is not device and d.state in ("busy", "starting") and not d.waits
+        if d is not device and (d.state in ("busy", "starting") or d.probe is not None) and not d.waits
     )
 
 

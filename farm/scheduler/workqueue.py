@@ -26,6 +26,8 @@ class WorkQueue:
         self._free: deque[Hashable] = deque(self._groups)
         self._mine: dict[str, Hashable] = {}  # device -> the group it works through
         self._again: deque[int] = deque()  # given back: taken first
+        self._later: deque[int] = deque()  # failed: taken when no group is left
+        self._alone: deque[int] = deque()  # to run alone and last: `pop_alone`
         self._waiting = len(self._seconds)
         self.seconds = sum(self._seconds.values())
 
@@ -42,13 +44,27 @@ class WorkQueue:
         if group is not None:
             return self._gone(self._from(group, front=True))
         if not self._groups:
-            return None
+            return self._gone(self._later.popleft()) if self._later else None
         largest = max(self._groups, key=lambda g: len(self._groups[g]))
         return self._gone(self._from(largest, front=False))
 
-    def push(self, cell: int) -> None:
-        """Give a cell back; it is taken before all others."""
-        self._again.appendleft(cell)
+    @property
+    def ordinary(self) -> int:
+        """How many wait that need not run alone."""
+        return self._waiting - len(self._alone)
+
+    def pop_alone(self) -> int | None:
+        """The next cell that must run alone."""
+        return self._gone(self._alone.popleft()) if self._alone else None
+
+    def push(self, cell: int, *, later: bool = False, alone: bool = False) -> None:
+        """Give a cell back.  It is taken before all others; `later`: after them; `alone`: by `pop_alone` only."""
+        if alone:
+            self._alone.append(cell)
+        elif later:
+            self._later.append(cell)
+        else:
+            self._again.appendleft(cell)
         self._waiting += 1
         self.seconds += self._seconds[cell]
 

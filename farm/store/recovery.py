@@ -1,6 +1,7 @@
 """What the journal of an interrupted run contains, for the run that continues it.  Pure.
 
-A result is kept unless it is `lost`: lost cells run again.  The journal also has the samples, devices and calibrations
+A result is kept unless only the farm failed (`lost`, `infra_error`, or a fault of the device or the infrastructure):
+such cells run again.  The journal also has the samples, devices and calibrations
 of the kept results, so the tables of a resumed run hold what those of an uninterrupted run would.
 
 A run remembers of a concluded cell what its summary needs, and where its lines stand in the journal: the tables are
@@ -16,11 +17,12 @@ from sys import intern
 from types import MappingProxyType
 from typing import Any
 
-from farm.cell import FARM_FAULTS, Cell, Status, Timing
+from farm.cell import FARM_FAULTS, Cell, Owner, Status, Timing
 from farm.store.results import planned_row, sample_row
 
 Line = Mapping[str, Any]
 LineAt = Callable[[int], Line]
+_OF_THE_FARM = (Owner.DEVICE.value, Owner.INFRA.value)  # owners of failures that say nothing of a cell
 
 _OF_CELL = frozenset(("cell_id", "cell_key", "index", "matrix", "tag", "backend", "op", "provider", "role", "mode"))
 _KEPT = (
@@ -205,9 +207,9 @@ class _Results:
     def conclude(self, row: Mapping[str, Any], at: int) -> None:
         index, status = row["index"], row["status"]
         measured, ended = self.measured.pop(index, None), self.ends.pop(index, None)
-        if status == Status.LOST.value:
+        if Status(status) in FARM_FAULTS or row.get("fault_owner") in _OF_THE_FARM:
             self.rows.pop(index, None)
-        elif ended and Status(status) not in FARM_FAULTS and ended[0] == row["attempt"] and ended[1] != status:
+        elif ended and ended[0] == row["attempt"] and ended[1] != status:
             self.contradicted.add(index)  # one of the two lines was changed: it accuses nobody, and proves nothing
             self.rows.pop(index, None)
         else:

@@ -85,13 +85,14 @@ def test_a_killed_actor_is_replaced_and_nothing_is_lost(farm: Farm) -> None:
 
 @pytest.mark.long
 @pytest.mark.ray
-def test_a_killed_judge_starts_again_and_nobody_notices(farm: Farm) -> None:
+def test_a_killed_judge_is_replaced_and_no_cell_notices(farm: Farm) -> None:
     run = farm(matrix(40), address="local")
     run.wait_for("result", 3)
     (judge,) = [pid for pid, line in marked(run.mark).items() if line.startswith("ray::Judge")]
     os.kill(judge, signal.SIGKILL)
     assert run.wait() == 0, run.said()
     assert [r["status"] for r in run.rows()] == ["passed"] * 40
+    assert len(run.journal("judge_down")) == 1
     run.assert_nothing_left()
     assert not run.spool.exists()
 
@@ -191,14 +192,14 @@ def test_a_running_runs_spool_is_not_swept(farm: Farm) -> None:
     assert run.wait() == 3
 
 
-def test_a_device_whose_child_is_never_ready_is_given_up_and_its_cells_are_lost(farm: Farm) -> None:
+def test_devices_whose_children_are_never_ready_are_quarantined_and_the_run_stops(farm: Farm) -> None:
     run = farm(matrix(3), "--set", "deadlines.spawn=0.01")
     assert run.wait() == 3, run.said()
     assert [r["status"] for r in run.rows()] == ["lost"] * 3
     assert {e["device"] for e in run.journal("retired")} == {"sim:0", "sim:1"}
-    assert len(run.journal("device_down")) == 2 * 3
+    assert 2 * 2 <= len(run.journal("device_down")) <= 2 * 3
     assert "the child was not ready within 0.01 s" in run.said()
-    assert "[run-lacks-devices]" in run.said() and not (run.run.dir / "run.json").exists()  # it can be resumed
+    assert "[run-devices-out]" in run.said() and not (run.run.dir / "run.json").exists()  # it can be resumed
     run.assert_nothing_left()
 
 

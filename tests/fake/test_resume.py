@@ -188,11 +188,11 @@ def test_a_run_that_is_written_is_not_resumed(farm: Farm, resume: Resume) -> Non
 
 
 def test_lost_cells_are_run_again(farm: Farm, resume: Resume) -> None:
-    """A run whose devices were given up stops, and is never complete before it is whole."""
+    """A run that stopped, since all of its devices had failed, and is never complete before it is whole."""
     run = farm(matrix(8), "--set", "deadlines.spawn=0.01")
     assert run.wait() == 3
     assert Counter(r["status"] for r in run.rows()) == {"lost": 7, "skipped": 1}
-    assert "[run-lacks-devices]" in run.said() and not (run.run.dir / "run.json").exists()
+    assert "[run-devices-out]" in run.said() and not (run.run.dir / "run.json").exists()
     edit(run, lambda head: [m["deadlines"].update(spawn=60.0) for m in head["matrices"]])  # better devices today
     again = resume(run)
     assert again.wait() == 1, again.said()

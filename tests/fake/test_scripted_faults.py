@@ -30,7 +30,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, int, str]] = {
     "infra_once": ({"status": "infra_error", "owner": "infra", "until_attempt": 2}, "passed", "", 2, ""),
     "device_once": ({"status": "infra_error", "owner": "device", "until_attempt": 2}, "passed", "", 2, ""),
     "infra_always": ({"status": "infra_error", "owner": "infra"}, "infra_error", "infra", 2, "scripted"),
-    "harness": ({"status": "infra_error", "owner": "harness"}, "infra_error", "harness", 1, "scripted"),
+    "harness": ({"status": "infra_error", "owner": "harness"}, "infra_error", "harness", 2, "scripted"),
     "one_percent": ({"error": 0.01}, "inaccurate", "kernel", 1, "y"),
     "unwritten": ({"unwritten": 1}, "inaccurate", "kernel", 1, "y"),
     "no_time": ({"time_us": 0}, "passed", "", 1, ""),
@@ -102,11 +102,11 @@ def test_faults_of_device_and_farm_are_tried_on_another_device(done: FarmRun) ->
     tried: dict[int, list[str]] = {}
     for event in done.journal("started"):
         tried.setdefault(event["cell"], []).append(event["device"])
-    for name in ("infra_once", "device_once", "infra_always"):
+    for name in ("infra_once", "device_once", "infra_always", "harness"):
         devices = tried[done.row_of(HIDDEN[name])["index"]]
         assert len(devices) == 2, name
         assert len(set(devices)) == 2, name
-    for name in ("exit_7", "hangs", "lies", "harness", "one_percent", "out_of_memory", "killed_always"):
+    for name in ("exit_7", "hangs", "lies", "one_percent", "out_of_memory", "killed_always"):
         assert len(tried[done.row_of(HIDDEN[name])["index"]]) == 1, name
 
 

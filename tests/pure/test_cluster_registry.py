@@ -279,3 +279,22 @@ def test_what_was_drained_once_is_forgotten_when_it_has_left(tmp_path: Path) -> 
         registry.drain("slurm1", f"id-{i}", "walltime", "me", True, [f"id-{i}", "other"])
     assert set(registry.out()) == {"kept", "id:id-49"}
     assert set(Registry(str(file)).out()) == {"kept", "id:id-49"}
+
+
+def test_the_list_shows_which_devices_are_suspect_or_quarantined() -> None:
+    registry, table = Registry(), nodes([row("a", backend="rocm")])
+
+    def shown() -> str:
+        (found,) = listing.rows(table, registry.told())
+        return listing._state(found)
+
+    registry.seen("a", "a/rocm:0", UP)
+    assert shown() == "up"
+    for device, state in (("a/rocm:0", "suspect"), ("a/rocm:1", "suspect"), ("a/rocm:0", "quarantined")):
+        registry.seen("a", device, {"event": "health", "run": "r1", "state": state, "reason": "ECC"})
+    assert shown() == "up, 1 quarantined, 1 suspect"
+    registry.seen("a", "a/rocm:0", UP)  # its actor has started again: nothing is proved by that
+    assert shown() == "up, 1 quarantined, 1 suspect"
+    registry.seen("a", "a/rocm:1", {"event": "health", "run": "r1", "state": "ready", "reason": ""})
+    registry.seen("a", "a/rocm:0", {**UP, "run": "r2"})
+    assert shown() == "up"

@@ -20,11 +20,9 @@ from farm.coordinator import run as coordinator_run
 from farm.coordinator.colocation import Colocation
 from farm.coordinator.devices import DRAINED, PLACE_SECONDS, RELEASED
 from farm.coordinator.request import RunOutcome
-from farm.coordinator.run import MAX_CONTAINED
 from farm.errors import id_of
 from farm.judge.digest import judging_digest
 from farm.matrix import load_all, plan
-from farm.scheduler.health import MAX_DEVICE_FAULTS
 from farm.store import Store, recovery
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -62,6 +60,8 @@ class ScriptedCluster:
         self.stopped: list[str] = []
         self.judge: dict[str, Any] = {"judged_by": judging_digest()}
         self.pace = 0.0  # seconds between two looks for events
+        self.bad: set[str] = set()  # devices that fail every cell and every probe
+        self.probes: list[tuple[str, dict[str, Any]]] = []
         self._queue: list[list[dict[str, Any]]] = []
 
     def start(self, slot: DeviceHandle, config: dict[str, Any]) -> None:
@@ -79,8 +79,16 @@ class ScriptedCluster:
         self._queue.append([{**said, "device": slot.device}])
 
     def grant(self, device: str, lease: dict[str, Any]) -> None:
-        self.grants.append((device, [a["cell"]["index"] for a in lease["attempts"]]))
+        failure = {"status": "infra_error", "owner": "device", "reason": "ECC"}
         said: list[dict[str, Any]] = []
+        if "probe" in lease:
+            self.probes.append((device, lease["probe"]))
+            at = {"event": "probe", "device": device, "probe": lease["probe"]["id"]}
+            self._queue.append(
+                [{**at, **(failure if device in self.bad else {"status": "passed", "owner": None, **self.judge})}]
+            )
+            return
+        self.grants.append((device, [a["cell"]["index"] for a in lease["attempts"]]))
         for a in lease["attempts"]:
             self.calls.append(a["call"])
             index, number = a["cell"]["index"], a["number"]
@@ -95,6 +103,9 @@ class ScriptedCluster:
                 "evidence": "simulated",
             }
             at = {"device": device, "cell": index, "attempt": number}
+            if device in self.bad:
+                said += [{"event": "started", **at}, {"event": "ended", **at, **failure, "origin": origin}]
+                continue
             said += [
                 {"event": "started", **at},
                 {"event": "measured", **at, "facts": {"flags": []}, "timing": {"method": "none"}, "origin": origin},
@@ -420,19 +431,13 @@ def test_the_verdict_of_another_judge_is_none(tmp_path: Path, judge: dict[str, A
     cluster = ScriptedCluster()
     cluster.judge = {**judge, "metrics": {"y": {"max_ulp": 0.0}}, "output_hash": "h"}
     outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0"), slot("cuda:1")])
-    assert outcome.exit_code == 3
-    found = [e["row"] for e in journal if e["event"] == "result"]
-    assert len(found) == len(outcome.rows)
-    for row in found:
-        assert (row["status"], row["fault_owner"], row["judged_by"], row["metrics"]) == (
-            "infra_error",
-            "infra",
-            "",
-            "{}",
-        )
-        assert all(text in row["reason"] for text in (judge.get("judged_by") or "unknown", judging_digest(), " n,"))
-        assert row["attempt"] > 1  # tried elsewhere
-    assert {e["status"] for e in journal if e["event"] == "judged"} == {"infra_error"}
+    assert outcome.exit_code == 3 and outcome.interrupted, "nor can such devices pass a probe"
+    for row in outcome.rows:
+        assert row["status"] in ("infra_error", "lost") and (row["judged_by"], row["metrics"]) == ("", "{}")
+    found = [e for e in journal if e["event"] == "judged"]
+    assert {e["status"] for e in found} == {"infra_error"}
+    for e in found:
+        assert all(text in e["reason"] for text in (judge.get("judged_by") or "unknown", judging_digest(), " n,"))
 
 
 def test_each_row_says_what_judged_it(tmp_path: Path) -> None:
@@ -484,16 +489,16 @@ def test_no_event_ends_the_run(tmp_path: Path, event: str, field: str, value: An
     assert [e["row"]["status"] for e in journal if e["event"] == "result"].count("infra_error") == 1
 
 
-def test_a_device_whose_events_fail_again_and_again_is_given_up(tmp_path: Path) -> None:
+def test_a_device_whose_events_fail_again_and_again_is_suspect_and_costs_no_cell(tmp_path: Path) -> None:
     cluster = bent(ScriptedCluster(), "judged", "status", "haha", tuple(range(40)))
     real = cluster.events
     cluster.events = lambda wait_s: [  # type: ignore[method-assign]
         {**e, "status": "passed"} if e["device"] == "cuda:1" and e["event"] == "judged" else e for e in real(wait_s)
     ]
     outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0"), slot("cuda:1")], cells=40)
-    assert [e["device"] for e in journal if e["event"] == "retired"] == ["cuda:0"]
+    assert ("cuda:0", "suspect") in [(e["device"], e["state"]) for e in journal if e["event"] == "health"]
     found = Counter(r["status"] for r in outcome.rows)
-    assert 1 <= found.pop("infra_error") <= MAX_CONTAINED * MAX_DEVICE_FAULTS and set(found) == {"passed"}
+    assert found == {"passed": 40}, "each was tried on the other device too"
 
 
 @pytest.mark.parametrize("broken", [{"target": {"haha": 1}}, {"target": None}, {"name": None, "target": 3}])
@@ -575,3 +580,70 @@ def test_a_lease_that_never_arrived_costs_the_slack_and_no_cell(
     assert {r["status"] for r in outcome.rows} == {"passed"} and outcome.exit_code == 0
     assert cluster.stopped and events(journal, "replaced")
     assert max(Counter(index for _, cells in cluster.grants for index in cells).values()) >= 2
+
+
+# Health
+
+
+def test_a_device_that_fails_everything_is_probed_and_its_cells_run_elsewhere(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    cluster.bad = {"cuda:0"}
+    outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0"), slot("cuda:1", "g")], cells=40)
+    assert Counter(r["status"] for r in outcome.rows) == {"passed": 40} and outcome.exit_code == 0
+    states = [(e["device"], e["state"]) for e in journal if e["event"] == "health"]
+    assert states == [("cuda:0", "suspect"), ("cuda:0", "quarantined")]
+    found = [e for e in journal if e["event"] == "probe"]
+    assert [(e["device"], e["passed"], e["reason"]) for e in found] == [("cuda:0", False, "ECC")] * 2
+    assert (tmp_path / "store/runs/run" / found[0]["log"]).read_text() == "ECC"
+    assert ("cuda:0", "health", "its probe failed: ECC") in cluster.reports
+    assert not {e.get("cell") for e in journal if e["event"] == "started"} & {-1, None}, "a probe is no attempt"
+
+
+def test_a_probe_is_a_cell_that_passed_or_a_small_one_of_torchs_own(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    real, down = cluster.events, [2]
+
+    def events(wait_s: float) -> list[dict[str, Any]]:
+        said = real(wait_s)
+        if down[0] and any(e["event"] == "lease_done" for e in said):
+            down[0] -= 1
+            at, dead = time.monotonic(), {"event": "device_down", "device": "cuda:0", "final": False}
+            return [{**dead, "at": at, "reason": "killed"}]
+        return said
+
+    cluster.events = events  # type: ignore[method-assign]
+    outcome, _, _ = run(tmp_path, cluster, [slot("cuda:0")], cells=9)
+    ((device, order),) = cluster.probes
+    assert Counter(r["status"] for r in outcome.rows) == {"passed": 9}
+    assert (device, order["id"], order["call"]["provider"]["name"]) == ("cuda:0", 1, "torch")
+    assert order["cell"]["index"] == -1 and order["deadlines"]["timing"] > 0
+
+
+def test_a_run_whose_only_device_fails_its_probe_stops_and_can_be_resumed(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    cluster.bad = {"cuda:0"}
+    outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0")], cells=40)
+    assert outcome.interrupted and Counter(r["status"] for r in outcome.rows) == {"lost": 40}
+    (end,) = [e for e in journal if e["event"] in ("interrupted", "finished")]
+    assert end["event"] == "interrupted" and end["reason"] == outcome.stopped
+    assert id_of(outcome.stopped) == "run-devices-out"
+    assert not (tmp_path / "store/runs/run/run.json").exists()
+    assert recovery.read(journal).rows == {}
+
+
+def test_a_judge_that_died_is_a_fault_of_its_node(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    real, told = cluster.events, [2]
+
+    def events(wait_s: float) -> list[dict[str, Any]]:
+        said = real(wait_s)
+        if told[0] and any(e["event"] == "lease_done" for e in said):
+            told[0] -= 1
+            died = {"event": "judge_down", "device": "cuda:0", "judge": 0, "reason": "a judge died"}
+            return [{**died, "at": time.monotonic()}, *said]
+        return said
+
+    cluster.events = events  # type: ignore[method-assign]
+    _, journal, _ = run(tmp_path, cluster, [slot("cuda:0"), slot("cuda:1")], cells=9)
+    assert len([e for e in journal if e["event"] == "judge_down"]) == 2
+    assert ("cuda:0", "judge_down", "a judge died") in cluster.reports

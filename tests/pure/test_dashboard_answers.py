@@ -12,6 +12,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from synthetic_runs import FakeRun, fake_run, interrupted_run, row
 
+from farm.cell import DEADLY
+from farm.cli.progress import summary
 from farm.dashboards.pages import Links, run_page, runs_page
 from farm.errors import id_of
 from farm.report import evidence, findings, queries
@@ -107,6 +109,18 @@ def test_a_running_run_is_not_called_interrupted():
     assert run_line(run.head, run.id, lambda: run).verdict == "interrupted"
 
 
+def test_cells_given_up_since_what_served_them_died_are_reported_apart():
+    run = interrupted_run(120, 70)
+    lost = [row for row in run.rows if row["status"] == "lost"]
+    lost[3].update(status="infra_error", reason=f"{DEADLY} 3 times while they had the cell")
+    lost[4].update(status="infra_error", reason="the spool is full")
+    groups = findings.farm_faults(run)
+    assert [len(g.rows) for g in groups] == [1, 1, 48]
+    assert groups[0].provider == lost[3]["provider"] and groups[1].provider == ""
+    assert len({g.anchor for g in groups}) == 3
+    assert any("1 cell given up" in line for line in summary([dict(r) for r in run.rows], 1.0))
+
+
 def test_an_interrupted_run_is_resumed_and_not_repeated():
     run = interrupted_run(120, 70)
     (group,) = findings.farm_faults(run)
@@ -116,6 +130,9 @@ def test_an_interrupted_run_is_resumed_and_not_repeated():
     run.head |= {"kind": "compile", "argv": ["compile", "m.yaml", "--target", "sm_90", "--run-id", "x"]}
     assert findings.farm_faults(run)[0].command == "farm compile m.yaml --target sm_90", "farm resume refuses it"
     del run.head["kind"]
+    for known in run.rows:
+        known["status"] = "infra_error" if known["status"] == "lost" else known["status"]
+    assert findings.farm_faults(run)[0].command == f"farm resume {run.id}", "only the farm failed"
     run.complete = True  # a complete run never changes
     assert findings.farm_faults(run)[0].command.startswith("farm run ")
 

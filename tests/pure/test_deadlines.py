@@ -27,6 +27,8 @@ from farm.scheduler.events import (
     Grant,
     LeaseDone,
     MeasuredEvent,
+    Probed,
+    ProbeGrant,
     Progress,
     Replace,
     Retire,
@@ -86,6 +88,8 @@ class Clock:
             elif isinstance(action, Conclude):
                 assert action.cell not in self.concluded
                 self.concluded[action.cell] = action
+            elif isinstance(action, ProbeGrant):  # it is healthy again as soon as it is replaced
+                self.due.append((self.now + 1.0, Probed(0.0, action.device, action.probe, passed=True)))
             elif isinstance(action, Finish):
                 self.finished = True
 

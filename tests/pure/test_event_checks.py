@@ -45,6 +45,8 @@ HEALTHY: list[Event] = [
     {"event": "device_waits", **AT, "reason": "in use", "up_to_s": 600.0},
     {"event": "device_down", **AT, "reason": "gone", "final": True, "busy": False},
     {"event": "lease_done", **AT, "lease": 4},
+    {"event": "judge_down", **AT, "judge": 0, "generation": 2, "reason": "killed"},
+    {"event": "probe", **AT, "probe": 1, "status": "crashed", "owner": "kernel", "reason": "r", "cell_id": "c"},
     {"event": "node_farm", **AT, "protocol": 1, "content": "0123"},
     {"event": "started", **CELL},
     {"event": "progress", **CELL, "phase": "check", "up_to_s": 60.0},

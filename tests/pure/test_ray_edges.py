@@ -89,7 +89,7 @@ def cluster(ray: FakeRay) -> RayCluster:
     made._ray, made._local, made._watch, made._in_vain, made.lost = ray, False, None, 0.0, False
     made._deaths = RayletWatchdog({}, "r1")
     made._deaths.settle()
-    made._content, made._differing = "ours", set()
+    made._content, made._differing, made._judges, made._lock_s = "ours", set(), {}, {}
     made._actors, made._slots, made._polls, made._next_look = {}, {}, {}, Deadline(1e9)
     made._key, made._run, made._patterns, made._held, made._unplaced = "k", "r", {}, {}, {}
     made._reported, made._next_registry = (None, Deadline(0.0)), Deadline(1e9)
@@ -312,3 +312,23 @@ def test_a_registry_that_died_is_looked_for_again(ray: FakeRay, monkeypatch: pyt
     monkeypatch.setattr(ray, "get", get)
     watch.look(0.1)
     assert "me" in watch.away(a_node("n1"))
+
+
+def test_a_judge_that_died_is_reported_once_and_replaced_after_a_pause(
+    cluster: RayCluster, ray: FakeRay, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_judge", lambda node: f"next judge of {node}")
+    cluster._judges = {"id-h": [ray_cluster._NodeJudge("first"), ray_cluster._NodeJudge("second")]}
+    cluster._slots = {f"d{i}": DeviceHandle(f"d{i}", "cuda", "id-h") for i in range(3)}
+    died = {"event": "judge_down", "judge": 1, "generation": 0, "reason": "killed"}
+    ray.there = {"d0-0": [died], "d1-0": [died], "d2-0": [{**died, "judge": 7}]}
+    assert [(e["event"], e["device"]) for e in cluster.events(0.0)] == [("judge_down", "d0")]
+    assert ray.killed == ["second"]
+    assert cluster._judges_on("id-h") == [(0, 0, "first"), (1, 0, None)]
+    clock.now += 2.0
+    asked = {device: len(cluster._actors[device].asked) for device in ("d0", "d1", "d2")}
+    cluster.events(0.0)
+    assert cluster._judges_on("id-h") == [(0, 0, "first"), (1, 1, "next judge of id-h")]
+    assert all(len(cluster._actors[d].asked) == asked[d] + 1 for d in asked)  # each device was told
+    ray.there |= {cluster._actors["d0"].asked[1]: [died]}  # what comes late is of the dead one
+    assert cluster.events(0.0) == [] and len(cluster._judges_on("id-h")) == 2

@@ -65,16 +65,24 @@ def samples_of(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(samples(read(lines).rows, lines.__getitem__))
 
 
-def test_results_stand_but_what_was_lost_is_open() -> None:
+def test_results_stand_but_what_only_the_farm_failed_is_open() -> None:
     known = read(journal(result(0), result(1, Status.LOST), result(2, Status.INFRA_ERROR)))
-    assert sorted(known.rows) == [0, 2]
-    assert [c.index for c in known.open] == [1, 3]
+    assert sorted(known.rows) == [0]
+    assert [c.index for c in known.open] == [1, 2, 3]
     assert known.planned and known.cells == tuple(CELLS)
     assert known.head["planned"] == 4 and "event" not in known.head
 
 
 def test_a_later_result_takes_the_place_of_an_earlier_one() -> None:
     assert read(journal(result(0, Status.LOST), result(0))).rows[0]["status"] == "passed"
+    assert read(journal(result(0, Status.INFRA_ERROR), result(0))).rows[0]["status"] == "passed"
+
+
+@pytest.mark.parametrize(("owner", "stands"), [("", True), ("kernel", True), ("device", False), ("infra", False)])
+def test_a_failure_stands_only_if_it_is_the_kernels(owner: str, stands: bool) -> None:
+    line = result(0, Status.CRASHED)
+    line["row"]["fault_owner"] = owner
+    assert bool(read(journal(line)).rows) is stands
 
 
 def test_samples_are_those_of_the_attempt_that_counted() -> None:

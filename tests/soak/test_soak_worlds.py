@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import test_child_messages
 import test_scheduler
+import test_scheduler_health
 import test_scheduler_pools
 from farm_process import ROOT
 from hypothesis import HealthCheck, given, settings
@@ -36,6 +37,12 @@ def test_the_scheduler_in_many_worlds_of_targets(
     world: test_scheduler_pools.Plan, seconds: float, dice: random.Random
 ) -> None:
     test_scheduler_pools.play(world, seconds, dice)
+
+
+@pytest.mark.soak(seconds=15)
+def test_one_bad_part_in_many_farms(dice: random.Random) -> None:
+    for _ in range(2000):
+        test_scheduler_health.play(dice)
 
 
 @pytest.mark.soak(seconds=30)

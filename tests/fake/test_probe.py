@@ -1,0 +1,42 @@
+"""An actor's probe goes the way of a cell, through child and judge, and is reported as one event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from one_device import DEADLINES, OneDevice
+
+from farm.contracts.call import call_for
+from farm.contracts.discovery import contract
+from farm.coordinator.probes import small_cell
+from farm.judge.digest import judging_digest
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Iterator[OneDevice]:
+    made = OneDevice(tmp_path)
+    assert made.up()["event"] == "device_up"
+    yield made
+    made.stop()
+
+
+def order(number: int, backend: str = "sim", **script: Any) -> dict[str, Any]:
+    cell = small_cell(backend)
+    call = {**call_for(cell, contract(cell.op), {"name": cell.provider}), "sim": script}
+    what = {"cell": cell.to_dict(), "number": 1, "round": 0, "last": True, "call": call, "tolerances": []}
+    return {"probe": {"id": number, **what, "deadlines": DEADLINES}}
+
+
+def test_a_probe_is_one_event_whether_it_passes_or_not(device: OneDevice) -> None:
+    device.actor.submit(order(1))
+    passed = device.wait("probe", "device_down")
+    assert (passed["probe"], passed["status"], passed["judged_by"]) == (1, "passed", judging_digest())
+    device.actor.submit(order(2, exit=3))
+    failed = device.wait("probe", "device_down")
+    assert (failed["probe"], failed["status"]) == (2, "crashed") and "exit code 3" in failed["reason"]
+    device.actor.submit(order(3))
+    assert device.wait("probe", "device_down")["status"] == "passed", "another child serves the next"
+    assert {e["event"] for e in device.events} == {"device_up", "probe"}
