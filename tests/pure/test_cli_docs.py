@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from farm import limits
 from farm.cell import QUIET, Quality, Status
 from farm.cli.main import parser
 from farm.contracts.base import Contract
 from farm.matrix import load_all, plan
 from farm.matrix.axes import AXES, TIMING_FIELDS
 from farm.matrix.load import KEYS
-from farm.matrix.model import DEFAULT_DEADLINES, METHODS
+from farm.matrix.model import METHODS
 from farm.store import SAMPLE_COLUMNS
 from farm.store.results import COLUMNS, SCHEMA
 
@@ -71,8 +72,10 @@ def test_the_guide_of_the_matrix_names_everything() -> None:
     assert set(KEYS) <= words(section("matrix", "Keys"))
     assert set(AXES) <= words(section("matrix", "Axes"))
     assert set(TIMING_FIELDS) | set(METHODS) <= words(section("matrix", "Timing"))
-    assert set(DEFAULT_DEADLINES) <= words(section("matrix", "Keys"))
-    assert ", ".join(f"{s:g}" for s in DEFAULT_DEADLINES.values()) in section("matrix", "Keys")
+    table = section("matrix", "Deadlines")
+    assert set(limits.TABLE) <= words(table)
+    row = ", ".join(f"`{name}`" for name in list(limits.PHASES)[1:5])
+    assert row in table and ", ".join(f"{s:g}" for s in list(limits.PHASES.values())[1:5]) in table
 
 
 def test_every_column_is_documented_with_its_kind_and_no_other() -> None:

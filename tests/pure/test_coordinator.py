@@ -433,7 +433,7 @@ def test_the_verdict_of_another_judge_is_none(tmp_path: Path, judge: dict[str, A
     outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0"), slot("cuda:1")])
     assert outcome.exit_code == 3 and outcome.interrupted, "nor can such devices pass a probe"
     for row in outcome.rows:
-        assert row["status"] in ("infra_error", "lost") and (row["judged_by"], row["metrics"]) == ("", "{}")
+        assert row["status"] in ("infra_error", "lost") and row["judged_by"] == ""
     found = [e for e in journal if e["event"] == "judged"]
     assert {e["status"] for e in found} == {"infra_error"}
     for e in found:

@@ -137,11 +137,10 @@ def test_a_cell_waits_for_the_next_judge_and_not_for_ever(monkeypatch: pytest.Mo
 
 
 def test_a_judge_that_does_not_answer_is_replaced_like_one_that_died(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "JUDGE_SECONDS", 0.0)
     monkeypatch.setattr(pool, "LATE_LOOK_SECONDS", 0.01)
     made, reports = judges(FakeJudge("a", slow=True))
     answered = threading.Event()
-    made.judge({}, lambda judged: answered.set() if judged["judge_died"] else None)
+    made.judge({}, lambda judged: answered.set() if judged["judge_died"] else None, 0.0)
     assert answered.wait(60)
     assert [(r["judge"], r["generation"]) for r in reports] == [(0, 0)]
 

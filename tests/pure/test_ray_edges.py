@@ -131,7 +131,7 @@ def test_an_actor_that_ray_has_not_placed_is_waiting_and_not_silent(
     cluster: RayCluster, ray: FakeRay, clock: Clock
 ) -> None:
     queued(cluster, ray, "d0", "d1")
-    clock.now = ray_cluster.POLL_SECONDS + ray_cluster.SILENCE_SECONDS + 1
+    clock.now = ray_cluster.POLL_SECONDS + cluster._silence + 1
     found = cluster.events(0.0)
     assert sorted(e["device"] for e in found if e["event"] == "device_down") == sorted(f"d{i}" for i in range(2, 64))
     clock.now = 10_000.0
@@ -154,7 +154,7 @@ def test_an_actor_is_held_to_answer_once_it_has_answered(cluster: RayCluster, ra
     assert [(e["event"], e["device"]) for e in cluster.events(0.0) if e["event"] != "device_waits"] == [
         ("placed", "d0")
     ]
-    clock.now += ray_cluster.POLL_SECONDS + ray_cluster.SILENCE_SECONDS + 1
+    clock.now += ray_cluster.POLL_SECONDS + cluster._silence + 1
     (down,) = [e for e in cluster.events(0.0) if e["event"] == "device_down"]
     assert down["device"] == "d0" and not down["final"]
 
@@ -324,11 +324,11 @@ def test_a_judge_that_died_is_reported_once_and_replaced_after_a_pause(
     ray.there = {"d0-0": [died], "d1-0": [died], "d2-0": [{**died, "judge": 7}]}
     assert [(e["event"], e["device"]) for e in cluster.events(0.0)] == [("judge_down", "d0")]
     assert ray.killed == ["second"]
-    assert cluster._judges_on("id-h") == [(0, 0, "first"), (1, 0, None)]
+    assert cluster._judges_on("id-h", 60.0) == [(0, 0, "first"), (1, 0, None)]
     clock.now += 2.0
     asked = {device: len(cluster._actors[device].asked) for device in ("d0", "d1", "d2")}
     cluster.events(0.0)
-    assert cluster._judges_on("id-h") == [(0, 0, "first"), (1, 1, "next judge of id-h")]
+    assert cluster._judges_on("id-h", 60.0) == [(0, 0, "first"), (1, 1, "next judge of id-h")]
     assert all(len(cluster._actors[d].asked) == asked[d] + 1 for d in asked)  # each device was told
     ray.there |= {cluster._actors["d0"].asked[1]: [died]}  # what comes late is of the dead one
-    assert cluster.events(0.0) == [] and len(cluster._judges_on("id-h")) == 2
+    assert cluster.events(0.0) == [] and len(cluster._judges_on("id-h", 60.0)) == 2
