@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from farm.backends import Fault, cuda  # noqa: E402
-from farm.child import session  # noqa: E402
+from farm.child import fault_owner, session, tensor_files  # noqa: E402
 from farm.child.protocol import Failed, Measured, Run  # noqa: E402
 
 CUDA = torch.device("cuda")
@@ -128,3 +128,17 @@ def test_who_keeps_the_memory_is_accused(free: dict[str, int], kept: float | Non
     said = one.run(RUN, lambda message: None)
     assert tries == [False, True]
     assert (said.status, said.owner) == (status, "harness" if status == "unsupported" else "kernel")
+
+
+def test_a_full_disk_names_the_folder_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(value: Any, path: str) -> dict[str, Any]:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tensor_files, "save", full)
+    writes: Any = SimpleNamespace(m=SimpleNamespace(tensors=[{"name": "y", "role": "output"}], out_dir="/dev/shm/a"))
+    with pytest.raises(OSError) as raised:
+        session._Attempt.write(writes, (torch.zeros(1),), "out")
+    found = fault_owner.verdict(
+        raised.value, fault_of=lambda text: None, device=CUDA, phase="check", squeezed=lambda: ""
+    )
+    assert found.owner == "infra" and "/dev/shm/a/out-y.bin" in found.reason

@@ -10,7 +10,6 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -111,7 +110,7 @@ def test_a_damaged_journal_loses_what_was_damaged_and_nothing_else(
     whole = path.read_bytes()
     sound = {line: json.loads(line) for line in whole.splitlines()}
     truth = list(run.journal())
-    for seed in range(40):
+    for seed in range(24):
         dice = random.Random(f"{harm.__name__} {seed}")
         harmed = harm(whole, dice)
         if dice.random() < 0.3:
@@ -162,7 +161,7 @@ def test_an_older_journal_without_checksums_is_read_and_never_breaks_its_reader(
     whole = b"".join(json.dumps(line).encode() + b"\n" for line in old)
     path.write_bytes(whole)
     assert list(run.journal()) == old
-    for seed in range(15):
+    for seed in range(8):
         harmed = harm(whole, random.Random(f"old {harm.__name__} {seed}"))
         path.write_bytes(harmed)
         again = Store(tmp_path).run("r")
@@ -296,24 +295,3 @@ def test_times_are_never_negative_in_junit(tmp_path: Path) -> None:
             line["row"]["seconds"] = -86400.25
     path.write_text("".join(encoded(line) for line in lines))
     assert 'time="-' not in junit.junit(Store(tmp_path).run("r"))
-
-
-def test_a_full_disk_names_the_folder_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
-    from farm.child import fault_owner, session, tensor_files
-
-    def full(value: Any, path: str) -> dict[str, Any]:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(tensor_files, "save", full)
-    attempt = SimpleNamespace(m=SimpleNamespace(tensors=[{"name": "y", "role": "output"}], out_dir="/dev/shm/a"))
-    with pytest.raises(OSError) as raised:
-        session._Attempt.write(attempt, (None,), "out")  # type: ignore[arg-type]
-    found = fault_owner.verdict(
-        raised.value,
-        fault_of=lambda text: None,
-        device=None,
-        phase="check",
-        squeezed=lambda: "",  # type: ignore[arg-type]
-    )
-    assert found.owner == "infra" and "/dev/shm/a/out-y.bin" in found.reason
