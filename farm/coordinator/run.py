@@ -104,7 +104,7 @@ class _Coordinator:
         self.contained: Counter[str] = Counter()  # device -> events of it that raised
         self.concluded: list[dict[str, Any]] = []  # rows to report once the journal has them
         self.created = datetime.now(timezone.utc)
-        self.deadlines = {m.name: dict(m.deadlines) for m in request.plan.matrices}
+        self.deadlines = {m.name: limits.of(m.deadlines) for m in request.plan.matrices}
         self.hear: Mapping[str, Callable[[dict[str, Any]], Event | None]] = {
             "placed": self.fleet.placed,
             "device_up": self.fleet.up,
@@ -120,8 +120,7 @@ class _Coordinator:
             "ended": self.reports.ended,
             "lease_done": self.reports.lease_done,
         }
-        tables = {name: limits.of(asked) for name, asked in self.deadlines.items()}
-        longest = {name: max(limits.start(table), *table.values()) for name, table in tables.items()}
+        longest = {name: max(limits.start(table), *table.values()) for name, table in self.deadlines.items()}
         self.scheduler = Scheduler(
             [c.backend for c in self.cells],
             [estimate_seconds(c, contract(c.op)) for c in self.cells],
@@ -135,7 +134,7 @@ class _Coordinator:
             quiet=[quiet_of(request.plan.matrix(c), c) for c in self.cells],
             hosts=self.fleet.hosts(),
             grace=request.wait_for_devices_s,
-            slack=limits.slack(limits.loosest(tables.values())),
+            slack=limits.slack(limits.loosest(self.deadlines.values())),
         )
         self.scheduler.tried(self.before.attempts)
 

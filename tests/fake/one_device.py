@@ -72,6 +72,7 @@ class OneDevice:
         last: bool = False,
         rows: int = 2,
         provider: str = "torch",
+        seconds: float = 60.0,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """(the `measured` event or {}, the event that ended it) of one cell of rms_norm."""
         cell = self.cell(hidden, method, rows, provider)
@@ -88,7 +89,7 @@ class OneDevice:
         }
         seen = len(self.events)
         self.actor.submit({"id": 1, "attempts": [attempt]})
-        ended = self.wait("judged", "ended", "device_down")
+        ended = self.wait("judged", "ended", "device_down", seconds=seconds)
         measured = [e for e in self.events[seen:] if e["event"] == "measured"]
         return (measured[0] if measured else {}), ended
 

@@ -14,7 +14,9 @@ import pytest
 from one_device import OneDevice
 
 from farm import backends
+from farm.actor import device as actor
 from farm.actor.device_setup import DeviceSetup
+from farm.actor.out_of_time import Programs
 from farm.backends import Fault, Identity, rocm, sim
 from farm.cell import Target
 from farm.errors import id_of
@@ -303,10 +305,25 @@ def test_a_nodes_cap_wins_over_what_a_matrix_allows_and_each_phase_is_reported(d
     assert shown and (shown[-1]["phase"], shown[-1]["up_to_s"]) == ("check", 0.7), one.events[begun:]
 
 
-def test_a_cell_that_the_interpreter_is_too_slow_for_accuses_no_kernel(device: Start) -> None:
+def out_of_time(device: Start, check_s: float) -> dict[str, Any]:
+    """The end of a cell that takes the interpreter minutes."""
     one = device(None, "cpu")
     one.up()
-    slow = {"check": 3, "import": 300, "prepare": 300}
-    _, ended = one.run(hidden=8, rows=100_000, method="none", provider="farm", deadlines=slow)
+    limits = {"check": check_s, "import": 300, "prepare": 300}
+    _, ended = one.run(hidden=8, rows=300_000, method="none", provider="farm", deadlines=limits, seconds=400.0)
+    return ended
+
+
+def test_a_cell_that_the_interpreter_is_too_slow_for_accuses_no_kernel(
+    device: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actor.out_of_time, "read", lambda folder: Programs(3, 9, 0.0))
+    ended = out_of_time(device, 0.5)
     assert (ended["event"], ended["status"], ended["owner"]) == ("ended", "unsupported", "harness"), ended
     assert id_of(ended["reason"]) == "interpreter-time"
+
+
+@pytest.mark.long
+def test_its_programs_are_counted_until_it_is_killed(device: Start) -> None:
+    ended = out_of_time(device, 60)
+    assert (ended["status"], id_of(ended["reason"])) == ("unsupported", "interpreter-time"), ended

@@ -18,6 +18,7 @@ LONG = {
     "compiled/test_built_unaligned.py": 15,
     "fake/test_benchmarks_parts.py": 20,
     "fake/test_calibrate.py": 15,
+    "fake/test_device_setup.py": 75,
     "fake/test_doctor_worlds.py": 65,
     "fake/test_foreign_kernels.py": 15,
     "fake/test_kills.py": 90,
