@@ -405,7 +405,8 @@ class RayCluster:
                     out += self._met(event) if event["event"] == "node_farm" else [event]
                 if event["event"] == "device_up" and device in self._slots:
                     self.report(self._slots[device], event)
-                    self._held.get(device, {})["target"] = str(Target(**event["target"]))
+                    if device in self._held:
+                        self._held[device] = {**self._held[device], "target": str(Target(**event["target"]))}
             if well:
                 self._poll(device)
         late = [ref for ref, (_, since) in self._polls.items() if now - since > POLL_SECONDS + self._silence]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from typing import Any
 
@@ -181,6 +182,33 @@ def test_a_run_says_rarely_which_run_has_the_device_it_waits_for(
     assert first[:2] == (2.0, True) and "run r1 of me@here since 1970-01-01 00:00:00 UTC" in first[2]
     assert again[0] - first[0] >= ray_cluster.REPEAT_SECONDS <= more[0] - again[0]
     assert not freed[1] and [id_of(s[2]) for s in said] == 3 * ["cluster-device-busy"] + ["cluster-device-unplaced"]
+
+
+def test_the_registry_hears_what_the_run_has_as_soon_as_it_changes(
+    cluster: RayCluster, ray: FakeRay, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Actor("nodes")
+    monkeypatch.setattr(registry_client, "find", lambda ray, create: registry)
+    cluster._watch = NodeWatch(ray)
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(cluster._watch, "standing", lambda key, said: told.append(copy.deepcopy(said)))
+    queued(cluster, ray, "d0")
+
+    def hear(*events: dict[str, Any]) -> None:
+        for event in events:
+            ray.there = {next(r for r, (d, _) in cluster._polls.items() if d == "d0"): [event]}
+            cluster.events(0.0)
+        for _ in range(2):  # the second time there is nothing new
+            cluster._next_registry = Deadline(0.0)
+            cluster._look_at_registry()
+
+    hear()
+    hear({"event": "placed"})
+    up = {"event": "device_up", "backend": "sim", "target": {"backend": "sim", "model": "x"}, "name": "x", "node": "n"}
+    hear({**up, "fingerprint": {}, "evidence": "simulated"})
+    cluster.stop("d0")
+    hear()
+    assert [[d["target"] for d in said["devices"].values()] for said in told] == [[], [""], ["sim:x"], []]
 
 
 def test_an_actor_that_was_never_placed_is_ended_without_being_asked(
