@@ -148,7 +148,7 @@ def run(work: Callable[[], int], explain: Callable[[Outcome], None]) -> int:
         outcome = _Supervisor(pid, reading, signals).watch()
         signals.raising = True
         if outcome.kind != "announced":
-            with contextlib.suppress(KeyboardInterrupt):
+            with contextlib.suppress(Exception, KeyboardInterrupt):  # nothing changes the exit code now
                 explain(outcome)
         return outcome.code
 
