@@ -96,7 +96,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _explain(command: str, outcome: supervisor.Outcome) -> None:
     """What a command that could not tell its end itself has left."""
-    import_module("farm.cli.run_command").explain(command, outcome)
+    with surviving():
+        import_module("farm.cli.run_command").explain(command, outcome)
 
 
 def _command(arguments: list[str]) -> int:

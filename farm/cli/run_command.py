@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import re
 import shlex
 import sys
@@ -31,7 +30,7 @@ from farm.node import config
 from farm.node.environment import Environment
 from farm.process import supervisor
 from farm.shipping import providers as shipping
-from farm.store import RunWriter, Store, spool
+from farm.store import RunWriter, Store
 
 MAX_WAIT_SECONDS = 7 * 24 * 3600.0
 GRACE_SECONDS = 600.0  # on a cluster, for cells whose backend or target has no device left
@@ -247,8 +246,6 @@ def _end_without_cluster(args: argparse.Namespace, store: Store, run_id: str, er
 
 def explain(command: str, outcome: supervisor.Outcome) -> None:
     """Report the end of a run that its own process did not report, and build the page if nobody waits."""
-    for base in ("/dev/shm", os.environ.get("TMPDIR", "/tmp")):
-        spool.sweep(base)
     facts = outcome.facts
     if not facts:
         how = "it was interrupted" if outcome.kind == "interrupted" else f"its process ended with {outcome.how}"

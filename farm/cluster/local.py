@@ -8,6 +8,7 @@ from pathlib import Path
 from farm import backends
 from farm.errors import BackendError
 from farm.node import config as node_config
+from farm.process import supervisor
 from farm.store import spool
 
 
@@ -15,6 +16,7 @@ def spool_folder(run_id: str) -> str:
     """The run's folder for tensors, claimed by this process; folders that killed runs left behind are removed."""
     path = spool.folder(f"{run_id}-{secrets.token_hex(4)}")  # two stores may have a run of one id
     spool.sweep(Path(path).parent)
+    supervisor.removes(path)  # when it has ended, however that comes about
     spool.claim(path)
     return path
 

@@ -137,10 +137,10 @@ class RayCluster:
                 connect.start(ray, address, self._init_arguments())
             else:
                 connect.join(ray, address, COMMON)
+            parts = raylet_watchdog.parts(ray.get_runtime_context().get_node_id(), own=self._local)
         except BaseException:
             spool.remove(self.spool)
             raise
-        parts = raylet_watchdog.parts(ray.get_runtime_context().get_node_id(), own=self._local)
         self._deaths = raylet_watchdog.RayletWatchdog(parts, run_id)
         self._watch = None if self._local else NodeWatch(ray)
         if self._watch:

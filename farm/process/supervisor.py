@@ -12,6 +12,7 @@ import ctypes
 import json
 import os
 import select
+import shutil
 import signal
 import sys
 import time
@@ -42,6 +43,7 @@ class Course:
     code: int | None = None  # its last word
     interrupted: bool = False
     kill_at: float | None = None
+    folders: list[str] = field(default_factory=list)  # to remove when nothing can write to them any more
 
     def told(self, word: Mapping[str, Any], now: float) -> None:
         """The worker has said something."""
@@ -49,6 +51,8 @@ class Course:
             self.running = word
         elif word["event"] == "concluded":
             self.concluded = word
+        elif word["event"] == "folder":
+            self.folders.append(word["path"])
         elif word["event"] == "leaves":
             self.code, self.kill_at = int(word["code"]), now + LEAVE_SECONDS
 
@@ -105,6 +109,11 @@ def concluded(code: int, *, complete: bool) -> None:
     _say(event="concluded", code=code, complete=complete)
 
 
+def removes(path: str) -> None:
+    """A folder that is removed when this process, and all that it started, has ended."""
+    _say(event="folder", path=path)
+
+
 def leave(code: int) -> NoReturn:
     """End this process now, with this exit code: no library's handler runs."""
     for stream in (sys.stdout, sys.stderr):
@@ -128,7 +137,8 @@ def run(work: Callable[[], int], explain: Callable[[Outcome], None]) -> int:
     with interrupts.heard(raising=False) as signals:
         reading, writing = os.pipe()
         supervisor = os.getpid()
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans of the worker become ours
+        with contextlib.suppress(OSError, AttributeError):  # elsewhere than on Linux
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans of the worker become ours
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         try:
@@ -148,7 +158,7 @@ def run(work: Callable[[], int], explain: Callable[[Outcome], None]) -> int:
         outcome = _Supervisor(pid, reading, signals).watch()
         signals.raising = True
         if outcome.kind != "announced":
-            with contextlib.suppress(KeyboardInterrupt):
+            with contextlib.suppress(Exception, KeyboardInterrupt):  # nothing changes the exit code now
                 explain(outcome)
         return outcome.code
 
@@ -192,6 +202,8 @@ class _Supervisor:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wakes, 4096)
             self._clear()
+            for folder in self._course.folders:
+                shutil.rmtree(folder, ignore_errors=True)
         finally:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

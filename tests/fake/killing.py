@@ -16,7 +16,7 @@ from pathlib import Path
 from farm_command import FarmCommand
 from farm_process import FarmRun, marked, wait_for
 
-from farm.store import lock
+from farm.store import lock, spool
 
 #: Ray's own two agents try for 60 s (a constant of Ray's) to tell a GCS that is gone of the raylet that is gone.
 #: A worker that was just starting when its raylet died waits for it likewise; it serves nobody.  A supervisor ends
@@ -161,6 +161,7 @@ class Disturbed:
     def __init__(self, run: FarmRun, dice: random.Random, later: list[FarmCommand]):
         self.run, self.dice, self.later = run, dice, later
         self.done: list[str] = []
+        self.unswept = False  # a supervisor was killed: what it would have removed waits for the next farm
         self._begin(run)
 
     def _begin(self, current: FarmRun) -> None:
@@ -187,7 +188,8 @@ class Disturbed:
         else:
             assert code == 3, at
         self.current.assert_nothing_left(90, but=LINGERING if self.orphaned else ())
-        assert self.orphaned or not self.run.spool.exists(), at
+        self.unswept = self.unswept or self.orphaned
+        assert self.unswept or not self.run.spool.exists(), at
         self.run.rows()  # planned = accounted for, however it ended
         assert not accused(self.run), at
 
@@ -254,6 +256,8 @@ def disturb(run: FarmRun, dice: random.Random, kinds: Sequence[str]) -> list[str
                 break
         assert_right(run, len(disturbed.done))
         disturbed.current.assert_nothing_left(90, but=LINGERING if disturbed.orphaned else ())
+        if disturbed.unswept:
+            spool.sweep(run.spool.parent)
         assert not run.spool.exists()
     print("disturbed:", *disturbed.done)
     return disturbed.done

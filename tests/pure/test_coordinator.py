@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pkgutil
+import signal
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -647,3 +648,47 @@ def test_a_judge_that_died_is_a_fault_of_its_node(tmp_path: Path) -> None:
     _, journal, _ = run(tmp_path, cluster, [slot("cuda:0"), slot("cuda:1")], cells=9)
     assert len([e for e in journal if e["event"] == "judge_down"]) == 2
     assert ("cuda:0", "judge_down", "a judge died") in cluster.reports
+
+
+class SignalledCluster(ScriptedCluster):
+    """Its children and this process get a signal at the same moment."""
+
+    def events(self, wait_s: float) -> list[dict[str, Any]]:
+        said = super().events(wait_s)
+        out = []
+        for event in said:
+            if event["event"] == "measured":
+                continue
+            if event["event"] == "judged":
+                kept = {k: event[k] for k in ("device", "cell", "attempt", "at")}
+                event = {"event": "ended", **kept, "status": "crashed", "owner": "kernel", "reason": "SIGTERM"}
+                event |= {"log": "", "origin": {"target": None, "device": "d", "node": "n", "fingerprint": {}}}
+            out.append(event)
+        if any(event["event"] == "ended" for event in out):
+            signal.raise_signal(signal.SIGTERM)
+        return out
+
+
+def test_a_signal_for_all_processes_accuses_no_kernel(tmp_path: Path) -> None:
+    outcome, journal, _ = run(tmp_path, SignalledCluster(), [slot("cuda:0")])
+    assert outcome.interrupted and {row["status"] for row in outcome.rows} == {"lost"}
+    assert not [e for e in journal if e["event"] in ("ended", "result")] and journal[-1]["event"] == "interrupted"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize("interrupt", [False, True])
+def test_what_is_known_is_written_before_the_cluster_is_closed(tmp_path: Path, interrupt: bool) -> None:
+    """Closing takes long, or ends this process, where a part of the cluster is gone."""
+    there: list[list[str]] = []
+    folder = tmp_path / "store/runs/run"
+
+    class Closing(SignalledCluster if interrupt else ScriptedCluster):  # type: ignore[misc]
+        def close(self) -> None:
+            last = json.loads((folder / "journal.jsonl").read_text().splitlines()[-1])
+            there.append(
+                [last["event"], *sorted(p.name for p in folder.glob("*.parquet")), *map(str, folder.glob("run.json"))]
+            )
+
+    run(tmp_path, Closing(), [slot("cuda:0")])
+    finished = ["finished", "cells.parquet", "samples.parquet", str(folder / "run.json")]
+    assert there == [["interrupted"] if interrupt else finished]

@@ -86,6 +86,16 @@ def test_orphans_end_with_the_command(end: str) -> None:
     assert said[:1] in (["there"], ["unannounced"], []) and code == (0 if end == "return 0" else 3)
 
 
+@pytest.mark.parametrize("end", ["return 0", "os._exit(1)"])
+def test_a_folder_is_removed_when_nobody_can_make_it_anew(tmp_path: Path, end: str) -> None:
+    """What an orphan writes while the worker ends, as an actor does whose raylet is gone."""
+    folder = tmp_path / "spool"
+    inner = f"import os\nprint('there', flush=True)\nwhile True: os.makedirs({str(folder)!r}, exist_ok=True)"
+    begin = f"p = subprocess.Popen([sys.executable, '-c', {inner!r}], stdout=subprocess.PIPE)\np.stdout.readline()"
+    ended(start(f"supervisor.removes({str(folder)!r})\n{begin}\n{end}"))
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize(
     ("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGHUP, True), (signal.SIGTERM, False)]
 )

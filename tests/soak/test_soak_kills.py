@@ -16,7 +16,7 @@ from nodes_cluster import NodesCluster
 GB200 = {"backend": "cuda", "simulate": {"model": "NVIDIA GB200", "devices": 2}}
 
 
-@pytest.mark.soak(seconds=30)
+@pytest.mark.soak(seconds=40)
 @pytest.mark.parametrize("loop", range(4))
 def test_kills_without_ray(farm: Farm, dice: random.Random, loop: int) -> None:
     run = farm(matrix(250), "--devices", "3", popen=HEARD)
@@ -25,7 +25,7 @@ def test_kills_without_ray(farm: Farm, dice: random.Random, loop: int) -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.soak(seconds=60)
+@pytest.mark.soak(seconds=90)
 @pytest.mark.parametrize("loop", range(2))
 def test_kills_on_ray(farm: Farm, dice: random.Random, loop: int) -> None:
     run = farm(matrix(200), "--devices", "3", address="local", popen=HEARD)

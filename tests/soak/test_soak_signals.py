@@ -27,13 +27,13 @@ def rounds(farm: Farm, dice: random.Random, address: str, count: int, seconds: f
             assert_right(run)
 
 
-@pytest.mark.soak(seconds=35)
+@pytest.mark.soak(seconds=45)
 @pytest.mark.parametrize("part", range(2))
 def test_signals_without_ray(farm: Farm, dice: random.Random, part: int) -> None:
     rounds(farm, dice, "inline", 8, 4.0)
 
 
 @pytest.mark.ray
-@pytest.mark.soak(seconds=40)
+@pytest.mark.soak(seconds=45)
 def test_signals_on_ray(farm: Farm, dice: random.Random) -> None:
     rounds(farm, dice, "local", 4, 10.0)
