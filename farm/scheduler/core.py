@@ -428,7 +428,7 @@ class Scheduler:
         """What failed on the device was not the cells' fault."""
         for attempt, ended in device.doubts:
             self._avoid(attempt.cell, ended.device)
-            self._requeue(attempt.cell, later=True)
+            self._requeue(attempt.cell)
         device.doubts = []
 
     def _again(self, name: str, device: DeviceState) -> list[Action]:
@@ -477,7 +477,7 @@ class Scheduler:
         self._avoid(a.cell, device)
         self._deadly = self._deadly or work.deaths >= health.ALONE_AFTER
         if work.deaths < health.MAX_DEATHS:
-            self._requeue(a.cell, later=True, alone=work.deaths >= health.ALONE_AFTER)
+            self._requeue(a.cell)
             return []
         text = f"{DEADLY} {work.deaths} times while they had the cell, the last time alone"
         why = Message(f"{text} (last: {reason})", id="cell-deaths")
@@ -491,7 +491,7 @@ class Scheduler:
         work.faults += 1
         if work.faults < MAX_ATTEMPTS:
             self._avoid(a.cell, e.device)
-            self._requeue(a.cell, later=True, alone=work.deaths >= health.ALONE_AFTER)
+            self._requeue(a.cell)
             return []
         return self._conclude(a.cell, a.number, e.status, e.owner, e.reason)
 
@@ -499,8 +499,9 @@ class Scheduler:
         self._work[cell].avoid.add(device)
         self._work[cell].avoid_hosts.add(self._devices[device].host)
 
-    def _requeue(self, cell: int, *, later: bool = False, alone: bool = False) -> None:
-        self._queues[self._pool[cell]].push(cell, later=later, alone=alone)
+    def _requeue(self, cell: int) -> None:
+        alone = self._work[cell].deaths >= health.ALONE_AFTER
+        self._queues[self._pool[cell]].push(cell, later=True, alone=alone)
 
     def _release(self, name: str, device: DeviceState) -> None:
         """Its groups are anybody's."""

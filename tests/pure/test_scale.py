@@ -39,7 +39,7 @@ from farm.errors import InfraError, id_of
 from farm.judge import judge
 from farm.judge import pool as pools
 from farm.judge.judge import Judge
-from farm.judge.pool import RayJudges, prepared_key
+from farm.judge.pool import JudgeHandle, RayJudges, prepared_key
 from farm.store import RunWriter, Store, fold, recovery, runs, tables
 
 # ---- the journal ----
@@ -247,7 +247,7 @@ def cells_of(number: int, **changes: Any) -> list[dict[str, Any]]:
 @pytest.mark.usefixtures("fake_ray")
 def test_cells_of_one_problem_are_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     one = FakeJudge()
-    judges = RayJudges([one])
+    judges = RayJudges([JudgeHandle(0, 0, one)])
     for cell in cells_of(6):
         judges.prefetch(cell)
         assert judges.prepare(cell, Deadline(1.0)) == {"tensors": [{"name": 1}]}
@@ -260,7 +260,7 @@ def test_cells_of_one_problem_are_prepared_once(monkeypatch: pytest.MonkeyPatch)
 def test_an_answer_whose_files_are_gone_is_asked_for_again(tmp_path: Path) -> None:
     """Else a cache that is deleted under a run fails every attempt of a cell for a minute."""
     one = FakeJudge()
-    judges, (cell,) = RayJudges([one]), cells_of(1)
+    judges, (cell,) = RayJudges([JudgeHandle(0, 0, one)]), cells_of(1)
     one.more = {"file": str(tmp_path / "x.bin")}
     (tmp_path / "x.bin").touch()
     for _ in range(2):
@@ -293,7 +293,7 @@ def test_cells_of_another_problem_are_prepared_anew(change: dict[str, Any]) -> N
 def test_late_judges_are_answered_for_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "LATE_LOOK_SECONDS", 0.01)
     before = threading.active_count()
-    judges = RayJudges([FakeJudge()])
+    judges = RayJudges([JudgeHandle(0, 0, FakeJudge())])
     heard: queue.Queue[dict[str, Any]] = queue.Queue()
     for _ in range(50):
         judges.judge({}, heard.put, 0.0)
