@@ -459,4 +459,6 @@ def fold(journal: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
             planned[line["cell"]["index"]] = line["cell"]
         elif line.get("event") == "result":
             rows[line["row"]["index"]] = line["row"]
+        elif line.get("event") == "resumed":  # what was lost is run again
+            rows = {i: row for i, row in rows.items() if row["status"] != "lost"}
     return [rows.get(i) or planned_row(Cell.from_dict(planned[i])) for i in sorted(planned.keys() | rows.keys())]
