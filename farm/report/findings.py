@@ -8,8 +8,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from farm.report.format import FARM_FAULTS, HARM, SET_ASIDE, clip, number, short_dtype
-from farm.report.queries import PLACE, Row, RunLike, by, is_build, is_finding, parse, worst_error, worst_row, writer
+from farm.report.format import FARM_FAULTS, HARM, PENDING, SET_ASIDE, clip, number, short_dtype
+from farm.report.queries import (
+    PLACE,
+    Row,
+    RunLike,
+    as_shown,
+    by,
+    is_build,
+    is_finding,
+    parse,
+    worst_error,
+    worst_row,
+    writer,
+)
 from farm.store.results import place
 
 
@@ -143,7 +155,7 @@ def whole(head: Mapping[str, Any]) -> str:
 
 def _resume(run: RunLike, rows: Sequence[Row]) -> str:
     """The command that resumes an interrupted run with cells that have no result; "" for a complete run."""
-    if run.complete or any(r.get("status") != "lost" for r in rows):
+    if run.complete or writer(run) or any(r.get("status") != "lost" for r in rows):
         return ""
     if run.head.get("kind"):  # compiled, merged or re-judged: needs no device, and cannot be resumed
         return whole(run.head)
@@ -198,7 +210,7 @@ def _groups(run: RunLike, chosen: Iterable[Row], prefix: str, kinds: Sequence[st
                 role=str(rows[0].get("role") or "subject"),
                 rows=tuple(rows),
                 of=len(alike[key[1:]]),
-                where=where(rows, [r for r in alike[key[1:]] if r.get("status") not in SET_ASIDE]),
+                where=where(rows, [r for r in alike[key[1:]] if r.get("status") not in (*SET_ASIDE, PENDING)]),
                 worst="" if worst in [clip(r) for r, _ in reasons] else worst,
                 reasons=tuple(reasons),
                 command=(key[0] in FARM_FAULTS and (_resume(run, rows) or _part(run, rows))) or repeat(run, rows),
@@ -217,10 +229,9 @@ def peer_failures(run: RunLike) -> list[Group]:
 
 
 def farm_faults(run: RunLike) -> list[Group]:
-    """Infrastructure failures.  They say nothing about a kernel, so they are grouped by backend and op only.  In a run
-    that is still running, a cell without a result is pending, not a failure."""
-    faults = [s for s in FARM_FAULTS if s != "lost" or not writer(run)]
-    return _groups(run, (r for r in run.rows if r.get("status") in faults), "x", FARM_FAULTS, "backend", "op")
+    """Infrastructure failures.  They say nothing about a kernel, so they are grouped by backend and op only."""
+    run = as_shown(run)
+    return _groups(run, (r for r in run.rows if r.get("status") in FARM_FAULTS), "x", FARM_FAULTS, "backend", "op")
 
 
 def impossible(run: RunLike) -> list[Row]:
