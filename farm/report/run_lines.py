@@ -26,7 +26,7 @@ class RunLine:
     complete: bool
     command: str
     proves: str = ""  # `built` or `simulated`, where no cell passed otherwise
-    simulated: tuple[str, ...] = ()  # backends with a simulated device
+    simulated: dict[str, bool] = field(default_factory=dict)  # backends with a simulated device: whether all are
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -57,7 +57,7 @@ def run_line(head: Mapping[str, Any], run_id: str, load: Callable[[], RunLike]) 
         complete,
         str(head.get("command") or ""),
         proves,
-        tuple(b for b in backends if "simulated" in kinds[b] or b == "sim"),
+        {b: kinds[b] <= {"simulated"} for b in backends if "simulated" in kinds[b] or b == "sim"},
         {"kind": str(head.get("kind") or "run"), "silent": list(head.get("silent") or ())},
     )
 

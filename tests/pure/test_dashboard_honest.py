@@ -109,6 +109,14 @@ def test_the_list_marks_what_an_unfinished_run_proves(kind: str, writer: str) ->
     assert f"2 {'built' if kind == 'compiled' else 'passed'}" in text(html)
 
 
+def test_a_bar_is_hatched_only_where_every_device_was_simulated() -> None:
+    for kinds, hatched in ((["simulated"], 1), (["simulated", "executed"], 0), (["executed"], 0)):
+        run = finished([of(kind, i) for i, kind in enumerate(kinds)])
+        html = runs_page([run_line(run.head, run.id, lambda run=run: run)], LINKS)  # type: ignore[misc]
+        assert html.count('<td class="fake"') == hatched
+        assert ("ev-simulated" in html.partition("<body>")[2]) == ("simulated" in kinds)
+
+
 def test_a_place_that_only_simulated_is_not_passed() -> None:
     rows = [of("executed", 0), of("simulated", 1, provider="other"), of("compiled", 2)]
     rows[1]["cell_id"] += "@GB200"
@@ -244,6 +252,10 @@ def test_grey_is_no_white_and_every_step_is_seen(scheme: str) -> None:
     assert set(steps) <= set(seen) and "d5" not in seen, "no sure ratio is without colour"
     for name in (*steps, "unsure"):
         assert math.dist(seen[name], seen["page"]) > 35, (name, "looks like the page")
+    ink = charts.luminance({"light": (27, 29, 33), "dark": (228, 230, 234)}[scheme])
+    for name in (*steps, "unsure"):
+        low, high = sorted((ink, charts.luminance(tuple(map(round, seen[name])))))  # type: ignore[arg-type]
+        assert (high + 0.05) / (low + 0.05) >= 4.5, (name, "hides its number")
     for name in steps:
         red, _, blue = seen[name]
         assert math.dist(seen[name], seen["unsure"]) > 20, (name, "looks like grey")
