@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from farm.compile.gate import spill_text, spilled
-from farm.dashboards.heat import by_width, rest_of_id
+from farm.dashboards.heat import by_width
 from farm.report.format import clip, count, glyph, label, percent, short_dtype
-from farm.report.queries import is_build, parse
+from farm.report.queries import is_build, own_rest, parse
 from farm.store.results import place
 
 Row = Mapping[str, Any]
@@ -157,7 +157,7 @@ def _table(backend: str, dtype: str, members: Sequence[tuple[int, Row]], anchors
     for index, row in members:
         spot = _spot(index, row, anchors.get(id(row), ""))
         silent[spot.status] += spot.kind == "status"
-        rest = rest_of_id(row).rpartition("@")[0]
+        rest = own_rest(row)
         body, shape, at = " · ".join(p for p in (row.get("operation"), rest) if p), str(row.get("shape")), 0
         at, twin = columns.index(_column(row)), 0  # two cells with the same id are on separate lines
         while lines.setdefault(body, {}).setdefault((shape, twin), [None] * len(columns))[at] is not None:

@@ -18,8 +18,10 @@ from farm.report.format import count, glyph, label, ratio, short_dtype
 from farm.report.queries import Strip
 
 STEPS = 20
+PACES = 5  # steps of colour on either side of equal times; the last is for twice as fast and more
 # viridis at 0, 0.1 .. 1 (van der Walt and Smith, CC0)
 VIRIDIS = ("440154", "482475", "414487", "355f8d", "2a788e", "21918c", "22a884", "44bf70", "7ad151", "bddf26", "fde725")
+UNSURE = '<span class="ramp"><i class="unsure"></i></span>'
 NAMES = {"impossible": "impossible timing"}
 GLYPHS = {"impossible": "⊘"}
 
@@ -44,16 +46,18 @@ def luminance(rgb: tuple[int, int, int]) -> float:
 
 
 def scale_css() -> str:
-    """The classes v0 .. v20 (speed), e0 .. e10 (error relative to its tolerance), d0 .. d10 (time ratio, 0.5 to 2)."""
+    """The classes v0 .. v20 (speed), e0 .. e10 (error relative to its tolerance), d0 .. d10 without d5 (time ratio)."""
     out = []
     for i in range(STEPS + 1):
         r, g, b = viridis(i / STEPS)
         dark = luminance((r, g, b)) < 0.179  # where white and black contrast alike; 4.5:1 at least on either side
         out.append(f".v{i}{{background:#{r:02x}{g:02x}{b:02x};color:#{'fff' if dark else '000'}}}")
     out += [f".e{i}{{background:rgb(230 159 0/{0.03 + 0.055 * i:.2f})}}" for i in range(11)]
-    for i in range(11):
-        hue, depth = ("0 114 178", 5 - i) if i < 5 else ("213 94 0", i - 5)
-        out.append(f".d{i}{{background:rgb({hue}/{0.13 * depth:.2f})}}")
+    for i in range(1, PACES + 1):  # the faintest is still a colour: a sure ratio is never white
+        depth = f"{0.16 + 0.54 * i / PACES:.2f}"
+        out.append(
+            f".d{PACES - i}{{background:rgb(0 114 178/{depth})}}.d{PACES + i}{{background:rgb(213 94 0/{depth})}}"
+        )
     return "".join(out)
 
 
@@ -90,13 +94,15 @@ def status_list(counts: Mapping[str, int]) -> Markup:
 def legend(heat: Heat) -> Markup:
     """What the numbers, colours and glyphs in this table mean."""
     if heat.basis == "tolerance":
-        text, ramp = "number and colour: worst error / tolerance, 0 to 1", "".join(_swatch("e", 10))
+        text, ramp = "number and colour: worst error / tolerance, 0 to 1", "".join(_swatch("e", range(11)))
     else:
         of = {"roof": "share of the roof", "row": "speed relative to the best in the same row"}[heat.basis]
-        text, ramp = f"number: {heat.unit}; colour: {of}, 0 to 1", "".join(_swatch("v", STEPS))
-    marks = {s.mark for b in heat.bodies for line in b.lines for s in line.spots if s and s.mark}
+        text, ramp = f"number: {heat.unit}; colour: {of}, 0 to 1", "".join(_swatch("v", range(STEPS + 1)))
+    spots = [s for b in heat.bodies for line in b.lines for s in line.spots if s]
+    marks = {s.mark for s in spots if s.mark}
     words = {"ʟ": "launch-bound", "~": "noisy", "↓": "throttled"}
     parts = [f'<span class="ramp">{ramp}</span> {esc(text)}']
+    parts += [f"<span>{UNSURE} no share, or an extrapolated one</span>"] if any(s.level < 0 for s in spots) else []
     parts += [f"<span><em>{esc(m)}</em> {esc(words.get(m, m))}</span>" for m in sorted(marks)]
     for status, n in heat.legend:
         sign, name = GLYPHS.get(status) or glyph(status), NAMES.get(status) or label(status)
@@ -104,8 +110,8 @@ def legend(heat: Heat) -> Markup:
     return Markup(f'<p class="legend">{" ".join(parts)}</p>')
 
 
-def _swatch(letter: str, last: int) -> Iterable[str]:
-    return (f'<i class="{letter}{i}"></i>' for i in range(last + 1))
+def _swatch(letter: str, steps: Iterable[int]) -> Iterable[str]:
+    return (f'<i class="{letter}{i}"></i>' for i in steps)
 
 
 def heat_table(heat: Heat) -> Markup:
@@ -123,8 +129,8 @@ def _table(heat: Heat, name: str, td: Callable[[Spot | None], str]) -> str:
     sub = "".join(f"<th scope=col>{_breakable(m)}</th>" for _, m in heat.columns)
     starts = {i for i, c in enumerate(heat.columns) if i and c[0] != heat.columns[i - 1][0]}
     groups = "".join(f"<col{' class=first' if i in starts else ''}>" for i in range(len(heat.columns)))
-    out = [f"<table class={name}><colgroup><col>{groups}</colgroup><thead><tr><th rowspan=2>shape</th>{top}</tr>"]
-    out.append(f"<tr>{sub}</tr></thead>")
+    out = [f"<table class={name}{_scaled(len(heat.columns))}><colgroup><col>{groups}</colgroup>"]
+    out.append(f"<thead><tr><th rowspan=2>shape</th>{top}</tr><tr>{sub}</tr></thead>")
     for body in heat.bodies:
         lines = [line for line in body.lines if name == "heat" or any(s and s.time for s in line.spots)]
         if lines:
@@ -132,6 +138,11 @@ def _table(heat: Heat, name: str, td: Callable[[Spot | None], str]) -> str:
             out += [_line(line, td) for line in lines]
             out.append("</tbody>")
     return "\n".join([*out, "</table>"])
+
+
+def _scaled(columns: int) -> str:
+    """A table's number of columns, by which paper scales it: there nothing scrolls."""
+    return f' style="--n:{columns}"'
 
 
 def _line(line: Line, td: Callable[[Spot | None], str]) -> str:
@@ -148,7 +159,7 @@ def _heat_td(spot: Spot | None) -> str:
     else:
         text = esc(spot.text) + (f"<sup>{esc(spot.mark)}</sup>" if spot.mark else "")
         steps = STEPS if spot.kind == "speed" else 10
-        name = f"{spot.kind[0].replace('s', 'v')}{round(min(max(spot.level, 0), 1) * steps)}"
+        name = f"{spot.kind[0].replace('s', 'v')}{round(min(spot.level, 1) * steps)}" if spot.level >= 0 else "unsure"
     return f'<td class={name} data-cell={spot.index} data-t="{esc(spot.tip)}">{text}'
 
 
@@ -163,13 +174,13 @@ def build_legend(table: builds.Table) -> Markup:
     """What the numbers and colours of a table of builds mean."""
     if table.backend == "ascend":
         ramp, text = (
-            _swatch("e", 10),
+            _swatch("e", range(11)),
             "share of the Unified Buffer (colour, 0 to 1), buffers; below: multi-buffered, waits",
         )
     else:
         memory = builds.MEMORY.get(table.backend, "shared memory")
         ramp, text = (
-            _swatch("v", STEPS),
+            _swatch("v", range(STEPS + 1)),
             f"registers and occupancy (colour, 0 to 1); below: {memory} per block, and what limits occupancy",
         )
     parts = [f'<span class="ramp">{"".join(ramp)}</span> {esc(text)}']
@@ -185,7 +196,7 @@ def build_legend(table: builds.Table) -> Markup:
 def build_table(table: builds.Table) -> Markup:
     """Every cell of one target, op and dtype; rows are shapes, columns providers and their modes."""
     heads = "".join(f"<th scope=col>{_breakable(c)}</th>" for c in table.columns)
-    out = [f'<table class="heat builds"><thead><tr><th>shape</th>{heads}</tr></thead>']
+    out = [f'<table class="heat builds"{_scaled(len(table.columns))}><thead><tr><th>shape</th>{heads}</tr></thead>']
     for body in table.bodies:
         out.append(f"<tbody><tr><th class=body colspan={len(table.columns) + 1}>{esc(body.label)}</th></tr>")
         for line in body.lines:
@@ -213,10 +224,20 @@ def _breakable(name: str) -> str:
     return esc(name).replace("_", "_<wbr>")
 
 
+def pace_legend() -> Markup:
+    """What the colours of time ratios mean."""
+    faster, slower = ("".join(_swatch("d", range(a, b))) for a, b in ((0, PACES), (PACES + 1, 2 * PACES + 1)))
+    return Markup(
+        f'<p class="legend"><span>our kernel is faster: ½ <span class="ramp">{faster}</span> 1</span>'
+        f'<span>slower: 1 <span class="ramp">{slower}</span> 2</span>'
+        f"<span>{UNSURE} within noise (p20–p80 overlap)</span></p>"
+    )
+
+
 def pace_table(columns: Sequence[str], bodies: Mapping[str, Sequence[tuple[str, Sequence[Pace | None]]]]) -> Markup:
     """Subject's time divided by the peer's: blue is faster, red slower, grey where the two spreads overlap."""
     heads = "".join(f"<th scope=col>{_breakable(c)}</th>" for c in columns)
-    out = [f"<table class=heat><thead><tr><th>shape</th>{heads}</tr></thead>"]
+    out = [f"<table class=heat{_scaled(len(columns))}><thead><tr><th>shape</th>{heads}</tr></thead>"]
     for body, lines in bodies.items():
         out.append(f"<tbody><tr><th class=body colspan={len(columns) + 1}>{esc(body)}</th></tr>")
         out += [f"<tr><th scope=row>{esc(shape)}</th>{''.join(map(_pace_td, paces))}</tr>" for shape, paces in lines]
@@ -227,8 +248,9 @@ def pace_table(columns: Sequence[str], bodies: Mapping[str, Sequence[tuple[str, 
 def _pace_td(pace: Pace | None) -> str:
     if pace is None:
         return "<td>"
-    level = (math.log2(pace.ratio) + 1) / 2 if pace.ratio > 0 else 0.0
-    name = f"d{round(min(max(level, 0), 1) * 10)}" if pace.sure else "unsure"
+    octaves = math.log2(pace.ratio) if pace.ratio > 0 else -1.0
+    step = max(1, math.ceil(min(abs(octaves), 1.0) * PACES))
+    name = f"d{PACES + (step if octaves > 0 else -step)}" if pace.sure else "unsure"
     return f'<td class={name} data-t="{esc(pace.tip)}">{pace.ratio:.2f}'
 
 

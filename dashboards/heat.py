@@ -7,8 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from farm.report.format import IMPOSSIBLE, QUALITY_MARKS, clip, glyph, label, number, percent, ratio, short_dtype, sig
-from farm.report.queries import MEASURED, flop_bound, is_build, parse, speed_counts
+from farm.report.format import IMPOSSIBLE, QUALITY_MARKS, clip, glyph, label, number, percent, ratio, sig
+from farm.report.queries import (
+    MEASURED,
+    extrapolated,
+    flop_bound,
+    is_build,
+    own_rest,
+    parse,
+    races,
+    same_cell,
+    speed_counts,
+)
 from farm.store.results import place
 
 Row = Mapping[str, Any]
@@ -16,7 +26,8 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Spot:
-    """One cell in a heat map.  `level` in [0, 1] is its colour: a share of what is possible, or of the tolerance."""
+    """One cell in a heat map.  `level` in [0, 1] is its colour: a share of what is possible, or of the tolerance; -1:
+    the share is unknown or extrapolated."""
 
     index: int
     kind: str  # speed, error, status
@@ -101,20 +112,6 @@ def by_width(item: tuple[str, Any]) -> tuple[int, str]:
     return (order.index(item[0]) if item[0] in order else len(order), item[0])
 
 
-def rest_of_id(row: Row) -> str:
-    """The part of a cell's id after its shape: casting, parameters that are not the default, and last the target."""
-    parts = (row.get(n) for n in ("backend", "op", "provider", "mode", "operation"))
-    head = "/".join([*map(str, parts), short_dtype(row.get("dtype") or ""), str(row.get("shape"))])
-    name = str(row.get("cell_id") or "")
-    return name[len(head) :].strip("/").replace("/", " ") if name.startswith(head) else name
-
-
-def _own(row: Row) -> str:
-    """`rest_of_id` without the target, which is shown above the table."""
-    rest, at, _ = rest_of_id(row).rpartition("@")
-    return (rest if at else rest_of_id(row)).strip()
-
-
 def _heat(dtype: str, members: Sequence[tuple[int, Row]], anchors: Mapping[int, str]) -> Heat:
     flops = flop_bound([r for _, r in members])
     timed = [r for _, r in members if speed_counts(r)]
@@ -124,7 +121,7 @@ def _heat(dtype: str, members: Sequence[tuple[int, Row]], anchors: Mapping[int, 
     table: dict[str, dict[tuple[str, int], list[tuple[int, Row] | None]]] = {}
     tags: dict[tuple[str, str], str] = {}
     for index, row in members:
-        body = " · ".join(p for p in (row.get("operation"), _own(row)) if p)
+        body = " · ".join(p for p in (row.get("operation"), own_rest(row)) if p)
         lines, shape, at = table.setdefault(body, {}), str(row.get("shape")), place[_column(row)]
         twin = 0  # two cells with the same id are on separate lines
         while lines.setdefault((shape, twin), [None] * len(columns))[at] is not None:
@@ -188,7 +185,9 @@ def _spot(index: int, row: Row, anchor: str, flops: bool, best: float, roof: boo
 
 def _speed(index: int, row: Row, error: str, flops: bool, best: float, roof: bool) -> Spot:
     speed, share = number(row.get("tflops" if flops else "bandwidth_gbps")), number(row.get("share_of_roof"))
-    level = share if roof else (speed or 0.0) / best if best else 0.0
+    level = (speed or 0.0) / best if best else 0.0
+    if roof:
+        level = -1.0 if share is None or extrapolated(row) else share
     quality = str(row.get("timing_quality"))
     p20, p80 = number(row.get("time_us_p20")), number(row.get("time_us_p80"))
     time = sig(float(row["time_us_p50"]))
@@ -197,7 +196,7 @@ def _speed(index: int, row: Row, error: str, flops: bool, best: float, roof: boo
     return Spot(
         index,
         "speed",
-        level or 0.0,
+        level,
         _short(speed) if speed is not None else time,
         tip,
         str(row.get("status")),
@@ -252,10 +251,8 @@ def paces(rows: Sequence[Row]) -> dict[tuple[str, str], Race]:
     same: dict[tuple[str, ...], dict[str, Row]] = defaultdict(dict)
     roles: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     for r in rows:
-        if speed_counts(r) and r.get("mode") in ("auto", "", None):
-            names = ("op", "dtype", "shape", "operation", "target", "timing_method")
-            cell = (place(r), *(str(r.get(n)) for n in names), _own(r))
-            same[cell][str(r["provider"])] = r
+        if races(r):
+            same[same_cell(r)][str(r["provider"])] = r
             roles[place(r), r["op"]][str(r["provider"])] = str(r.get("role") or "subject")
     out = {}
     for key, found in roles.items():

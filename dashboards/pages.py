@@ -61,6 +61,7 @@ def _templates() -> Environment:
         "flags": heat.flags,
         "tag": wording.tag,
         "sentence": wording.sentence,
+        "paired": wording.paired,
         "id": id_of,
         "code": _code,
     }
@@ -98,20 +99,21 @@ def evidence_page(known: Mapping[str, Sequence[evidence.Proof]], links: Links) -
 
 def run_page(run: RunLike, links: Links) -> str:
     """Everything about one run, in one self-contained file."""
+    run = queries.as_shown(run)
     found, faults, peers = findings.findings(run), findings.farm_faults(run), findings.peer_failures(run)
     first, more = shown(found)
     anchors = findings.anchors([*found, *peers, *faults])
-    counts = queries.counts(run.rows)
+    counts, verdict = queries.counts(run.rows), queries.verdict(run)
     return _render(
         "run.html",
-        title=f"run {run.id}",
+        title=f"{wording.title(verdict)} · run {run.id}",
         links=links,
         run=run,
         head=run.head,
         again=findings.whole(run.head),
         commit=commit(run.head),
         matrices={str(m.get("path") or m.get("name")): m.get("sha256") or "" for m in run.head.get("matrices") or []},
-        verdict=queries.verdict(run),
+        verdict=verdict,
         warnings=queries.warnings(run),
         counts=counts,
         planned=queries.planned(run),
@@ -136,6 +138,7 @@ def run_page(run: RunLike, links: Links) -> str:
         remarks=builds.remarks(run.rows),
         summaries=_summaries(run),
         paces=_paces(run),
+        pace_legend=charts.pace_legend(),
         strips=_strips(run),
         roofs=roofs.roofs(run),
         environment=provenance.environment(run),

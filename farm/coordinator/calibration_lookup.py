@@ -95,11 +95,11 @@ class CalibrationLookup:
         return None
 
 
-def beyond_the_curve(facts: Mapping[str, Any], roof: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def beyond_the_curve(facts: Mapping[str, Any], found: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """A cell's facts, with a flag if its roof lies outside the calibrated sizes."""
-    if not roof or not roof["extrapolated"]:
+    if not found or not found["extrapolated"]:
         return facts
-    flag = f"the cell's bytes are {roof['extrapolated']} the calibrated sizes, so the share of the roof is extrapolated"
+    flag = f"the cell's bytes are {found['extrapolated']} the calibrated sizes, so {roof.EXTRAPOLATED}"
     return {**facts, "flags": [*facts.get("flags", []), flag]}
 
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from farm.cell import deadly
-from farm.report.format import FARM_FAULTS, HARM, SET_ASIDE, clip, number, short_dtype
+from farm.report.format import FARM_FAULTS, HARM, PENDING, SET_ASIDE, clip, number, short_dtype
 from farm.report.queries import (
     PLACE,
     Row,
     RunLike,
+    as_shown,
     by,
     is_build,
     is_finding,
@@ -156,7 +157,7 @@ def whole(head: Mapping[str, Any]) -> str:
 
 def _resume(run: RunLike, rows: Sequence[Row]) -> str:
     """The command that resumes an interrupted run with cells that only the farm failed; "" for a complete run."""
-    if run.complete or any(r.get("status") not in FARM_FAULTS for r in rows):
+    if run.complete or writer(run) or any(r.get("status") not in FARM_FAULTS for r in rows):
         return ""
     # compiled, merged or re-judged: needs no device, and cannot be resumed; nor can a run whose plan is damaged
     damage = getattr(run, "damage", None)
@@ -213,7 +214,7 @@ def _groups(run: RunLike, chosen: Iterable[Row], prefix: str, kinds: Sequence[st
                 role=str(rows[0].get("role") or "subject"),
                 rows=tuple(rows),
                 of=len(alike[key[1:]]),
-                where=where(rows, [r for r in alike[key[1:]] if r.get("status") not in SET_ASIDE]),
+                where=where(rows, [r for r in alike[key[1:]] if r.get("status") not in (*SET_ASIDE, PENDING)]),
                 worst="" if worst in [clip(r) for r, _ in reasons] else worst,
                 reasons=tuple(reasons),
                 command=(key[0] in FARM_FAULTS and (_resume(run, rows) or _part(run, rows))) or repeat(run, rows),
@@ -233,10 +234,9 @@ def peer_failures(run: RunLike) -> list[Group]:
 
 def farm_faults(run: RunLike) -> list[Group]:
     """Infrastructure failures.  They say nothing about a kernel, so they are grouped by backend and op only; but cells
-    in whose presence actors, nodes or judges died each time are by themselves, by all that names a cell.  In a run that
-    is still running, a cell without a result is pending, not a failure."""
-    faults = [s for s in FARM_FAULTS if s != "lost" or not writer(run)]
-    rows = [r for r in run.rows if r.get("status") in faults]
+    in whose presence actors, nodes or judges died each time are by themselves, by all that names a cell."""
+    run = as_shown(run)
+    rows = [r for r in run.rows if r.get("status") in FARM_FAULTS]
     apart = _groups(run, filter(deadly, rows), "d", FARM_FAULTS, *PLACE)
     return apart + _groups(run, (r for r in rows if not deadly(r)), "x", FARM_FAULTS, "backend", "op")
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from farm.cell import DTYPE_ALIASES, SHORT_DTYPES
 
+#: What a cell without a result is while its run is still running; never stored.
+PENDING = "pending"
 #: status -> (glyph in a heat map, words); in the order in which statuses are listed everywhere.
 STATUSES: Mapping[str, tuple[str, str]] = {
     "passed": ("✓", "passed"),
@@ -21,6 +23,7 @@ STATUSES: Mapping[str, tuple[str, str]] = {
     "skipped": ("·", "skipped"),
     "infra_error": ("!", "infra error"),
     "lost": ("?", "lost"),
+    PENDING: ("…", "pending"),
 }
 #: Findings, worst first: a wrong number is worse than a visible failure.
 HARM = ("inaccurate", "crashed", "timed_out", "compile_error", "out_of_memory")

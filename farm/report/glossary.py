@@ -44,7 +44,8 @@ reference: The float64 result that outputs are compared with. Code under test ne
 tolerance: How far an output may be from the reference, per metric: the largest error of a correct kernel of that dtype,
   plus a margin.
 status: How a cell ended: exactly one of `passed`, `built`, `inaccurate`, `compile_error`, `crashed`, `timed_out`,
-  `out_of_memory`, `unsupported`, `skipped`, `infra_error`, `lost`.
+  `out_of_memory`, `unsupported`, `skipped`, `infra_error`, `lost`. On the page of a running run, a cell without
+  a result is pending.
 finding: A failure of a subject, which a reviewer has to examine.
 infrastructure failure: A failure of the farm or of a device (`infra_error`, `lost`). Such a failure says nothing about
   a kernel.

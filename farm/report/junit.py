@@ -10,7 +10,7 @@ import re
 from xml.etree import ElementTree as Tree
 
 from farm.report.format import HARM, SET_ASIDE, label, number
-from farm.report.queries import Row, RunLike, by, is_finding, journal_damage, worst_error
+from farm.report.queries import Row, RunLike, as_shown, by, is_finding, journal_damage, worst_error
 
 #: What XML 1.0 cannot hold, not even escaped: a log may have it.
 ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -26,7 +26,7 @@ def junit(run: RunLike) -> str:
         case = Tree.SubElement(suite, "testcase", classname="farm", name="journal", time="0.000")
         Tree.SubElement(case, "error", type="journal-damaged", message=damaged)
         _totals(suite)
-    for (backend, op), rows in by(run.rows, "backend", "op").items():
+    for (backend, op), rows in by(as_shown(run).rows, "backend", "op").items():
         suite = Tree.SubElement(root, "testsuite", name=clean(f"{backend}/{op}"))
         if created:
             suite.set("timestamp", created)
@@ -53,7 +53,7 @@ def _case(suite: Tree.Element, run: RunLike, row: Row) -> None:
         Tree.SubElement(case, "failure", type=status, message=_message(status, reason)).text = _detail(row)
     elif status in HARM:
         Tree.SubElement(case, "skipped", message=f"peer {label(status)}: {reason}")
-    else:  # infrastructure failures, and statuses that a newer farm may write: never silently green
+    else:  # infrastructure failures, what is pending, statuses of a newer farm: never silently green
         Tree.SubElement(case, "error", type=status or "none", message=_message(status, reason)).text = _detail(row)
 
 

@@ -9,16 +9,18 @@ import re
 
 from farm.report.findings import Group, farm_faults, findings, peer_failures, set_aside, whole
 from farm.report.format import cells, clip, count, duration, label, percent, ratio, sig, when
-from farm.report.queries import RunLike, cards, counts, planned, verdict, warnings
+from farm.report.queries import RunLike, as_shown, cards, counts, planned, verdict, warnings
 from farm.report.run_lines import commit
-from farm.report.wording import sentence
+from farm.report.wording import paired, sentence
 
 SHOWN = 12
-SIGNS = {"passed": "✅", "findings": "❌", "farm_fault": "⚠️", "interrupted": "⚠️", "nothing": "⚠️", "running": "⏳"}
+SIGNS = {"passed": "✅", "built": "🔨", "simulated": "🧪", "findings": "❌", "running": "⏳"}
+SIGNS |= dict.fromkeys(("farm_fault", "interrupted", "nothing"), "⚠️")
 
 
 def markdown(run: RunLike, limit_bytes: int = 60_000) -> str:
     """Verdict, warnings, a table of backends, the first findings, and how to repeat the run."""
+    run = as_shown(run)
     found = findings(run)
     for shown in range(min(SHOWN, len(found)), -1, -1):
         text = "\n".join([*_head(run), *_backends(run), *_findings(found, shown), *_foot(run)]) + "\n"
@@ -50,7 +52,7 @@ def _matrices(run: RunLike) -> list[str]:
 
 
 def _backends(run: RunLike) -> list[str]:
-    """A line per provider of each card; speeds are medians of mode `auto`."""
+    """A line per provider of each card; speeds are medians of mode `auto`, peers are compared cell by cell."""
     out = ["| backend | evidence | op | provider | passed | worst error / tolerance | median speed | of roof |"]
     out.append("|---|---|---|---|--:|--:|--:|--:|")
     for card in cards(run):
@@ -58,7 +60,8 @@ def _backends(run: RunLike) -> list[str]:
         if not card.parts:
             out.append(_line(*first, "", "", "0", "", "", ""))
         for p in card.parts:
-            speed = f"{sig(p.speed)} {p.unit}" if p.speed is not None else ""
+            speed = f"{sig(p.speed)} {p.unit}, {cells(p.timed)}" if p.speed is not None else ""
+            speed = "; ".join([*filter(None, [speed]), *map(" ".join, paired(p.against))])
             who = plain(p.provider) + (" (peer)" if p.role == "peer" else "")
             passed = f"{count(p.passed)} / {count(p.cells)}"
             out.append(_line(*first, plain(p.op), who, passed, ratio(p.worst_ratio), speed, percent(p.share)))

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from statistics import median
-from typing import Any, Protocol
+from statistics import geometric_mean, median
+from typing import Any, NamedTuple, Protocol
 
 from farm.compile.targets import TARGETS
 from farm.errors import Message
-from farm.report.format import FARM_FAULTS, HARM, STATUSES, cells, clip, count, number, ratio
-from farm.store.results import place
+from farm.report.format import FARM_FAULTS, HARM, PENDING, STATUSES, cells, clip, count, number, ratio, short_dtype
+from farm.store.results import NO_RESULT, place
+from farm.timing.roof import EXTRAPOLATED
 
 Row = Mapping[str, Any]
 #: Operations per byte above which speeds are shown in TFLOP/s: norms do about 1, matrix products hundreds.
@@ -65,8 +66,8 @@ class RunVerdict:
 
     @property
     def kind(self) -> str:
-        """The word for tags and colours."""
-        return KINDS[self.id]
+        """The word for tags and colours; what passed elsewhere than on a device is no `passed`."""
+        return (KINDS[self.id] == "passed" and proven(self.passed)) or KINDS[self.id]
 
 
 #: A verdict's id -> its kind.
@@ -77,11 +78,23 @@ KINDS: Mapping[str, str] = {
     "findings": "findings",
     "nothing-ran": "nothing",
     "nothing-supported": "nothing",
-    "all-compiled": "passed",
-    "all-simulated": "passed",
+    "all-compiled": "built",
+    "all-simulated": "simulated",
     "all-passed": "passed",
     "passed-by-evidence": "passed",
 }
+
+
+#: Kind of a verdict -> its name in run.json, where that is another.
+STORED: Mapping[str, str] = {"nothing": "inconclusive", "built": "passed", "simulated": "passed"}
+
+
+class Paired(NamedTuple):
+    """A subject's time divided by a peer's: the geometric mean over the cells that both have a time for."""
+
+    subject: str
+    ratio: float
+    cells: int
 
 
 @dataclass(frozen=True)
@@ -96,9 +109,12 @@ class Part:
     missing: dict[str, int]  # those without evidence
     failed: dict[str, int]  # those with evidence that did not pass
     worst_ratio: float | None
-    speed: float | None  # median over the timed cells of mode `auto`
+    timed: int  # of a subject: timed cells of mode `auto`, which every other timed subject of the op has too
+    speed: float | None  # median over these cells
     unit: str  # of `speed`: GB/s, or TFLOP/s where operations are the limit
-    share: float | None  # of the roof, median over the same cells
+    share: float | None  # of the roof, median over the same cells without extrapolated ones
+    beyond: int  # the cells that are left out of `share`
+    against: tuple[Paired, ...]  # of a peer: each subject's time relative to its own
 
 
 @dataclass(frozen=True)
@@ -124,7 +140,7 @@ class Card:
 
     @property
     def timed(self) -> bool:
-        return any(p.speed is not None for p in self.parts)
+        return any(p.speed is not None or p.against for p in self.parts)
 
     @property
     def no_speed(self) -> str:
@@ -141,6 +157,18 @@ class Card:
     @property
     def roof(self) -> bool:
         return any(p.share is not None for p in self.parts)
+
+    @property
+    def notes(self) -> tuple[Message, ...]:
+        """What a reader of the shares must know."""
+        out = []
+        if beyond := sum(p.beyond for p in self.parts):
+            text = f"of roof: without {cells(beyond)} outside the calibrated sizes, whose roof is extrapolated"
+            out.append(Message(text, id="report-share-extrapolated"))
+        if any(p.share is not None and round(100 * p.share) > 100 for p in self.parts):
+            text = "of roof: above 100 %, a kernel is faster than the best copy that moves as many bytes"
+            out.append(Message(text, id="report-share-above"))
+        return tuple(out)
 
     @property
     def missing(self) -> dict[str, int]:
@@ -209,6 +237,34 @@ def journal_damage(run: RunLike) -> str:
     )
 
 
+def proven(evidence: Iterable[str]) -> str:
+    """What passing by these kinds of evidence alone amounts to: `built` or `simulated`; "" if anything ran for real."""
+    seen = set(evidence)
+    return "" if not seen or seen - {"compiled", "simulated"} else "simulated" if "simulated" in seen else "built"
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A run that is still being written, as it is shown."""
+
+    id: str
+    head: dict[str, Any]
+    rows: Sequence[Row]
+    dir: Path
+    writer: str
+    damage: Any = None
+    complete: bool = False
+
+
+def as_shown(run: RunLike) -> RunLike:
+    """The run; while a process writes it, cells that have no result yet are pending, not lost."""
+    if not (name := writer(run)):
+        return run
+    waits = {"status": PENDING, "reason": "no result yet"}
+    rows = [{**r, **waits} if (r.get("status"), r.get("reason")) == ("lost", NO_RESULT) else r for r in run.rows]
+    return _Running(run.id, run.head, rows, run.dir, name, getattr(run, "damage", None))
+
+
 def strict_peers(run: RunLike) -> bool:
     return "--strict-peers" in f"{run.head.get('command')} {run.head.get('argv')}"
 
@@ -220,12 +276,14 @@ def is_finding(run: RunLike, row: Row) -> bool:
 
 def verdict(run: RunLike) -> RunVerdict:
     """The verdict that follows from the rows, whatever run.json says; `warnings` reports where the two differ."""
+    run = as_shown(run)
     bad = [r for r in run.rows if is_finding(run, r)]
     groups = {tuple(r.get(n) for n in ("status", *PLACE)) for r in bad}
     made = RunVerdict("findings", len(bad), len(groups), strict_peers(run), planned(run))
     if not run.complete:
-        lost = counts(run.rows).get("lost", 0) + max(0, planned(run) - len(run.rows))
-        return replace(made, id="running" if writer(run) else "interrupted", pending=lost, writer=writer(run))
+        name = "running" if writer(run) else "interrupted"
+        waits = counts(run.rows).get(PENDING if writer(run) else "lost", 0) + max(0, planned(run) - len(run.rows))
+        return replace(made, id=name, pending=waits, writer=writer(run))
     if faults := [r for r in run.rows if r.get("status") in FARM_FAULTS]:
         causes = {str(r.get("reason") or "") for r in faults}
         cause = causes.pop() if len(causes) == 1 else ""
@@ -249,7 +307,7 @@ def _without_findings(run: RunLike, made: RunVerdict) -> RunVerdict:
     name = "passed-by-evidence" if len(passed) > 1 else "all-passed"
     if all(r.get("evidence") == "compiled" for r in done):
         name = "all-compiled"
-    elif all(r.get("evidence") == "simulated" and r.get("backend") != "sim" for r in done):
+    elif all(r.get("evidence") == "simulated" for r in done):
         name = "all-simulated"
     rest = counts(r for r in own if r.get("status") not in ("passed", "built"))
     made = replace(made, id=name, role=role, passed=passed, rest=rest)
@@ -259,13 +317,14 @@ def _without_findings(run: RunLike, made: RunVerdict) -> RunVerdict:
 def kind_of(run: RunLike, rows: Sequence[Row]) -> str:
     """The kind of verdict on some of a run's rows."""
     have = counts(rows)
-    if have.get("lost") and not run.complete:
+    if have.get(PENDING) or (have.get("lost") and not run.complete):
         return "running" if writer(run) else "interrupted"
     if any(have.get(s) for s in FARM_FAULTS):
         return "farm_fault"
     if any(is_finding(run, r) for r in rows):
         return "findings"
-    return "passed" if have.get("passed") or have.get("built") else "nothing"
+    done = {str(r.get("evidence")) for r in rows if r.get("status") in ("passed", "built")}
+    return (proven(done) or "passed") if done else "nothing"
 
 
 def _unsupported_subjects(rows: Iterable[Row]) -> list[str]:
@@ -308,11 +367,11 @@ def warnings(run: RunLike) -> list[Message]:
                 "The status counts in run.json and cells.parquet differ; this page uses the counts from cells.parquet."
             )
             warn("report-counts-differ", differ)
-        kind, written = verdict(run).kind.replace("nothing", "inconclusive"), run.head.get("verdict")
-        if written and written != kind:
+        found, written = STORED.get(kind := verdict(run).kind, kind), run.head.get("verdict")
+        if written and written != found:
             warn(
                 "report-verdict-differs",
-                f"run.json has the verdict `{written}`, but the cells of the run give `{kind}`.",
+                f"run.json has the verdict `{written}`, but the cells of the run give `{found}`.",
             )
         if int(run.head.get("schema") or SCHEMA) > SCHEMA:
             newer = f"The run was written with schema {run.head['schema']}; this page supports schemas up to {SCHEMA}."
@@ -386,8 +445,13 @@ def _parts(rows: Sequence[Row]) -> Iterable[Part]:
     asked = sorted(  # subjects first, whatever the matrix lists first
         (r for r in rows if r.get("status") != "skipped"), key=lambda r: (not is_subject(r), r.get("index") or 0)
     )
-    for (op, provider), members in by(asked, "op", "provider").items():
-        timed = [r for r in members if r.get("mode") in ("auto", "", None) and speed_counts(r)]
+    groups = by(asked, "op", "provider")
+    times = {key: {same_cell(r): r for r in members if races(r)} for key, members in groups.items()}
+    for (op, provider), members in groups.items():
+        subjects = {p: t for (o, p), t in times.items() if o == op and t and is_subject(groups[o, p][0])}
+        mine, leads = times[op, provider], subjects or {p: t for (o, p), t in times.items() if o == op and t}
+        common = set(mine).intersection(*leads.values()) if provider in leads else set()
+        timed = [r for cell, r in mine.items() if cell in common]
         flops = flop_bound(members)
         yield Part(
             op=op,
@@ -398,10 +462,20 @@ def _parts(rows: Sequence[Row]) -> Iterable[Part]:
             missing=counts(r for r in members if not r.get("evidence")),
             failed=counts(r for r in members if r.get("evidence") and r.get("status") not in ("passed", "built")),
             worst_ratio=number((worst_row(members) or {}).get("worst_ratio")),
+            timed=len(timed),
             speed=_median(r.get("tflops" if flops else "bandwidth_gbps") for r in timed),
             unit="TFLOP/s" if flops else "GB/s",
-            share=_median(r.get("share_of_roof") for r in timed),
+            share=_median(r.get("share_of_roof") for r in timed if not extrapolated(r)),
+            beyond=sum(map(extrapolated, timed)),
+            against=() if provider in leads else tuple(_paired(leads, mine)),
         )
+
+
+def _paired(subjects: Mapping[str, Mapping[Any, Row]], peer: Mapping[Any, Row]) -> Iterable[Paired]:
+    for name, mine in subjects.items():
+        if both := mine.keys() & peer.keys():
+            ratios = [float(mine[c]["time_us_p50"]) / float(peer[c]["time_us_p50"]) for c in both]
+            yield Paired(name, geometric_mean(ratios), len(both))
 
 
 def _median(values: Iterable[Any]) -> float | None:
@@ -420,6 +494,32 @@ def speed_counts(row: Row) -> bool:
     """Whether a time of this row may be shown as a speed."""
     shown = row.get("timing_quality") not in ("impossible", "none", "", None)
     return shown and row.get("status") == "passed" and number(row.get("time_us_p50")) is not None
+
+
+def races(row: Row) -> bool:
+    """Whether a row's time stands for its provider: its own choice of mode, or its only one."""
+    return speed_counts(row) and float(row["time_us_p50"]) > 0 and row.get("mode") in ("auto", "", None)
+
+
+def same_cell(row: Row) -> tuple[str, ...]:
+    """What two rows must share so that their times may be compared: place, op, dtype, shape, operation, target, timing
+    method, casting and other parameters."""
+    names = ("op", "dtype", "shape", "operation", "target", "timing_method")
+    return (place(row), *(str(row.get(n)) for n in names), own_rest(row))
+
+
+def own_rest(row: Row) -> str:
+    """The part of a cell's id after its shape, without the target: casting, and parameters that are not the default."""
+    parts = (row.get(n) for n in ("backend", "op", "provider", "mode", "operation"))
+    head = "/".join([*map(str, parts), short_dtype(row.get("dtype") or ""), str(row.get("shape"))])
+    name = str(row.get("cell_id") or "")
+    name = name[: name.rfind("@")] if "@" in name else name
+    return name[len(head) :].strip("/").replace("/", " ").strip() if name.startswith(head) else name
+
+
+def extrapolated(row: Row) -> bool:
+    """Whether the row's bytes are outside the calibrated sizes; its flag says so."""
+    return EXTRAPOLATED in str(row.get("flags") or "")
 
 
 # ---- accuracy ----

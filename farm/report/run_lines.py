@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from farm.report.format import HARM, number
-from farm.report.queries import RunLike, by, counts, in_order, journal_damage, writer
+from farm.report.queries import RunLike, as_shown, by, counts, in_order, journal_damage, proven, writer
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class RunLine:
     verdict: str
     complete: bool
     command: str
+    proves: str = ""  # `built` or `simulated`, where no cell passed otherwise
+    simulated: dict[str, bool] = field(default_factory=dict)  # backends with a simulated device: whether all are
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -34,12 +36,17 @@ def run_line(head: Mapping[str, Any], run_id: str, load: Callable[[], RunLike]) 
     damaged = False
     if complete:
         backends = {b: in_order(d.get("counts") or {}) for b, d in head["backends"].items()}
+        kinds = {b: _kinds(b, d) for b, d in head["backends"].items()}
         kind = str(head.get("verdict"))
     else:
-        run = load()
-        backends = {b: counts(rows) for (b,), rows in by(run.rows, "backend").items()}
+        run = as_shown(load())
+        found = by(run.rows, "backend")
+        backends = {b: counts(rows) for (b,), rows in found.items()}
+        kinds = {b: {str(r["evidence"]) for r in rows if r.get("evidence")} for (b,), rows in found.items()}
         kind = "running" if writer(run) else "interrupted"
         damaged = bool(journal_damage(run))
+    proves = proven(k for b in backends for k in _proves(backends[b], kinds[b]))
+    extra = {"kind": str(head.get("kind") or "run"), "silent": list(head.get("silent") or ())}
     return RunLine(
         run_id,
         str(head.get("created") or ""),
@@ -49,16 +56,29 @@ def run_line(head: Mapping[str, Any], run_id: str, load: Callable[[], RunLike]) 
         int(head.get("planned") or sum(sum(c.values()) for c in backends.values())),
         sum(c.get(s, 0) for c in backends.values() for s in HARM),
         number(head.get("seconds")),
-        kind,
+        proves if kind == "passed" and proves else kind,
         complete,
         str(head.get("command") or ""),
-        {**_extra(head), **({"damaged": True} if damaged else {})},
+        proves,
+        {b: kinds[b] <= {"simulated"} for b in backends if "simulated" in kinds[b] or b == "sim"},
+        {**extra, **({"damaged": True} if damaged else {})},
     )
 
 
 def unreadable(run_id: str, why: str) -> RunLine:
     """The line of a run that cannot be read."""
     return RunLine(run_id, "", "", "", {}, 0, 0, None, "unreadable", False, why[:1000])
+
+
+def _kinds(backend: str, used: Mapping[str, Any]) -> set[str]:
+    """The kinds of evidence of a backend's devices, as far as run.json tells; "" for unknown."""
+    default = "simulated" if backend == "sim" else ""
+    return {str(d.get("evidence") or default) for d in used.get("devices") or ()} or {default}
+
+
+def _proves(counts: Mapping[str, int], kinds: Iterable[str]) -> set[str]:
+    """The kinds of evidence by which a backend's cells passed."""
+    return ({*kinds} if counts.get("passed") else set()) | ({"compiled"} if counts.get("built") else set())
 
 
 def _matrices(known: Sequence[Mapping[str, Any]]) -> str:
@@ -70,13 +90,6 @@ def _matrices(known: Sequence[Mapping[str, Any]]) -> str:
         f"{path.rpartition('/')[2]} ({len(names)} matrices)" if len(names) > 2 else ", ".join(names)
         for path, names in files.items()
     )
-
-
-def _extra(head: Mapping[str, Any]) -> dict[str, Any]:
-    """Kind of run, backends with a simulated device, and sites that did not report, as run.json has them."""
-    used = head.get("backends") or {}
-    simulated = [b for b, d in used.items() if any(x.get("evidence") == "simulated" for x in d.get("devices") or ())]
-    return {"kind": str(head.get("kind") or "run"), "simulated": simulated, "silent": list(head.get("silent") or ())}
 
 
 def commit(head: Mapping[str, Any]) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from farm.report.format import cells, clip, count, label
-from farm.report.queries import RunVerdict
+from farm.report.queries import Paired, RunVerdict
 
 #: Kind of verdict -> the word in a tag, where it is not the kind itself.
 LABELS = {"farm_fault": "infrastructure failure", "nothing": "inconclusive"}
@@ -43,6 +45,20 @@ def sentence(found: RunVerdict) -> str:
             return f"No findings: {_passed(found, 'passed (simulated devices only)')}{_but(found)}."
         case _:
             return f"No findings: {_passed(found, 'passed')}{_but(found)}."
+
+
+def title(found: RunVerdict) -> str:
+    """The verdict in a word or two, for the tab of a browser: `FAILED 17`."""
+    words = {"infrastructure-failures": f" {count(found.faults)}"}
+    words |= dict.fromkeys(("running", "interrupted"), f" {found.planned - found.pending}/{found.planned}")
+    first = [] if found.id == "findings" else [tag(found.kind).upper() + words.get(found.id, "")]
+    return ", ".join(first + ([f"FAILED {count(found.failed)}"] if found.failed else []))
+
+
+def paired(found: Sequence[Paired]) -> list[tuple[str, str]]:
+    """`0.80`, `our time ÷ theirs, 128 cells`, for each subject that a peer is compared with."""
+    whose = {p.subject: f"{p.subject}’s" if len(found) > 1 else "our" for p in found}
+    return [(f"{p.ratio:.2f}", f"{whose[p.subject]} time ÷ theirs, {cells(p.cells)}") for p in found]
 
 
 def _failed(found: RunVerdict) -> str:

@@ -19,13 +19,12 @@ from farm.errors import Message, UsageError
 from farm.sites import planfile
 from farm.sites.planfile import PlanFile, unit
 from farm.store import results
-from farm.store.results import ALIKE, COLUMNS, planned_row
+from farm.store.results import ALIKE, COLUMNS, NO_RESULT, planned_row
 
 Row = Mapping[str, Any]
 _RANK = {Status.INFRA_ERROR.value: 1, Status.LOST.value: 2}
 _SIMULATED = "simulated"
 _STATUSES = {s.value for s in Status}
-_NO_RESULT = "planned, no result"
 MAX_SHOWN = 3
 
 
@@ -225,9 +224,9 @@ def _ended(report: Report, row: Row) -> float:
 
 
 def _reason(report: Report, row: Row) -> str:
-    if row["status"] == Status.LOST.value and row["reason"] == _NO_RESULT and not report.complete:
+    if row["status"] == Status.LOST.value and row["reason"] == NO_RESULT and not report.complete:
         end = f"was still being written by {report.writer}" if report.writer else "was interrupted"
-        return f"{_NO_RESULT}: run {report.name} {end}"
+        return f"{NO_RESULT}: run {report.name} {end}"
     return str(row["reason"])
 
 

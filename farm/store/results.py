@@ -22,6 +22,8 @@ from farm.guard import telemetry
 from farm.timing.statistics import Bounds, impossible_because, quality, summarize
 
 SCHEMA = 5
+#: The reason of a planned cell that has no result yet.
+NO_RESULT = "planned, no result"
 #: Schemas whose rows differ from today's only in columns that they lack: runs of these are resumed and merged.
 ALIKE = (4, 5)
 #: Column -> kind of value: text, int, float; JSON values are text.
@@ -139,7 +141,7 @@ def planned_row(cell: Cell) -> dict[str, Any]:
         family=cell.family,
         seed=cell.seed,
         status=Status.LOST.value,
-        reason="planned, no result",
+        reason=NO_RESULT,
         flags="[]",
         metrics="{}",
         gates="{}",

@@ -537,6 +537,9 @@ def fold(journal: Iterable[Mapping[str, Any]]) -> list[Row]:
                 planned[line["cell"]["index"]] = cell_of(line["cell"])
             elif line.get("event") == "result":
                 yield line["row"]
+            elif line.get("event") == "resumed":  # what was lost is run again
+                for index in [i for i, row in rows.items() if row["status"] == "lost"]:
+                    del rows[index]
 
     for row in compacted(results()):
         rows[row["index"]] = row

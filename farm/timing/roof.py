@@ -81,6 +81,10 @@ class Calibration:
         return steady and not said.get("throttled") and not said.get("disturbed")
 
 
+#: Ends the flag of a cell whose roof is extrapolated; readers of a run know such cells by it.
+EXTRAPOLATED = "the share of the roof is extrapolated"
+
+
 @dataclass(frozen=True)
 class Roof:
     """`us`: the least time that the device needs; `what` limits it: "copy" or "gemm"; `extrapolated`: "below" or

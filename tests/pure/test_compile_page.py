@@ -177,7 +177,7 @@ def test_a_finding_is_repeated_by_a_compilation() -> None:
 
 def test_the_page_has_it_all() -> None:
     page = run_page(fake(), LINKS)
-    assert page.count('<table class="heat builds">') == 3
+    assert page.count('<table class="heat builds"') == 3
     assert "<b>40</b> 75 %" in page and "<strong>spills 1.1 KiB</strong>" in page
     assert '<section id="remarks">' in page
     assert re.search(r"<h2>sm_100 <span", page)

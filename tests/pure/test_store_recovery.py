@@ -15,7 +15,8 @@ from farm.errors import StoreError
 from farm.store import Store
 from farm.store import journal as journals
 from farm.store.recovery import read, samples
-from farm.store.results import finish_row, planned_row
+from farm.store.results import NO_RESULT, finish_row, planned_row
+from farm.store.runs import fold
 
 HEAD = {"event": "run", "schema": 4, "run_id": "r", "created": "2026-11-21T12:00:00+00:00", "planned": 4}
 BEGUN = 1795262400.0  # the same moment
@@ -234,3 +235,11 @@ def test_an_interrupted_run_that_is_damaged_is_not_merged(tmp_path: Path) -> Non
     assert refused.value.id == "store-journal-damaged"
     path.write_bytes(b"".join([*lines, b'{"event":"res']))  # a kill's doing, and no damage
     assert [r["status"] for r in merge._reports([Store(tmp_path).run("r")])[0].rows] == ["passed"] + 3 * ["lost"]
+
+
+def test_a_cell_that_was_lost_has_no_result_once_its_run_resumes() -> None:
+    lost, again = result(1, Status.LOST), {"event": "resumed", "time": BEGUN + 9}
+    lost["row"]["reason"] = "no device of sim for 600 s"
+    before, after = fold(journal(result(0), lost)), fold(journal(result(0), lost, again))
+    assert [r["reason"] for r in before[:2]] == ["", "no device of sim for 600 s"]
+    assert [r["reason"] for r in after[:2]] == ["", NO_RESULT] and after[0]["status"] == "passed"
