@@ -302,7 +302,8 @@ class DeviceActor:
             if uncaptured:
                 by = reply.timing.get("method", self._captures.fallback)
                 reply.facts["flags"].append(f"timed by {by}: {uncaptured}")
-            reply.facts["flags"] += [attempt["signals"]] if "signals" in attempt else []
+            if "signals" in attempt:
+                reply.facts.setdefault("flags", []).append(attempt["signals"])
             if attempt.get("compile_s") is not None:  # its trial did compile
                 reply.facts["compile_s"] = max(attempt["compile_s"], reply.facts.get("compile_s") or 0.0)
             self._measured(attempt, reply, out_dir, told)
