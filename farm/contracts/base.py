@@ -42,11 +42,18 @@ class FamilyLike(Protocol):
         rows.  Each value is exactly representable in `dtype`."""
 
     def vector(self, name: str, size: int, dtype: str, *, mean: float = 1.0, spread: float = 0.25) -> Array:
-        """A weight: varied values around `mean`, float32 [size], exactly representable in `dtype`."""
+        """A weight: varied values around `mean`, float32 [size], exactly representable in `dtype`.  In some families
+        it has both signs, exact zeros and large values."""
 
     def normal(self, name: str, block: tuple[int, int], width: int, dtype: str, *, scale: float = 1.0) -> Array:
         """Rows [start, stop) of approximately normal data times `scale`, float32 [stop - start, width], exactly
-        representable in `dtype`, without special rows: for upstream gradients and matrix operands."""
+        representable in `dtype`, without special rows: for matrix operands."""
+
+    def upstream(
+        self, name: str, block: tuple[int, int], width: int, dtype: str, *, total: int, scale: float = 1.0
+    ) -> Array:
+        """Rows [start, stop) of a `total` x `width` upstream gradient: as `normal`, but with large, zero, tiny or
+        nonfinite values in the families for upstream gradients (`upstream`, `upstream_nan`, `upstream_inf`)."""
 
 
 @dataclass(frozen=True)

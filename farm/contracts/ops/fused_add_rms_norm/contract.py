@@ -50,7 +50,8 @@ class FusedAddRmsNorm(RmsContract):
         residual: Array = np.where(constant, made["x"], half)
         made["residual"] = residual.astype(np.float32)
         if "dsum" in made:
-            made["dsum"] = family.normal("dsum", block, cell.dims["hidden"], dtype, scale=0.25)
+            rows, hidden = cell.dims["rows"], cell.dims["hidden"]
+            made["dsum"] = family.upstream("dsum", block, hidden, dtype, total=rows, scale=0.25)
         return made
 
 

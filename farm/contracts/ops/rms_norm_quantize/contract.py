@@ -26,7 +26,7 @@ class RmsNormQuantize(Contract):
     dimensions = (Dimension("rows", 0, 2**40), Dimension("hidden", 1, 2**30))
     parameters = (Parameter("eps", float, 1e-6, low=0.0, positional=True),)
     typed = ("x", "weight")
-    families = ("mixed", "normal", "outlier", "alternating", "tiny", "large")
+    families = ("mixed", "normal", "outlier", "alternating", "tiny", "large", "signed", "large_weight")
     spill_free = SPILL_FREE
 
     def tensors(self, cell: CellLike) -> tuple[Tensor, ...]:
@@ -40,7 +40,7 @@ class RmsNormQuantize(Contract):
         )
 
     def inputs(self, cell: CellLike, family: FamilyLike, block: tuple[int, int]) -> dict[str, Array]:
-        """x in the family's kinds, weight varied around 1."""
+        """x in the family's kinds, weight varied."""
         hidden = cell.dims["hidden"]
         return {
             "x": family.rows("x", block, hidden, cell.dtypes["x"], total=cell.dims["rows"]),
