@@ -19,7 +19,7 @@ from farm.accuracy.dtypes import round_to
 Array = Any  # numpy.ndarray
 
 #: The values of a family never change, since the keys of cells name it: what is to be otherwise is a new family.
-FAMILIES = ("mixed", "normal", "outlier", "alternating", "tiny", "large", "nan", "inf")
+FAMILIES: tuple[str, ...] = ("mixed", "normal", "outlier", "alternating", "tiny", "large", "nan", "inf")
 #: Families with weights of both signs, of which every 16th is exactly zero.
 SIGNED = ("signed", "large_weight", "upstream", "upstream_nan", "upstream_inf")
 FAMILIES += SIGNED

@@ -142,6 +142,8 @@ class Contract:
     dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")  # the dtypes that these tensors may have
     operations: tuple[str, ...] = ("forward",)
     families: tuple[str, ...] = ("mixed", "normal")
+    #: Tensor -> the layouts of `farm.contracts.layouts` that a matrix may give it.
+    layouts: Mapping[str, tuple[str, ...]] = {}
     determinism: str = "bitwise"  # what our correct providers guarantee between runs: bitwise or tolerance
     #: forward or backward -> (a dimension, its largest size for which a kernel that `auto` chooses may not spill)
     spill_free: Mapping[str, tuple[str, int]] = {}

@@ -26,7 +26,7 @@ import numpy as np
 from farm.accuracy import dtypes, evaluate, tolerances
 from farm.cell import Cell
 from farm.child.findings import disqualifying
-from farm.contracts import view
+from farm.contracts import layouts, view
 from farm.contracts.digest import PARSING
 from farm.contracts.discovery import contract
 from farm.errors import FarmSignal
@@ -86,7 +86,7 @@ class Judge:
             plan["blocked"] = t.blocked
             if t.role in view.GIVEN:
                 plan["file"] = str(folder / f"{t.name}.bin")
-            tensors.append(plan)
+            tensors.append(layouts.described(plan, cell.layout, evaluate.row_count(cell)))
         work = evaluate.work_of(cell, op)
         return {"tensors": _with_absent(cell, tensors), "work": {"bytes_moved": work.bytes_read + work.bytes_written}}
 

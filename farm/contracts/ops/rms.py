@@ -13,6 +13,7 @@ import numpy as np
 
 from farm.contracts import gates as g
 from farm.contracts.base import Array, CellLike, Contract, Dimension, FamilyLike, Parameter, Tensor, Work, nbytes
+from farm.contracts.layouts import LEADING, STRIDES
 
 EPS = Parameter("eps", float, 1e-6, low=0.0, positional=True)
 OFFSET = Parameter("offset", float, 0.0)
@@ -42,6 +43,7 @@ class RmsContract(Contract):
         *("mixed", "normal", "outlier", "alternating", "tiny", "large", "nan", "inf"),
         *("signed", "large_weight", "upstream", "upstream_nan", "upstream_inf"),
     )
+    layouts = {"x": (*STRIDES, *LEADING), "weight": ("strided", "offset"), "dy": STRIDES}
     spill_free = SPILL_FREE
     summands: tuple[str, ...] = ("x",)
     outputs: tuple[str, ...] = ("y",)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from farm.contracts.base import Array, CellLike, FamilyLike, Parameter
+from farm.contracts.layouts import STRIDES
 from farm.contracts.ops.rms import CASTING, EPS, OFFSET, WEIGHT, RmsContract, rounded
 
 
@@ -30,6 +31,7 @@ class FusedAddRmsNorm(RmsContract):
         Parameter("sum", str, "rounded", allowed=("rounded", "unrounded"), declared=True),
     )
     summands = ("x", "residual")
+    layouts = {**RmsContract.layouts, "residual": STRIDES, "dsum": STRIDES}
     outputs = ("y", "sum")
 
     def inputs(self, cell: CellLike, family: FamilyLike, block: tuple[int, int]) -> dict[str, Array]:

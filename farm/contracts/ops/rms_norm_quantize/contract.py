@@ -12,6 +12,7 @@ import numpy as np
 
 from farm.contracts import gates as g
 from farm.contracts.base import Array, CellLike, Contract, Dimension, FamilyLike, Parameter, Tensor, Work, nbytes
+from farm.contracts.layouts import LEADING, STRIDES
 from farm.contracts.ops.rms import SPILL_FREE
 
 #: How far from a rounding tie float32 arithmetic may still fall to the other side, in quantisation steps.
@@ -27,6 +28,7 @@ class RmsNormQuantize(Contract):
     parameters = (Parameter("eps", float, 1e-6, low=0.0, positional=True),)
     typed = ("x", "weight")
     families = ("mixed", "normal", "outlier", "alternating", "tiny", "large", "signed", "large_weight")
+    layouts = {"x": (*STRIDES, *LEADING), "weight": ("strided", "offset")}
     spill_free = SPILL_FREE
 
     def tensors(self, cell: CellLike) -> tuple[Tensor, ...]:
