@@ -19,7 +19,7 @@ ROWS, WIDTH = 12, 5
 
 
 def plans(layout: dict[str, str], operation: str = "backward") -> list[dict[str, Any]]:
-    whole = [
+    whole: list[dict[str, Any]] = [
         {"name": "x", "role": "input", "shape": [ROWS, WIDTH]},
         {"name": "w", "role": "input", "shape": [WIDTH], "blocked": False},
         {"name": "dy", "role": "upstream", "shape": [ROWS, WIDTH]},
@@ -28,7 +28,7 @@ def plans(layout: dict[str, str], operation: str = "backward") -> list[dict[str,
     ]
     if operation == "forward":
         whole = [*whole[:2], {"name": "y", "role": "output", "shape": [ROWS, WIDTH]}]
-    more = {"dtype": "float32", "file": "there", "blocked": True}
+    more: dict[str, Any] = {"dtype": "float32", "file": "there", "blocked": True}
     return [layouts.described({**more, **p}, layout, ROWS) for p in whole]
 
 

@@ -54,7 +54,7 @@ def test_a_wrong_kernel_is_inaccurate(name: str, unfriendly: Found) -> None:
 
 @pytest.mark.parametrize("op", ["rms_norm", "fused_add_rms_norm"])
 def test_the_same_code_without_a_mutation_passes_everywhere(op: str) -> None:
-    right = {"rms_norm": wrong.right, "fused_add_rms_norm": wrong.right_fused}[op]
+    right: wrong.Function = wrong.right if op == "rms_norm" else wrong.right_fused
     found = outcomes({"right": right}, cells("unfriendly", op), until_caught=False)["right"]
     assert [f"{o.cell.cell_id}: {o.reason}" for o in found["caught"]] == [] and len(found["passed"]) > 15
 

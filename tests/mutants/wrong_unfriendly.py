@@ -4,6 +4,7 @@ Each is a provider's function, `farm run matrices/unfriendly.yaml --provider rms
 abs_weight`.  They are `norm_steps.Norm` with a step replaced, or with its inputs read otherwise than they lie.
 """
 
+# ruff: noqa: N801 (a name is the provider's)
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -44,21 +45,20 @@ def right_fused(
     return fused_add_rms_norm(Norm(), x, residual, weight, eps, offset=offset, casting=casting)
 
 
-def step(made: type[Norm]) -> type[Norm]:
-    """Register a `Norm` with a step replaced, as a provider of rms_norm."""
-    name = "".join(f"_{c.lower()}" if c.isupper() else c for c in made.__name__).lstrip("_")
+def step(made: type[Norm]) -> Function:
+    """A `Norm` with a step replaced, as a provider of rms_norm."""
 
     def function(
         x: Tensor, weight: Tensor, eps: float = 1e-6, *, offset: float = 0.0, casting: str = "llama"
     ) -> Tensor:
         return rms_norm(made(), x, weight, eps, offset=offset, casting=casting)
 
-    RMS[name] = function
-    return made
+    RMS[made.__name__] = function
+    return function
 
 
-def wrapped(reads: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Callable[[Tensor, Tensor], Any]:
-    """Register what reads x and the weight otherwise than they lie."""
+def wrapped(reads: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Function:
+    """What reads x and the weight otherwise than they lie, as a provider of rms_norm."""
 
     def function(
         x: Tensor, weight: Tensor, eps: float = 1e-6, *, offset: float = 0.0, casting: str = "llama"
@@ -66,14 +66,14 @@ def wrapped(reads: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Callabl
         return rms_norm(Norm(), *reads(x, weight), eps, offset=offset, casting=casting)
 
     RMS[reads.__name__] = function
-    return reads
+    return function
 
 
 # Signs, zeros and sizes of weights
 
 
 @step
-class AbsWeight(Norm):
+class abs_weight(Norm):
     """Multiplies by the weight's size."""
 
     def factor(self, c: Call, weight: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ class AbsWeight(Norm):
 
 
 @step
-class ReluWeight(Norm):
+class relu_weight(Norm):
     """Negative weights become 0."""
 
     def factor(self, c: Call, weight: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class ReluWeight(Norm):
 
 
 @step
-class ClampWeight(Norm):
+class clamp_weight(Norm):
     """Weights are cut at 2."""
 
     def factor(self, c: Call, weight: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ class ClampWeight(Norm):
 
 
 @step
-class ZeroWeightIsNone(Norm):
+class zero_weight_is_none(Norm):
     """A weight of 0 counts as no weight."""
 
     def factor(self, c: Call, weight: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class ZeroWeightIsNone(Norm):
 
 
 @step
-class HalfWeight(Norm):
+class half_weight(Norm):
     """The weight passes through float16."""
 
     def factor(self, c: Call, weight: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ class HalfWeight(Norm):
 
 
 @step
-class WeightByExponent(Norm):
+class weight_by_exponent(Norm):
     """The weight is exp(log(w))."""
 
     def factor(self, c: Call, weight: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ class WeightByExponent(Norm):
 
 
 @step
-class AbsWeightInBackward(Norm):
+class abs_weight_in_backward(Norm):
     """The backward multiplies by the weight's size, the forward by the weight."""
 
     def backward(self, c: Call, dy: Tensor, dsum: Tensor | None, s: Tensor, weight: Tensor, rstd: Tensor) -> Any:
@@ -129,7 +129,7 @@ class AbsWeightInBackward(Norm):
 
 
 @step
-class DividesByWeight(Norm):
+class divides_by_weight(Norm):
     """dw is the sum of dy y / w."""
 
     def terms(self, c: Call, dy: Tensor, n: Tensor, s: Tensor, weight: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ class DividesByWeight(Norm):
 
 
 @step
-class ClipsDy(Norm):
+class clips_dy(Norm):
     """dy is cut at 1000."""
 
     def backward(self, c: Call, dy: Tensor, *rest: Any) -> Any:
@@ -149,7 +149,7 @@ class ClipsDy(Norm):
 
 
 @step
-class HalfDy(Norm):
+class half_dy(Norm):
     """dy passes through float16."""
 
     def backward(self, c: Call, dy: Tensor, *rest: Any) -> Any:
@@ -157,7 +157,7 @@ class HalfDy(Norm):
 
 
 @step
-class SwallowsDyNotFinite(Norm):
+class swallows_dy_not_finite(Norm):
     """What is not finite in dy counts as 0."""
 
     def backward(self, c: Call, dy: Tensor, *rest: Any) -> Any:
@@ -165,7 +165,7 @@ class SwallowsDyNotFinite(Norm):
 
 
 @step
-class SaturatesDy(Norm):
+class saturates_dy(Norm):
     """An infinity in dy becomes the largest number."""
 
     def backward(self, c: Call, dy: Tensor, *rest: Any) -> Any:
@@ -173,7 +173,7 @@ class SaturatesDy(Norm):
 
 
 @step
-class ScalesDyByItsLargest(Norm):
+class scales_dy_by_its_largest(Norm):
     """dy is divided by its row's largest element, and dx multiplied by it: 0 / 0 in a row of zeros."""
 
     def backward(self, c: Call, dy: Tensor, dsum: Tensor | None, s: Tensor, weight: Tensor, rstd: Tensor) -> Any:
@@ -186,7 +186,7 @@ class ScalesDyByItsLargest(Norm):
 
 
 @step
-class LeavesRowsOfZeroDy(Norm):
+class leaves_rows_of_zero_dy(Norm):
     """A row whose dy is zero is skipped, and its dx never written."""
 
     def store(self, c: Call, value: Tensor, name: str) -> Tensor:
@@ -200,7 +200,7 @@ class LeavesRowsOfZeroDy(Norm):
 
 
 @step
-class FlushesTinyDy(Norm):
+class flushes_tiny_dy(Norm):
     """Rows of dy below 1/64 count as zero."""
 
     def backward(self, c: Call, dy: Tensor, *rest: Any) -> Any:
@@ -225,7 +225,8 @@ class _Gradient(torch.autograd.Function):
 
 def dense(t: Tensor) -> Tensor:
     """The memory from a tensor's first element on, as if it were row-major."""
-    strides, width = [], 1
+    strides: list[int] = []
+    width = 1
     for size in reversed(t.shape):
         strides.insert(0, width)
         width *= size
@@ -297,7 +298,7 @@ def output_in_memory_order(
 ) -> Tensor:
     """y has x's strides, but its elements row-major."""
     y = right(x, weight, eps, offset=offset, casting=casting)
-    order = sorted(range(x.dim()), key=lambda d: -x.stride(d))
+    order = sorted(range(x.dim()), key=x.stride, reverse=True)
     back = [order.index(d) for d in range(x.dim())]
     return y.reshape([x.shape[d] for d in order]).permute(back)
 
@@ -335,7 +336,7 @@ def narrow_beside_a_wide_weight(
 
 
 @step
-class OneRowCountsAnother(Norm):
+class one_row_counts_another(Norm):
     """Of a single row the mean over one element less."""
 
     def mean_square(self, c: Call, s: Tensor) -> Tensor:
@@ -343,7 +344,7 @@ class OneRowCountsAnother(Norm):
 
 
 @step
-class FirstRowsOnly(Norm):
+class first_rows_only(Norm):
     """Rows from 128 on are normed by row 0's statistic."""
 
     def rstd(self, c: Call, mean: Tensor) -> Tensor:
@@ -352,7 +353,7 @@ class FirstRowsOnly(Norm):
 
 
 @step
-class TwoRowsShare(Norm):
+class two_rows_share(Norm):
     """Of an even number of rows up to 64, each two share a statistic."""
 
     def rstd(self, c: Call, mean: Tensor) -> Tensor:
@@ -386,11 +387,11 @@ def dense_dsum(
     return y, _Gradient.apply(total, dense)
 
 
-for function in (
-    *(dense_dy, only_2d, rows_of_the_first_dimension, output_in_memory_order),
-    *(output_in_the_weights_dtype, narrow_beside_a_wide_weight),
-):
-    RMS[function.__name__] = function
-for function in (dense_residual, residual_has_the_strides_of_x, dense_dsum):
-    FUSED[function.__name__] = function
-globals().update(RMS)  # so that `module:name` finds those that are classes
+RMS |= {
+    f.__name__: f
+    for f in (
+        *(dense_dy, only_2d, rows_of_the_first_dimension, output_in_memory_order),
+        *(output_in_the_weights_dtype, narrow_beside_a_wide_weight),
+    )
+}
+FUSED |= {f.__name__: f for f in (dense_residual, residual_has_the_strides_of_x, dense_dsum)}
