@@ -39,8 +39,8 @@ _TINY = 1e-3
 _LARGE = {"float16": 1e3}  # 1e6 elsewhere; squares of either fit float32
 _LARGEST_HEAVY = {"float16": 3e4}  # a heavy element must itself fit
 _PERIOD = 16  # of a signed weight's zeros
-#: Of every second weight in `signed`.  Fewer and larger ones would hold so much of a row's energy that the rounding of a
-#: correct kernel does not average out: with every 16th 8 times as large, gain_max was 3.01e-3 in 256 bfloat16 rows.
+#: Of every second weight in `signed`.  Fewer and larger ones would hold so much of a row's energy that the rounding of
+#: a correct kernel does not average out: with every 16th 8 times as large, gain_max was 3.01e-3 in 256 bfloat16 rows.
 _LARGE_COLUMN = 4.0
 _LARGE_WEIGHT = {"float16": 2.0**12}  # 2^20 elsewhere: y and dx of plain rows fit
 #: In float16 a single row, whose products with x and with a weight all fit, and whose dw does; 2^16 elsewhere.

@@ -89,6 +89,31 @@ class CheckedCalls:
         self._remembers(function, how, stranger)
         return found
 
+    def alone(self, function: Callable[..., Any]) -> None:
+        """A finding where a row in the middle has other bits when it is called alone.  After `first`."""
+        pairs = self._pairs()
+        rows = max(
+            (p["shape"][0] for p, t in pairs if t is not None and p.get("blocked", True) and p["shape"]), default=0
+        )
+        if rows < 2:
+            return
+        row = rows // 2
+        made: dict[int, torch.Tensor] = {}
+        for plan, tensor in pairs:
+            if tensor is not None:
+                own = self._source(plan)
+                own = own[row : row + 1] if plan.get("blocked", True) and plan["shape"] else own
+                made[id(tensor)] = own.clone().requires_grad_(tensor.requires_grad)
+        inputs = [None if t is None else made[id(t)] for t in self.problem.inputs]
+        upstream = [made[id(t)] for t in self.problem.upstream]
+        wrt = [made[id(t)] for t in self.problem.wrt]
+        got = self._plain(provider_call.Problem(inputs, upstream, wrt, self.problem.operation).run(function))
+        self._synchronize()
+        for plan, output, batch in zip(self._expected, got, self._kept[0]):
+            blocked = plan.get("blocked", True) and plan["shape"]
+            if blocked and not permuted_inputs.as_expected(plan, batch[row : row + 1], output, permuted_inputs.SAME):
+                self._note(f"gives row {row} of {plan['name']} other bits alone than in its batch")
+
     def _remembers(self, function: Callable[..., Any], how: permuted_inputs.InputChange, stranger: bool) -> None:
         """A finding where values that were seen before take another path than new ones, twice."""
         if self.device.type != "cpu":  # `first` was not the first call with its values

@@ -272,6 +272,8 @@ class _Attempt:
         self.facts.update(calls.launches.facts(cell["mode"]))
         self.enter("check")  # a deadline of its own: the first call may have taken most of one
         others = calls.others(function, stranger=bool(provider.get("path")))
+        if self.m.work.get("batch_invariant"):
+            calls.alone(function)
         self.flag(self.s.watch.state())  # a patched check comes first: what it said since is worth nothing
         self.flag(calls.findings)
         if provider["name"] == "farm" and not provider.get("path") and all(t.numel() for t in outputs):

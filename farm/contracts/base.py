@@ -145,6 +145,9 @@ class Contract:
     #: Tensor -> the layouts of `farm.contracts.layouts` that a matrix may give it.
     layouts: Mapping[str, tuple[str, ...]] = {}
     determinism: str = "bitwise"  # what our correct providers guarantee between runs: bitwise or tolerance
+    #: Whether a row must have the same bits alone as in a batch, from every provider: a choice of kernel by the number
+    #: of rows, or a sum split by it, breaks that.
+    batch_invariant: bool = False
     #: forward or backward -> (a dimension, its largest size for which a kernel that `auto` chooses may not spill)
     spill_free: Mapping[str, tuple[str, int]] = {}
 

@@ -88,7 +88,10 @@ class Judge:
                 plan["file"] = str(folder / f"{t.name}.bin")
             tensors.append(layouts.described(plan, cell.layout, evaluate.row_count(cell)))
         work = evaluate.work_of(cell, op)
-        return {"tensors": _with_absent(cell, tensors), "work": {"bytes_moved": work.bytes_read + work.bytes_written}}
+        told: dict[str, Any] = {"bytes_moved": work.bytes_read + work.bytes_written}
+        if op.batch_invariant:
+            told["batch_invariant"] = True
+        return {"tensors": _with_absent(cell, tensors), "work": told}
 
     def warm(self, cell_data: Mapping[str, Any]) -> None:
         """Make the cell's inputs and reference now, so that no device has to wait for them later."""

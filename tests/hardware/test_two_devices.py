@@ -1,4 +1,4 @@
-"""Tensors on device 1 while device 0 is the current one: a kernel launched on the current device reads another's memory.
+"""Tensors on device 1 while device 0 is current: a kernel that is launched on the current one reads another's memory.
 
 No cell can ask for this: the farm shows a child one device only.
 """
