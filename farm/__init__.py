@@ -9,5 +9,6 @@ STARTED_NS = _time.time_ns()
 
 #: What a coordinator and the supervising code of a node must share: the calls, configurations and events between them,
 #: and how bundles are unpacked.  Raised when one side would misunderstand the other; nodes of another one are refused.
-#: 2: a device reports its progress within a lease, may have to pass a probe, and its judges may be replaced.
+#: 2: a device reports its progress within a lease, may have to pass a probe, and its judges may be
+#: replaced; a cell may have a layout.
 PROTOCOL = 2

@@ -172,9 +172,10 @@ class Cell:
     index: int = -1
     matrix: str = ""
     target: str = ""  # where the planned unit is (key, target): `cuda:sm_90`, and the id ends in `@sm_90`
+    layout: Mapping[str, str] = field(default_factory=dict)  # tensor -> of farm.contracts.layouts, what is not dense
 
     def __post_init__(self) -> None:
-        for name in ("dtypes", "dims", "params"):
+        for name in ("dtypes", "dims", "params", "layout"):
             object.__setattr__(self, name, _frozen(getattr(self, name)))
         if not self.cell_key:
             object.__setattr__(self, "cell_key", cell_key(self))
@@ -203,10 +204,13 @@ class Cell:
         return next(iter(self.dtypes.values()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-able data; `from_dict` is its inverse."""
+        """Plain JSON-able data; `from_dict` is its inverse.  A cell without layouts is what it was before there were
+        any."""
         out = dict(self.__dict__)
-        for name in ("dtypes", "dims", "params"):
+        for name in ("dtypes", "dims", "params", "layout"):
             out[name] = dict(out[name])
+        if not out["layout"]:
+            del out["layout"]
         out["timing"] = self.timing.to_dict()
         return out
 
@@ -232,6 +236,7 @@ def cell_key(cell: Cell) -> str:
                 "seed": cell.seed,
                 "timing": cell.timing.to_dict(),
                 "contract_version": cell.contract_version,
+                **({"layout": dict(cell.layout)} if cell.layout else {}),
             }
         ).encode()
     ).hexdigest()

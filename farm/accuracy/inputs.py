@@ -18,16 +18,34 @@ from farm.accuracy.dtypes import round_to
 
 Array = Any  # numpy.ndarray
 
-FAMILIES = ("mixed", "normal", "outlier", "alternating", "tiny", "large", "nan", "inf")
+#: The values of a family never change, since the keys of cells name it: what is to be otherwise is a new family.
+FAMILIES: tuple[str, ...] = ("mixed", "normal", "outlier", "alternating", "tiny", "large", "nan", "inf")
+#: Families with weights of both signs, of which every 16th is exactly zero.
+SIGNED = ("signed", "large_weight", "upstream", "upstream_nan", "upstream_inf")
+FAMILIES += SIGNED
 #: Families whose even rows hold one element that is not a number, or an infinity.  Two, since a NaN makes all of a
 #: reduction over rows NaN, and so hides whatever else is wrong with it; an infinity only its own column.
 NONFINITE = {"nan": math.nan, "inf": math.inf}
+#: The same in upstream gradients.
+NONFINITE_UPSTREAM = {"upstream_nan": math.nan, "upstream_inf": math.inf}
 #: What row i of the family `mixed` is: kind i mod 5.
 KINDS = ("unit", "tiny", "large", "zero", "constant")
 
+#: What row i of an upstream gradient is in the family `upstream`: kind i mod 4.
+UPSTREAM_KINDS = ("unit", "large", "zero", "tiny")
+
+_MIXED = ("mixed", "signed")  # families whose rows are of every kind
 _TINY = 1e-3
 _LARGE = {"float16": 1e3}  # 1e6 elsewhere; squares of either fit float32
 _LARGEST_HEAVY = {"float16": 3e4}  # a heavy element must itself fit
+_PERIOD = 16  # of a signed weight's zeros
+#: Of every second weight in `signed`.  Fewer and larger ones would hold so much of a row's energy that the rounding of
+#: a correct kernel does not average out: with every 16th 8 times as large, gain_max was 3.01e-3 in 256 bfloat16 rows.
+_LARGE_COLUMN = 4.0
+_LARGE_WEIGHT = {"float16": 2.0**12}  # 2^20 elsewhere: y and dx of plain rows fit
+#: In float16 a single row, whose products with x and with a weight all fit, and whose dw does; 2^16 elsewhere.
+_LARGE_UPSTREAM = {"float16": 2.0**12}
+_TINY_UPSTREAM = {"float16": 2.0**-8}  # 2^-24 elsewhere; its products with a weight are no subnormal numbers
 
 _GAMMA = 0x9E3779B97F4A7C15
 _MASK64 = (1 << 64) - 1
@@ -70,17 +88,50 @@ class Family:
         return _rounded(out, dtype)
 
     def vector(self, name: str, size: int, dtype: str, *, mean: float = 1.0, spread: float = 0.25) -> Array:
-        """`size` varied values around `mean` (standard deviation `spread`), float32, exact in `dtype`."""
+        """`size` varied values around `mean` (standard deviation `spread`), float32, exact in `dtype`; in the families
+        `SIGNED` around `mean` and -`mean`, with exact zeros and large values."""
         out = self._centred(name, 0, size)
         out *= np.float32(spread / _DEVIATION)
         out += np.float32(mean)
+        if self.name in SIGNED:
+            self._sign(out, name, dtype)
         return _rounded(out, dtype)
+
+    def upstream(
+        self, name: str, block: tuple[int, int], width: int, dtype: str, *, total: int, scale: float = 1.0
+    ) -> Array:
+        """Rows [start, stop) of a `total` x `width` upstream gradient: as `normal`, but in the families that are for
+        upstream gradients."""
+        out = self.normal(name, block, width, "float32", scale=scale)
+        index = np.arange(*block, dtype=np.int64)
+        if self.name == "upstream":
+            kind = np.where(index == total - 1, UPSTREAM_KINDS.index("unit"), index % len(UPSTREAM_KINDS))
+            factors = np.array([1.0, _LARGE_UPSTREAM.get(dtype, 2.0**16), 0.0, _TINY_UPSTREAM.get(dtype, 2.0**-24)])
+            factor = factors[kind]
+            if dtype in _LARGE_UPSTREAM:
+                factor[(kind == UPSTREAM_KINDS.index("large")) & (index != 1)] = 1.0
+            out *= factor.astype(np.float32)[:, None]  # powers of two
+            out[kind == UPSTREAM_KINDS.index("zero")] = 0.0  # no negative zeros
+        elif self.name in NONFINITE_UPSTREAM and out.size:
+            self._spoil(out, name, index, NONFINITE_UPSTREAM[self.name])
+        return _rounded(out, dtype)
+
+    def _sign(self, out: Array, name: str, dtype: str) -> None:
+        """Both signs, zeros, and what is large, in place."""
+        place = np.arange(len(out), dtype=np.int64)
+        z = hashes(f"{name}.sign", self.seed, place)
+        out[(z & np.uint64(1)).astype(bool)] *= np.float32(-1)
+        if self.name == "large_weight":
+            out *= np.float32(_LARGE_WEIGHT.get(dtype, 2.0**20))
+        elif self.name == "signed":
+            out[1::2] *= np.float32(_LARGE_COLUMN)
+        out[place % _PERIOD == _PERIOD // 2] = 0.0
 
     def _kinds(self, index: Array, total: int) -> Array:
         """The kind of each row, as its place in KINDS; the last row is never zero."""
         if self.name in ("tiny", "large"):
             return np.full(index.shape, KINDS.index(self.name))
-        if self.name != "mixed":
+        if self.name not in _MIXED:
             return np.zeros(index.shape, dtype=np.int64)
         kind = index % len(KINDS)
         kind[(index == total - 1) & (kind == KINDS.index("zero"))] = KINDS.index("unit")
@@ -92,7 +143,7 @@ class Family:
         """Give special rows their shape, in place."""
         if not out.size:
             return
-        if self.name == "mixed":
+        if self.name in _MIXED:
             out[kind == KINDS.index("zero")] = 0.0  # a product with 0 would leave negative zeros
             constant = np.flatnonzero(kind == KINDS.index("constant"))
             out[constant] = _constants(name, self.seed, index[constant])[:, None]

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from farm.child import permuted_inputs, poison, provider_call, tensor_files
+from farm.child import permuted_inputs, placing, poison, provider_call, tensor_files
 from farm.child.launch_recorder import LaunchRecorder
 from farm.errors import WrongAnswer
 
@@ -48,6 +48,7 @@ class CheckedCalls:
         self._elsewhere: set[int] = set()  # handles of other streams that some call worked on
         self._last: set[int] = set()  # that the last one did
         self._works: list[Counter[str]] = []
+        self._laid_out = any(p.get("layout") or p.get("leading") for p in plans)
 
     @property
     def _api(self) -> Any:
@@ -56,9 +57,9 @@ class CheckedCalls:
     def first(self, function: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
         """The outputs over the cell's own values.  WrongAnswer for what is no answer at all."""
         guarded = self._guarded()
-        before = [(permuted_inputs.memory(t), t.shape, tensor_files.checksum(t)) for _, t in guarded]
+        before = _seen(guarded)
         self._call(function)
-        if before != [(permuted_inputs.memory(t), t.shape, tensor_files.checksum(t)) for _, t in guarded]:
+        if before != _seen(guarded):
             self.findings.insert(0, "changed its inputs")
         if self._elsewhere:
             self._note(f"works on {len(self._elsewhere)} other stream{'s' if len(self._elsewhere) > 1 else ''}")
@@ -87,6 +88,31 @@ class CheckedCalls:
         )
         self._remembers(function, how, stranger)
         return found
+
+    def alone(self, function: Callable[..., Any]) -> None:
+        """A finding where a row in the middle has other bits when it is called alone.  After `first`."""
+        pairs = self._pairs()
+        rows = max(
+            (p["shape"][0] for p, t in pairs if t is not None and p.get("blocked", True) and p["shape"]), default=0
+        )
+        if rows < 2:
+            return
+        row = rows // 2
+        made: dict[int, torch.Tensor] = {}
+        for plan, tensor in pairs:
+            if tensor is not None:
+                own = self._source(plan)
+                own = own[row : row + 1] if plan.get("blocked", True) and plan["shape"] else own
+                made[id(tensor)] = own.clone().requires_grad_(tensor.requires_grad)
+        inputs = [None if t is None else made[id(t)] for t in self.problem.inputs]
+        upstream = [made[id(t)] for t in self.problem.upstream]
+        wrt = [made[id(t)] for t in self.problem.wrt]
+        got = self._plain(provider_call.Problem(inputs, upstream, wrt, self.problem.operation).run(function))
+        self._synchronize()
+        for plan, output, batch in zip(self._expected, got, self._kept[0]):
+            blocked = plan.get("blocked", True) and plan["shape"]
+            if blocked and not permuted_inputs.as_expected(plan, batch[row : row + 1], output, permuted_inputs.SAME):
+                self._note(f"gives row {row} of {plan['name']} other bits alone than in its batch")
 
     def _remembers(self, function: Callable[..., Any], how: permuted_inputs.InputChange, stranger: bool) -> None:
         """A finding where values that were seen before take another path than new ones, twice."""
@@ -139,7 +165,8 @@ class CheckedCalls:
             self._note(finding)
         # what lies in an input that the contract gives up is overwritten by the next call's values
         taken = {permuted_inputs.memory(t) for _, t in self._pairs() if t is not None}
-        self._kept.append(tuple(t.clone() if permuted_inputs.memory(t) in taken else t for t in outputs))
+        kept = (t.clone() if permuted_inputs.memory(t) in taken else t for t in outputs)
+        self._kept.append(tuple(map(placing.with_rows, self._expected, kept)))
 
     def _stalled(self, call: Callable[[], None]) -> None:
         """Call while every other stream is held up: work there that the call's own stream does not wait for is late."""
@@ -198,9 +225,14 @@ class CheckedCalls:
                 raise WrongAnswer(f"{name} has the layout {value.layout}, not torch.strided")
             if any(stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape)):
                 raise WrongAnswer(f"{name} has strides {list(value.stride())}: several elements share one address")
-            if not value.is_contiguous():
+            if not value.is_contiguous() and not self._laid_out:  # as outputs of inputs that are not may be
                 self._note(f"{name} is not contiguous (strides {list(value.stride())})")
         return tuple(v.detach() for v in got)
+
+
+def _seen(guarded: Sequence[tuple[str, torch.Tensor]]) -> list[Any]:
+    """What must be as it was: where each input lies, its shape, and all of its memory, also between its elements."""
+    return [(permuted_inputs.memory(t), t.shape, tensor_files.checksum(placing.whole(t))) for _, t in guarded]
 
 
 def _elements(shape: Sequence[int]) -> int:

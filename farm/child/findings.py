@@ -22,6 +22,7 @@ DISQUALIFYING = (
     "left work on another stream",
     "keeps ",  # + how many MiB
     "takes another path on values ",  # from an earlier call
+    "gives row ",  # + which, other bits alone than in its batch
     "launched none of its kernels",
     "claimed kernel launches that never happened",  # + which kernels
     "noted launches that did not happen",  # the same, in older runs

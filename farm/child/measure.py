@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from farm.child import placing
 from farm.child.provider_call import Problem
 from farm.child.timing import POLICIES, Bench, KernelRecorder, TimingResult, TimingUnusable
 from farm.child.timing.common import same_bits
@@ -22,7 +23,7 @@ MOST_SHIFTED = 1 << 31
 
 def copied(problem: Problem) -> Problem:
     """Another set of buffers with the same values."""
-    return _like(problem, lambda t: t.detach().clone())
+    return _like(problem, lambda t: placing.copied(t.detach()))
 
 
 def rolled(problem: Problem, n: int) -> Problem:
@@ -31,10 +32,10 @@ def rolled(problem: Problem, n: int) -> Problem:
 
     def shifted(t: torch.Tensor) -> torch.Tensor:
         plain = t.detach()
-        shiftable = plain.dim() >= 2 and 1 < plain.numel() < MOST_SHIFTED and plain.is_contiguous()
+        shiftable = plain.dim() >= 2 and 1 < plain.numel() < MOST_SHIFTED
         if not shiftable or not plain.is_floating_point():
-            return plain.clone()
-        return plain.roll(n * (plain.shape[-1] + 1) % plain.numel() or 1)
+            return placing.copied(plain)
+        return placing.filled(plain, plain.roll(n * (plain.shape[-1] + 1) % plain.numel() or 1))
 
     return _like(problem, shifted)
 
@@ -45,9 +46,10 @@ def drawn(problem: Problem, n: int) -> Problem:
     def random(t: torch.Tensor) -> torch.Tensor:
         plain = t.detach()
         if plain.dim() < 2 or not plain.is_floating_point():
-            return plain.clone()
+            return placing.copied(plain)
         generator = torch.Generator(device=plain.device).manual_seed(SEED + n)
-        return torch.randn(plain.shape, generator=generator, device=plain.device).to(plain.dtype)
+        values = torch.randn(plain.shape, generator=generator, device=plain.device).to(plain.dtype)
+        return placing.filled(plain, values)
 
     return _like(problem, random)
 

@@ -63,7 +63,9 @@ def refill(
             if target is None:
                 continue
             own, shift = source(plan), how.shift_of(plan)
-            if shift:
+            if plan.get("leading"):
+                target.copy_((own.roll(shift, 0) if shift else own).reshape(target.shape))
+            elif shift:
                 target[shift:].copy_(own[:-shift])
                 target[:shift].copy_(own[-shift:])
             else:

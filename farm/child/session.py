@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from farm.backends.api import Fault, no_fault
-from farm.child import fault_owner, provider_call, tensor_files, traffic
+from farm.child import fault_owner, placing, provider_call, tensor_files, traffic
 from farm.child.checked_calls import CheckedCalls
 from farm.child.findings import disqualifying
 from farm.child.integrity import IntegrityWatch
@@ -99,8 +99,9 @@ class TorchSession:
         """A fresh copy of an input on the device.  Neighbouring cells share inputs, so the last ones stay there: to
         copy a gigabyte from the host costs more than to time it.  One that has lost its checksum is read again."""
         if self.device.type == "cpu":
-            return _read(tensor, self.device)
-        return self.values(tensor).clone()
+            return placing.placed(_read(tensor, self.device), tensor)
+        kept = self.values(tensor)
+        return placing.placed(kept if tensor.get("layout") else kept.clone(), tensor)
 
     def values(self, tensor: dict[str, Any]) -> torch.Tensor:
         """An input as it is kept on the device, only to be read; see `load`."""
@@ -275,6 +276,8 @@ class _Attempt:
         self.facts.update(calls.launches.facts(cell["mode"]))
         self.enter("check")  # a deadline of its own: the first call may have taken most of one
         others = calls.others(function, stranger=bool(provider.get("path")))
+        if self.m.work.get("batch_invariant"):
+            calls.alone(function)
         self.flag(self.s.watch.state())  # a patched check comes first: what it said since is worth nothing
         self.flag(calls.findings)
         if provider["name"] == "farm" and not provider.get("path") and all(t.numel() for t in outputs):
@@ -287,10 +290,14 @@ class _Attempt:
             self.facts["others"] = [written]
         return outputs
 
+    @property
+    def expected(self) -> list[dict[str, Any]]:
+        """The plans of the outputs and gradients."""
+        return [t for t in self.m.tensors if t["role"] in ("output", "gradient")]
+
     def write(self, outputs: tuple[torch.Tensor, ...], prefix: str) -> list[dict[str, Any]]:
-        expected = [t for t in self.m.tensors if t["role"] in ("output", "gradient")]
         out = []
-        for value, want in zip(outputs, expected):
+        for value, want in zip(outputs, self.expected):
             path = str(Path(self.m.out_dir, f"{prefix}-{want['name']}.bin"))
             try:
                 out.append({"name": want["name"], **tensor_files.save(value, path)})
@@ -349,6 +356,7 @@ class _Attempt:
             raise WrongAnswer(
                 f"returned {len(timed)} tensors in a timed launch, but {len(checked)} in the checked launch"
             )
+        timed = tuple(placing.with_rows(p, t) for p, t in zip(self.expected, timed))
         if not all(_same_bits(a, b) for a, b in zip(timed, checked)):
             out["timed_outputs"] = self.write(timed, "timed")
         return out

@@ -10,6 +10,7 @@ from typing import Any
 from farm.cell import Cell
 from farm.compile import targets as known
 from farm.compile.targets import CompileTarget
+from farm.contracts import layouts
 from farm.contracts.call import call_for
 from farm.contracts.discovery import contract
 from farm.errors import UsageError
@@ -64,7 +65,7 @@ def _tensors(cell: Cell) -> list[dict[str, Any]]:
     absent = {p.name: p.nullifies for p in op.parameters if p.nullifies and cell.params.get(p.name) is False}
     here = {t.name for t in op.tensors(cell)}
     whole = replace(cell, params={**cell.params, **dict.fromkeys(absent, True)})
-    return [
+    plans = [
         {
             "name": t.name,
             "dtype": t.dtype,
@@ -72,7 +73,9 @@ def _tensors(cell: Cell) -> list[dict[str, Any]]:
             "role": t.role,
             "of": t.of,
             "absent": t.name not in here,
+            **({} if t.blocked else {"blocked": False}),
         }
         for t in op.tensors(whole)
         if t.name in here or t.name in absent.values()
     ]
+    return [layouts.described(plan, cell.layout, next(iter(cell.dims.values()))) for plan in plans]

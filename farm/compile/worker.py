@@ -38,6 +38,7 @@ from typing import Any
 from farm import kernel_package
 from farm.child.__main__ import _die_with_parent, _private_pipes
 from farm.compile.targets import TARGETS, CompileTarget
+from farm.contracts import layouts
 from farm.errors import Unsupported, WrongAnswer
 
 #: The code that reads compiled kernels: reports are kept between runs, and belong to the code that made them.
@@ -203,7 +204,11 @@ class Compiler:
             if t.get("absent"):
                 inputs.append(None)
                 continue
-            tensor = self.torch.empty(t["shape"], dtype=getattr(self.torch, t["dtype"]), device="meta")
+            lies = layouts.placement(t.get("layout", layouts.DENSE), t["shape"], t.get("leading", ()))
+            sizes = (lies.offset + lies.span,) if t.get("layout") else lies.shape
+            tensor = self.torch.empty(sizes, dtype=getattr(self.torch, t["dtype"]), device="meta")
+            if t.get("layout"):
+                tensor = tensor.as_strided(lies.shape, lies.strides, lies.offset)
             if t["role"] == "upstream":
                 upstream.append(tensor)
                 continue

@@ -42,11 +42,18 @@ class FamilyLike(Protocol):
         rows.  Each value is exactly representable in `dtype`."""
 
     def vector(self, name: str, size: int, dtype: str, *, mean: float = 1.0, spread: float = 0.25) -> Array:
-        """A weight: varied values around `mean`, float32 [size], exactly representable in `dtype`."""
+        """A weight: varied values around `mean`, float32 [size], exactly representable in `dtype`.  In some families
+        it has both signs, exact zeros and large values."""
 
     def normal(self, name: str, block: tuple[int, int], width: int, dtype: str, *, scale: float = 1.0) -> Array:
         """Rows [start, stop) of approximately normal data times `scale`, float32 [stop - start, width], exactly
-        representable in `dtype`, without special rows: for upstream gradients and matrix operands."""
+        representable in `dtype`, without special rows: for matrix operands."""
+
+    def upstream(
+        self, name: str, block: tuple[int, int], width: int, dtype: str, *, total: int, scale: float = 1.0
+    ) -> Array:
+        """Rows [start, stop) of a `total` x `width` upstream gradient: as `normal`, but with large, zero, tiny or
+        nonfinite values in the families for upstream gradients (`upstream`, `upstream_nan`, `upstream_inf`)."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +142,12 @@ class Contract:
     dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")  # the dtypes that these tensors may have
     operations: tuple[str, ...] = ("forward",)
     families: tuple[str, ...] = ("mixed", "normal")
+    #: Tensor -> the layouts of `farm.contracts.layouts` that a matrix may give it.
+    layouts: Mapping[str, tuple[str, ...]] = {}
     determinism: str = "bitwise"  # what our correct providers guarantee between runs: bitwise or tolerance
+    #: Whether a row must have the same bits alone as in a batch, from every provider: a choice of kernel by the number
+    #: of rows, or a sum split by it, breaks that.
+    batch_invariant: bool = False
     #: forward or backward -> (a dimension, its largest size for which a kernel that `auto` chooses may not spill)
     spill_free: Mapping[str, tuple[str, int]] = {}
 

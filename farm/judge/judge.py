@@ -27,7 +27,7 @@ from farm import limits
 from farm.accuracy import dtypes, evaluate, tolerances
 from farm.cell import Cell
 from farm.child.findings import disqualifying
-from farm.contracts import view
+from farm.contracts import layouts, view
 from farm.contracts.digest import PARSING
 from farm.contracts.discovery import contract
 from farm.errors import FarmSignal, fault_owner
@@ -94,9 +94,12 @@ class Judge:
             plan["blocked"] = t.blocked
             if t.role in view.GIVEN:
                 plan["file"] = str(folder / f"{t.name}.bin")
-            tensors.append(plan)
+            tensors.append(layouts.described(plan, cell.layout, evaluate.row_count(cell)))
         work = evaluate.work_of(cell, op)
-        return {"tensors": _with_absent(cell, tensors), "work": {"bytes_moved": work.bytes_read + work.bytes_written}}
+        told: dict[str, Any] = {"bytes_moved": work.bytes_read + work.bytes_written}
+        if op.batch_invariant:
+            told["batch_invariant"] = True
+        return {"tensors": _with_absent(cell, tensors), "work": told}
 
     def warm(self, cell_data: Mapping[str, Any]) -> None:
         """Make the cell's inputs and reference now, so that no device has to wait for them later."""

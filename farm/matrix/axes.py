@@ -9,13 +9,14 @@ from typing import Any
 
 from farm.cell import DTYPE_ALIASES, OPERATIONS
 from farm.contracts.base import Contract, Parameter
+from farm.contracts.layouts import DENSE, clash
 
 from .document import YamlNode, line_of, show, suggest
 from .model import CACHES, MAX_CELLS, METHODS, Provider, View
 from .registry import ProviderInfo
 from .rules import suggest_dtype
 
-AXES = ("shape", "dtype", "operation", "variant", "family", "seed", "mode")
+AXES = ("shape", "dtype", "operation", "variant", "family", "seed", "layout", "mode")
 TIMING_FIELDS = ("method", "cache", "min_samples", "max_samples", "target_rel_width", "max_seconds")
 #: Names that a contract may not give to a dimension or parameter: they mean something in a rule or an id.
 RESERVED = frozenset({*AXES, *TIMING_FIELDS, "tag", "backend", "op", "provider", "timing", "reason", "name", "version"})
@@ -47,6 +48,7 @@ def resolve(
         params=_params(contract, axes),
         families=_families(contract, axes.get("family")),
         seeds=_values(axes.get("seed"), (0,), _seed),
+        layouts=_layouts(contract, axes.get("layout")),
         operations=_operations(contract, axes.get("operation")),
         providers=_providers(contract, root, providers, axes.get("mode"), registry, extras),
         timings=timings(timing) if timing else (),
@@ -211,6 +213,38 @@ def _families(contract: Contract, axis: YamlNode | None) -> tuple[str, ...]:
 
 def _seed(node: YamlNode) -> int:
     return _whole(node, 0, MAX_SEED)
+
+
+# Layouts
+
+
+def _layouts(contract: Contract, axis: YamlNode | None) -> tuple[Mapping[str, str], ...]:
+    """Each entry in the contract's order of tensors, without what is dense."""
+    if axis is None:
+        return ({},)
+    return _unique([(_layout(contract, node), node) for node in entries(axis)], lambda layout: _pairs(layout) or DENSE)
+
+
+def _layout(contract: Contract, node: YamlNode) -> dict[str, str]:
+    if node.value == DENSE:
+        return {}
+    if isinstance(node.value, str):
+        message = f"is {show(node.value)}; write dense, or the tensor that it is for, like {{x: {node.value}}}"
+        raise node.error(message, id="matrix-layout-without-tensor")
+    given = node.mapping("tensor: layout")
+    for name, child in given.items():
+        if name not in contract.layouts:
+            able = suggest(name, contract.layouts, "tensors") if contract.layouts else "none of its tensors has"
+            message = f"is not a tensor of {contract.op} that can have a layout; {able}"
+            raise child.key_error(message, id="matrix-layout-tensor")
+        known = (DENSE, *contract.layouts[name])
+        if not isinstance(child.value, str) or child.value not in known:
+            raise child.unknown(known, f"layouts of {name}", id="matrix-unknown-layout")
+    found = {name: given[name].value for name in contract.layouts if name in given and given[name].value != DENSE}
+    wrong = clash(found)
+    if wrong:
+        raise node.error(wrong, id=wrong.id)
+    return found
 
 
 # Parameters

@@ -1,13 +1,13 @@
 """Expands a resolved matrix into cells: lazily, in a fixed order.
 
-The order is backend, target, dimensions, dtype, parameters, family, seed, operation, provider, mode, timing, so that
-adjacent cells share inputs and references.
+The order is backend, target, dimensions, dtype, parameters, family, seed, layout, operation, provider, mode, timing, so
+that adjacent cells share inputs and references.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from types import MappingProxyType
 from typing import Any
@@ -85,6 +85,24 @@ def _reason(matrix: Matrix, mask: int) -> str:
     return f"{rule.reason} (excluded: {rule})"
 
 
+def _absent(matrix: Matrix, view: View) -> Callable[[Mapping[str, str], Mapping[str, Any], str], str]:
+    """Says of a layout whether a tensor that it names is missing in cells of an operation (dy in a forward), and with
+    parameters (an absent weight); "" if none is."""
+    found: dict[tuple[str, str], frozenset[str]] = {}
+
+    def reason(layout: Mapping[str, str], params: Mapping[str, Any], operation: str) -> str:
+        nullified = [p.nullifies for p in matrix.contract.parameters if p.nullifies and params[p.name] is False]
+        key = (operation, ",".join(nullified))
+        if key not in found:
+            dims, dtypes = view.shapes[0][0], view.dtypes[0]
+            sample = Cell("cpu", matrix.op, "", "auto", operation, dtypes, dims, params, cell_key="-")
+            found[key] = frozenset(t.name for t in matrix.contract.tensors(sample))
+        missing = next((tensor for tensor in layout if tensor not in found[key]), None)
+        return f"the layout is for {missing}, which this cell does not have" if missing else ""
+
+    return reason
+
+
 def _expand(matrix: Matrix, view: View, backend: str, patterns: Sequence[str]) -> Iterator[Cell]:
     """One backend's cells.  The key is canonical JSON in sorted order, assembled from parts made once per axis entry;
     `farm.cell.cell_key` gives the same for the finished cell (a test compares them)."""
@@ -108,10 +126,19 @@ def _expand(matrix: Matrix, view: View, backend: str, patterns: Sequence[str]) -
         )
         for p, mask in zip(view.params, masks[2])
     ]
-    sources = [  # family and seed
-        (f, s, canonical_json(f), ids.family_part(f, contract) + ids.seed_part(s), fm & sm)
+    sources = [  # family, seed and layout
+        (
+            f,
+            s,
+            MappingProxyType(dict(y)),
+            canonical_json(f) + (f',"layout":{canonical_json(y)}' if y else ""),
+            ids.family_part(f, contract) + ids.seed_part(s),
+            ids.layout_part(y),
+            fm & sm & ym,
+        )
         for f, fm in zip(view.families, masks[3])
         for s, sm in zip(view.seeds, masks[4])
+        for y, ym in zip(view.layouts, masks[5])
     ]
     default = default_timing(backend)
     ends = [
@@ -126,16 +153,17 @@ def _expand(matrix: Matrix, view: View, backend: str, patterns: Sequence[str]) -
             ids.timing_part(t, default),
             om & pm & tm,
         )
-        for o, om in zip(view.operations, masks[5])
-        for (p, mode), pm in zip([(p, m) for p in view.providers for m in p.modes], masks[6])
-        for t, tm in zip(view.timings_on(backend), masks[7])
+        for o, om in zip(view.operations, masks[6])
+        for (p, mode), pm in zip([(p, m) for p in view.providers for m in p.modes], masks[7])
+        for t, tm in zip(view.timings_on(backend), masks[8])
     ]
+    absent = _absent(matrix, view)
     head = f'{{"backend":{canonical_json(backend)},"contract_version":{version},"dims":'
     places = [(f"{backend}:{p}" if p else "", f"@{p}" if p else "", mask) for p, mask in zip(patterns, there)]
     for (target, target_id, mask_t), (dim_map, tag, dim_json, shape, mask0) in product(places, dims):
         for dtype_map, dtype_json, short, dtype_id, mask1 in dtypes:
             for versions, param_id, mask2 in params:
-                for family, seed, family_json, source_id, mask3 in sources:
+                for family, seed, layout, family_json, source_id, layout_id, mask3 in sources:
                     before = f'{head}{dim_json},"dtypes":{dtype_json},"family":{family_json},"mode":"'
                     mask4 = mask_t & mask0 & mask1 & mask2 & mask3
                     for operation, provider, role, version_of, mode, timing, timing_json, timing_id, mask5 in ends:
@@ -144,6 +172,9 @@ def _expand(matrix: Matrix, view: View, backend: str, patterns: Sequence[str]) -
                             f'{before}{mode}","op":"{op}","operation":"{operation}{middle}{provider}'
                             f'","seed":{seed},"timing":{timing_json}}}'
                         )
+                        reason = _reason(matrix, mask4 & mask5)
+                        if layout and not reason:
+                            reason = absent(layout, param_map, operation)
                         yield Cell(
                             backend,
                             op,
@@ -160,10 +191,11 @@ def _expand(matrix: Matrix, view: View, backend: str, patterns: Sequence[str]) -
                             role,
                             tag,
                             f"{backend}/{op}/{provider}/{mode}/{operation}/{short}/{shape}"
-                            f"{param_id}{timing_id}{source_id}{dtype_id}{target_id}",
+                            f"{param_id}{timing_id}{source_id}{dtype_id}{layout_id}{target_id}",
                             sha256(key.encode()).hexdigest(),
-                            _reason(matrix, mask4 & mask5),
+                            reason,
                             -1,
                             name,
                             target,
+                            layout,
                         )

@@ -14,7 +14,8 @@ from farm.device_pattern import pattern_of
 def cell_id(cell: Cell, contract: Contract, default: Timing) -> str:
     """`cuda/rms_norm/farm/multi_wave_cached/forward/bf16/4096x8192/llama`, then every key field that differs from
     its default as `/name=value`: parameters (except those that the provider declares, which its name implies), timing,
-    family, seed, dtypes that differ from the first tensor's, and last, for a cell with a named target, `@GB200`.
+    family, seed, dtypes that differ from the first tensor's, layouts; and last, for a cell with a named target,
+    `@GB200`.
 
     `default` is the default timing policy of the cell's backend.
     """
@@ -22,7 +23,7 @@ def cell_id(cell: Cell, contract: Contract, default: Timing) -> str:
         f"{cell.backend}/{cell.op}/{cell.provider}/{cell.mode}/{cell.operation}"
         f"/{SHORT_DTYPES[cell.dtype]}/{cell.shape}{params_part(cell.params, contract)}"
         f"{timing_part(cell.timing, default)}{family_part(cell.family, contract)}{seed_part(cell.seed)}"
-        f"{dtypes_part(cell.dtypes)}{target_part(cell.target)}"
+        f"{dtypes_part(cell.dtypes)}{layout_part(cell.layout)}{target_part(cell.target)}"
     )
 
 
@@ -67,6 +68,10 @@ def seed_part(seed: int) -> str:
 def dtypes_part(dtypes: Mapping[str, str]) -> str:
     first = next(iter(dtypes.values()), "")
     return "".join(f"/{tensor}_dtype={dtype}" for tensor, dtype in dtypes.items() if dtype != first)
+
+
+def layout_part(layout: Mapping[str, str]) -> str:
+    return "".join(f"/{tensor}_layout={name}" for tensor, name in layout.items())
 
 
 def target_part(target: str) -> str:

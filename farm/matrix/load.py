@@ -14,6 +14,7 @@ from farm import limits
 from farm.cell import QUIET, Cell
 from farm.contracts import discovery as farm_ops
 from farm.contracts.base import Contract
+from farm.contracts.layouts import DENSE
 from farm.device_pattern import malformed, pattern_of
 from farm.errors import FarmError, MatrixError, UsageError, id_of
 
@@ -185,7 +186,7 @@ class _Reader:
             message = f"names an op whose contract.py cannot be imported ({why}); correct that file"
             raise node.error(message, id="matrix-contract-import") from error
         names = [d.name for d in contract.dimensions] + [p.name for p in contract.parameters]
-        bad = next((n for n in names if n in ax.RESERVED or n.endswith("_dtype")), None)
+        bad = next((n for n in names if n in ax.RESERVED or n.endswith(("_dtype", "_layout"))), None)
         if bad:
             message = f'names an op whose contract has a dimension or parameter "{bad}", a reserved name; rename it'
             raise node.error(message, id="matrix-contract-reserved-name")
@@ -445,6 +446,7 @@ def axis_entries(matrix: Matrix, view: View, backend: str, patterns: Sequence[st
     yield [{name: value for name, value in params.items() if name not in declared} for params in view.params]
     yield [{"family": family} for family in view.families]
     yield [{"seed": seed} for seed in view.seeds]
+    yield [{f"{t}_layout": layout.get(t, DENSE) for t in matrix.contract.layouts} for layout in view.layouts]
     yield [{"operation": operation} for operation in view.operations]
     yield [{"provider": p.name, "mode": mode, **p.declared} for p in view.providers for mode in p.modes]
     yield [{"timing": timing.method} for timing in view.timings_on(backend)]

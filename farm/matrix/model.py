@@ -39,6 +39,7 @@ class View:
     params: tuple[Mapping[str, Any], ...]
     families: tuple[str, ...]
     seeds: tuple[int, ...]
+    layouts: tuple[Mapping[str, str], ...]  # tensor -> layout, what is not dense
     operations: tuple[str, ...]
     providers: tuple[Provider, ...]
     timings: tuple[Mapping[str, Any], ...]  # given fields only: the backend fills in the rest
@@ -50,7 +51,7 @@ class View:
     def size(self, backend: str) -> int:
         """How many cells the view has on `backend`."""
         count = sum(len(p.modes) for p in self.providers)
-        for axis in (self.shapes, self.dtypes, self.params, self.families, self.seeds, self.operations):
+        for axis in (self.shapes, self.dtypes, self.params, self.families, self.seeds, self.layouts, self.operations):
             count *= len(axis)
         return count * len(self.timings_on(backend))
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from farm.cell import DTYPE_ALIASES, DTYPES, OPERATIONS, Cell
 from farm.contracts.base import Contract
+from farm.contracts.layouts import DENSE
 from farm.device_pattern import pattern_of
 from farm.errors import FarmSignal, UsageError
 
@@ -107,6 +108,7 @@ def kinds(
         closed = tuple(str(v) for v in p.allowed) if p.allowed and p.type is str else ()
         out[p.name] = Kind(p.type.__name__, closed)
     out.update({"tag": Kind("str"), "family": Kind("str", contract.families), "seed": Kind("int")})
+    out.update({f"{tensor}_layout": Kind("str", (DENSE, *names)) for tensor, names in contract.layouts.items()})
     out["timing"] = Kind("str", tuple(methods))
     return out
 
@@ -125,6 +127,8 @@ def lookup(cell: Cell) -> Callable[[str], Any]:
             return cell.dims[key]
         if key in cell.params:
             return cell.params[key]
+        if key.endswith("_layout"):
+            return cell.layout.get(key.removesuffix("_layout"), DENSE)
         return cell.dtypes.get(key.removesuffix("_dtype")) if key.endswith("_dtype") else None
 
     return get

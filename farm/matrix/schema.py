@@ -11,6 +11,7 @@ from farm import limits
 from farm.cell import DTYPE_ALIASES, OPERATIONS, QUIET
 from farm.contracts import discovery as farm_ops
 from farm.contracts.base import Contract, Parameter
+from farm.contracts.layouts import DENSE
 
 from .axes import MAX_SEED
 from .model import CACHES, METHODS
@@ -246,9 +247,15 @@ def _axes(contract: Contract) -> dict[str, Any]:
         "variant": _described("Combinations of parameters.", type="array", minItems=1, items=variant),
         "family": _one_or_many({"enum": [*contract.families]}, "The family of input values."),
         "seed": _one_or_many({"type": "integer", "minimum": 0, "maximum": MAX_SEED}, "The seed of the input values."),
+        "layout": _one_or_many(_layout(contract), "How tensors lie in memory: dense, or a layout per tensor."),
         "mode": _one_or_many({"type": "string"}, "Kernel strategies, for providers that offer several."),
         **{name: _one_or_many(schema, f"Parameter {name} of {contract.op}.") for name, schema in parameters.items()},
     }
+
+
+def _layout(contract: Contract) -> dict[str, Any]:
+    by_tensor = {tensor: {"enum": [DENSE, *names]} for tensor, names in contract.layouts.items()}
+    return {"anyOf": [{"const": DENSE}, _object(by_tensor)]} if by_tensor else {"const": DENSE}
 
 
 def _parameter(p: Parameter) -> dict[str, Any]:

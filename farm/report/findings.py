@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +26,8 @@ from farm.report.queries import (
     writer,
 )
 from farm.store.results import place
+
+_LAYOUT = re.compile(r"/(\w+_layout)=(\w+)")
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,15 @@ def _axes(rows: Sequence[Row]) -> dict[str, dict[str, None]]:
             found[name].add(r.get(name) or "")
         for name, value in {**parse(r.get("dims")), **parse(r.get("params"))}.items():
             found[name].add(value if isinstance(value, int | float) else str(value))
+    layouts = [_layouts(r) for r in rows]
+    for name in dict.fromkeys(name for one in layouts for name in one):
+        found[name] = {one.get(name, "dense") for one in layouts}
     return {n: {str(v): None for v in sorted(vs, key=lambda v: (isinstance(v, str), v))} for n, vs in found.items()}
+
+
+def _layouts(row: Row) -> dict[str, str]:
+    """`x_layout` and the like -> the layout, from the cell's id: a default is not in it."""
+    return dict(_LAYOUT.findall(str(row.get("cell_id") or "")))
 
 
 def repeat(run: RunLike, rows: Sequence[Row]) -> str:
@@ -95,6 +106,9 @@ def repeat(run: RunLike, rows: Sequence[Row]) -> str:
     built = all(is_build(r) for r in rows)
     targets = list(dict.fromkeys(place(r).partition("@")[2] for r in rows if "@" in place(r)))
     chosen = {name: _either(r.get(name) for r in rows) for name in ("op", "provider", "mode", "operation", "dtype")}
+    layouts = [_layouts(r) for r in rows]
+    given = dict.fromkeys(name for one in layouts for name in one)
+    chosen |= {name: _either(one.get(name, "dense") for one in layouts) for name in given}
     dims = [parse(r.get("dims")) for r in rows]
     chosen |= {name: _either(d.get(name) for d in dims) for name in dims[0]}
     if not built:

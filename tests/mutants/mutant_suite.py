@@ -19,7 +19,8 @@ from norm_steps import Norm
 from farm import matrix
 from farm.accuracy import evaluate
 from farm.cell import Cell
-from farm.child import poison, provider_call, tensor_files
+from farm.child import placing, poison, provider_call, tensor_files
+from farm.contracts import layouts
 from farm.contracts.call import call_for
 from farm.contracts.discovery import contract
 
@@ -111,15 +112,21 @@ class Trial:
         self.reference = evaluate.fill_reference(cell, self.contract, self.inputs)
         self.tensors = self.contract.tensors(cell)
         self.judged = evaluate.judged_tensors(cell, self.contract)
+        rows = evaluate.row_count(cell)
+        self.plans = {
+            t.name: layouts.described({"name": t.name, "shape": list(t.dims), "blocked": t.blocked}, cell.layout, rows)
+            for t in self.tensors
+        }
         self.given = {t.name: self._tensor(t.name, t.dtype) for t in self.tensors if t.name in self.inputs}
 
     def _tensor(self, name: str, dtype: str) -> torch.Tensor:
         made = torch.from_numpy(np.array(self.inputs[name]))
-        return (made.view(torch.bfloat16) if dtype == "bfloat16" else made).to(self.device)
+        made = (made.view(torch.bfloat16) if dtype == "bfloat16" else made).to(self.device)
+        return placing.placed(made, self.plans[name])
 
     def call(self, function: Callable[..., Any]) -> Called:
         """The cell's operation once, in poisoned memory, inputs compared before and after."""
-        given = {name: value.clone() for name, value in self.given.items()}
+        given = {name: placing.copied(value) for name, value in self.given.items()}
         by_name = {t.name: given[t.name] for t in self.tensors if t.role == "input"}
         for value in by_name.values():
             value.requires_grad_(True)
@@ -135,7 +142,7 @@ class Trial:
         try:
             with poisoned:
                 got = problem.run(bound)
-            outputs = {t.name: _storage(value) for t, value in zip(self.judged, got)}
+            outputs = {t.name: _storage(placing.with_rows(self.plans[t.name], v)) for t, v in zip(self.judged, got)}
         except Exception as error:
             if "CUDA error" in str(error):
                 raise  # the device's context is lost, and with it every later cell

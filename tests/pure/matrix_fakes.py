@@ -27,6 +27,7 @@ class Norm(Contract):
     typed = ("x", "weight")
     operations = ("forward", "backward")
     families = ("mixed", "outlier")
+    layouts = {"x": ("row_strided", "3d", "4d"), "dx": ("row_strided", "3d")}
 
     def tensors(self, cell: CellLike) -> tuple[Tensor, ...]:
         """x; y forward, dx backward."""

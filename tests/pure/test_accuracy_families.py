@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import subprocess
 import sys
@@ -16,16 +17,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.accuracy.dtypes import decode, encode
-from farm.accuracy.inputs import FAMILIES, NONFINITE, Family
+from farm.accuracy.inputs import FAMILIES, NONFINITE, NONFINITE_UPSTREAM, SIGNED, Family
 
 ROOT = Path(__file__).resolve().parents[2]
 DTYPES = ("float32", "float16", "bfloat16")
 
 
 FINITE = tuple(name for name in FAMILIES if name not in NONFINITE)
+#: The families that came first.  The keys of older runs name them.
+FIRST = ("mixed", "normal", "outlier", "alternating", "tiny", "large")
 
 
-def digest(families: tuple[str, ...] = FINITE) -> str:
+def digest(families: tuple[str, ...] = FIRST) -> str:
     """A hash over every family, dtype and way to make a tensor."""
     found = hashlib.sha256()
     for name in families:
@@ -43,11 +46,68 @@ def digest(families: tuple[str, ...] = FINITE) -> str:
 #: Made once; NumPy 1.26 to 2.4 and Python 3.10 to 3.13 must agree.  A change here changes every input of every store.
 GOLDEN = "20aa1f6745d05132aa4ee38f1a32597126d667665479a0ab1f1452727652dc08"
 GOLDEN_NONFINITE = "b4351f37c6da9ba62ec6ff28769d4d71a29ea97555e96bf6cbccf8320cd4385c"
+GOLDEN_SIGNED = "419ff1c3a8228108f857c8208566d241c830b4e7c109f0509236a4feb0566970"
+GOLDEN_UPSTREAM = "4025a966846fbe5eddb828dd7c384eb16e4eed62a13d641c35bcb14ab216d52d"
 
 
 def test_values_are_the_same_on_every_host() -> None:
     assert digest() == GOLDEN
     assert digest(("nan", "inf")) == GOLDEN_NONFINITE and set(NONFINITE) == {"nan", "inf"}
+    assert digest(SIGNED) == GOLDEN_SIGNED and {*FIRST, *NONFINITE, *SIGNED} == set(FAMILIES)
+    found = hashlib.sha256()
+    for name, dtype in itertools.product(SIGNED, DTYPES):
+        made = Family(name, 3).upstream("dy", (1, 9), 4000, dtype, total=11)
+        found.update(np.ascontiguousarray(encode(made, dtype)).tobytes())
+    assert found.hexdigest() == GOLDEN_UPSTREAM
+
+
+@pytest.mark.parametrize("name", [*FIRST, *NONFINITE])
+def test_upstream_gradients_of_the_first_families_are_as_they_were(name: str) -> None:
+    """Keys of older cells name these families: their upstream gradients are plain."""
+    for dtype in DTYPES:
+        family = Family(name, 2)
+        for scale in (1.0, 0.25):
+            old = family.normal("dy", (3, 9), 300, dtype, scale=scale)
+            assert family.upstream("dy", (3, 9), 300, dtype, total=9, scale=scale).tobytes() == old.tobytes()
+        assert (family.vector("weight", 300, dtype) > 0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SIGNED)
+def test_weights_of_the_newer_families_have_signs_and_exact_zeros(name: str, dtype: str) -> None:
+    w = Family(name, 1).vector("weight", 1024, dtype)
+    assert (w == 0).sum() == 64 and not np.signbit(w[w == 0]).any()
+    assert 0.4 < (w < 0).mean() < 0.6
+    large = {"signed": 4.0, "large_weight": 100.0}.get(name, 1.5)
+    assert abs(w).max() > large
+    small = Family(name).vector("weight", 16, dtype)  # so they are in the narrowest rows that are judged
+    assert (small == 0).any() and (small < 0).any() and (small > 0).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_signed_rows_are_those_of_mixed(dtype: str) -> None:
+    mixed, signed = (Family(name, 2).rows("x", (0, 11), 300, dtype, total=11) for name in ("mixed", "signed"))
+    assert mixed.tobytes() == signed.tobytes()
+
+
+@pytest.mark.parametrize(("dtype", "large"), [("float32", 2.0**16), ("bfloat16", 2.0**16), ("float16", 2.0**12)])
+def test_upstream_rows_take_their_kinds(dtype: str, large: float) -> None:
+    dy = Family("upstream").upstream("dy", (0, 21), 4096, dtype, total=21).astype(np.float64)
+    size = dy.std(axis=1)
+    assert size[1] == pytest.approx(large, rel=0.06) and size[0] == pytest.approx(1, rel=0.06)
+    assert not dy[2::4].any() and 0 < size[3] < 0.005 and size[20] == pytest.approx(1, rel=0.06)
+    # in float16 one row is large: the sum of many rows' products would not fit
+    assert size[5] == pytest.approx(1.0 if dtype == "float16" else large, rel=0.06)
+    assert not np.signbit(Family("upstream").upstream("dy", (2, 3), 64, dtype, total=21)).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("name", "what"), [("upstream_nan", np.isnan), ("upstream_inf", np.isinf)])
+def test_upstream_gradients_that_are_not_finite(name: str, what: Any, dtype: str) -> None:
+    family = Family(name, 1)
+    dy = family.upstream("dy", (0, 64), 300, dtype, total=64)
+    assert what(dy).sum(axis=1).tolist() == [1, 0] * 32 and (what(dy) | np.isfinite(dy)).all()
+    assert np.isfinite(family.rows("x", (0, 8), 300, dtype, total=8)).all() and name in NONFINITE_UPSTREAM
 
 
 def test_values_do_not_depend_on_the_instruction_set() -> None:
@@ -80,7 +140,11 @@ def test_values_do_not_depend_on_the_instruction_set() -> None:
 )
 def test_blocks_join_to_the_whole(name: str, dtype: str, width: int, cuts: list[int]) -> None:
     family, edges = Family(name, 1), [0, *sorted(cuts), 40]
-    for make in (lambda b: family.rows("x", b, width, dtype, total=40), lambda b: family.normal("x", b, width, dtype)):
+    for make in (
+        lambda b: family.rows("x", b, width, dtype, total=40),
+        lambda b: family.normal("x", b, width, dtype),
+        lambda b: family.upstream("x", b, width, dtype, total=40),
+    ):
         whole = make((0, 40))
         parts = np.concatenate([make(b) for b in pairwise(edges)])
         assert whole.tobytes() == parts.tobytes()

@@ -121,6 +121,17 @@ def test_a_group_says_what_its_cells_have_in_common():
     assert {"dw.rel_l2", "5.3x"} <= set(group.worst.split())
 
 
+def test_a_group_names_the_layouts_that_its_cells_have_in_common():
+    """A row has no column for them: the cell's id shows what is not dense."""
+    some = [dict(r) for r in rows_of_run(200) if r["status"] == "passed"][:6]
+    for i, r in enumerate(some):
+        r.update(op="norm", provider="mine", mode="auto", role="subject", evidence="executed", reason="wrong")
+        r["cell_id"] = f"{r['cell_id']}{('', '/x_layout=heads', '/x_layout=packed/dy_layout=strided')[i % 3]}"
+        r["status"] = "inaccurate" if "heads" in r["cell_id"] else "passed"
+    group = found.findings(fake_run(some))[0]
+    assert "x_layout heads" in group.where and "x_layout=heads" in group.command and "dense" not in group.command
+
+
 def test_the_repeat_command_selects_what_the_cells_share():
     run = some(
         *(row(i, status="crashed", hidden=128, rows=i + 1, dtype=d) for i, d in enumerate(["float16", "bfloat16"] * 3))

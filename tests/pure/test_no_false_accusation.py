@@ -10,11 +10,22 @@ from farm.contracts.discovery import contract, known_ops
 from farm.matrix import builtin_providers, load_all
 
 FILE = Path(__file__).resolve().parents[2] / "matrices" / "no_false_accusation.yaml"
-MATRICES = {m.op: m for m in load_all(FILE)}
+LAYOUTS = {m.op: m for m in load_all(FILE) if m.name.endswith("-layouts")}
+MATRICES = {m.op: m for m in load_all(FILE) if m not in LAYOUTS.values()}
 
 
 def test_every_op_is_in_it() -> None:
-    assert set(MATRICES) == set(known_ops())
+    assert set(MATRICES) == set(LAYOUTS) == set(known_ops())
+
+
+@pytest.mark.parametrize("op", list(LAYOUTS))
+def test_every_tensor_that_may_have_a_layout_has_one(op: str) -> None:
+    view, c = LAYOUTS[op].view("cuda"), contract(op)
+    assert view is not None and {t for layout in view.layouts for t in layout} == set(c.layouts)
+    used = {name for layout in view.layouts for name in layout.values()}
+    assert len(used) >= 4 and (op != "rms_norm" or used == set(c.layouts["x"]))
+    if "weight" in c.typed:
+        assert any(d["x"] != d["weight"] for d in view.dtypes)
 
 
 @pytest.mark.parametrize("op", list(MATRICES))

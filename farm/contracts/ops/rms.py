@@ -13,6 +13,7 @@ import numpy as np
 
 from farm.contracts import gates as g
 from farm.contracts.base import Array, CellLike, Contract, Dimension, FamilyLike, Parameter, Tensor, Work, nbytes
+from farm.contracts.layouts import LEADING, STRIDES
 
 EPS = Parameter("eps", float, 1e-6, low=0.0, positional=True)
 OFFSET = Parameter("offset", float, 0.0)
@@ -38,7 +39,11 @@ class RmsContract(Contract):
     dimensions = (Dimension("rows", 0, 2**40), Dimension("hidden", 1, 2**30))
     typed = ("x", "weight")
     operations = ("forward", "no-grad-forward", "backward", "full")
-    families = ("mixed", "normal", "outlier", "alternating", "tiny", "large", "nan", "inf")
+    families = (
+        *("mixed", "normal", "outlier", "alternating", "tiny", "large", "nan", "inf"),
+        *("signed", "large_weight", "upstream", "upstream_nan", "upstream_inf"),
+    )
+    layouts = {"x": (*STRIDES, *LEADING), "weight": ("strided", "offset"), "dy": STRIDES}
     spill_free = SPILL_FREE
     summands: tuple[str, ...] = ("x",)
     outputs: tuple[str, ...] = ("y",)
@@ -63,13 +68,13 @@ class RmsContract(Contract):
         return tuple(found)
 
     def inputs(self, cell: CellLike, family: FamilyLike, block: tuple[int, int]) -> dict[str, Array]:
-        """Summands in the family's kinds, weight varied around 1 (never all ones), upstream gradients plain."""
-        hidden, dtype = cell.dims["hidden"], cell.dtypes["x"]
-        made = {name: family.rows(name, block, hidden, dtype, total=cell.dims["rows"]) for name in self.summands}
+        """Summands and upstream gradients in the family's kinds, weight varied (never all ones)."""
+        (rows, hidden), dtype = (cell.dims["rows"], cell.dims["hidden"]), cell.dtypes["x"]
+        made = {name: family.rows(name, block, hidden, dtype, total=rows) for name in self.summands}
         if cell.params["weight"]:
             made["weight"] = family.vector("weight", hidden, cell.dtypes["weight"])
         if cell.operation in _BACKWARD:
-            made |= {f"d{name}": family.normal(f"d{name}", block, hidden, dtype) for name in self.outputs}
+            made |= {f"d{name}": family.upstream(f"d{name}", block, hidden, dtype, total=rows) for name in self.outputs}
         return made
 
     def reference(self, inputs: Mapping[str, Array], cell: CellLike, block: tuple[int, int]) -> dict[str, Array]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from farm.contracts.base import Array, CellLike, FamilyLike, Parameter
+from farm.contracts.layouts import STRIDES
 from farm.contracts.ops.rms import CASTING, EPS, OFFSET, WEIGHT, RmsContract, rounded
 
 
@@ -30,6 +31,7 @@ class FusedAddRmsNorm(RmsContract):
         Parameter("sum", str, "rounded", allowed=("rounded", "unrounded"), declared=True),
     )
     summands = ("x", "residual")
+    layouts = {**RmsContract.layouts, "residual": STRIDES, "dsum": STRIDES}
     outputs = ("y", "sum")
 
     def inputs(self, cell: CellLike, family: FamilyLike, block: tuple[int, int]) -> dict[str, Array]:
@@ -50,7 +52,8 @@ class FusedAddRmsNorm(RmsContract):
         residual: Array = np.where(constant, made["x"], half)
         made["residual"] = residual.astype(np.float32)
         if "dsum" in made:
-            made["dsum"] = family.normal("dsum", block, cell.dims["hidden"], dtype, scale=0.25)
+            rows, hidden = cell.dims["rows"], cell.dims["hidden"]
+            made["dsum"] = family.upstream("dsum", block, hidden, dtype, total=rows, scale=0.25)
         return made
 
 

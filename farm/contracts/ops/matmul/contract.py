@@ -9,6 +9,7 @@ import numpy as np
 
 from farm.contracts import gates as g
 from farm.contracts.base import Array, CellLike, Contract, Dimension, FamilyLike, Tensor, Work, nbytes
+from farm.contracts.layouts import STRIDES
 
 
 class Matmul(Contract):
@@ -19,6 +20,7 @@ class Matmul(Contract):
     dimensions = (Dimension("m", 0, 2**30), Dimension("n", 1, 2**30), Dimension("k", 1, 2**30))
     typed = ("a", "b")
     families = ("normal", "mixed")
+    layouts = {"a": STRIDES, "b": STRIDES}
     determinism = "tolerance"
 
     def tensors(self, cell: CellLike) -> tuple[Tensor, ...]:

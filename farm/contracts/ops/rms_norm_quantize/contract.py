@@ -12,6 +12,7 @@ import numpy as np
 
 from farm.contracts import gates as g
 from farm.contracts.base import Array, CellLike, Contract, Dimension, FamilyLike, Parameter, Tensor, Work, nbytes
+from farm.contracts.layouts import LEADING, STRIDES
 from farm.contracts.ops.rms import SPILL_FREE
 
 #: How far from a rounding tie float32 arithmetic may still fall to the other side, in quantisation steps.
@@ -26,7 +27,8 @@ class RmsNormQuantize(Contract):
     dimensions = (Dimension("rows", 0, 2**40), Dimension("hidden", 1, 2**30))
     parameters = (Parameter("eps", float, 1e-6, low=0.0, positional=True),)
     typed = ("x", "weight")
-    families = ("mixed", "normal", "outlier", "alternating", "tiny", "large")
+    families = ("mixed", "normal", "outlier", "alternating", "tiny", "large", "signed", "large_weight")
+    layouts = {"x": (*STRIDES, *LEADING), "weight": ("strided", "offset")}
     spill_free = SPILL_FREE
 
     def tensors(self, cell: CellLike) -> tuple[Tensor, ...]:
@@ -40,7 +42,7 @@ class RmsNormQuantize(Contract):
         )
 
     def inputs(self, cell: CellLike, family: FamilyLike, block: tuple[int, int]) -> dict[str, Array]:
-        """x in the family's kinds, weight varied around 1."""
+        """x in the family's kinds, weight varied."""
         hidden = cell.dims["hidden"]
         return {
             "x": family.rows("x", block, hidden, cell.dtypes["x"], total=cell.dims["rows"]),
