@@ -40,15 +40,32 @@ AT_IMPORT = {
         "from cheats import right\n"
     ),
 }
+#: What a host of CI has in its environment; the suffix stands nowhere else.
+CANARY = "c4n4ry-of-the-host"
+HOST = dict.fromkeys(
+    ("GITHUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "RAY_AUTH_TOKEN", "RAY_ADDRESS", "MY_CANARY"), CANARY
+)
+PRINTS_ALL = """
+import os
+
+def right(x, weight, eps, **kw):
+    print("environment:", dict(os.environ))
+    os.write(1, repr(os.environ).encode())
+    os.write(2, repr(os.environ).encode())
+    raise RuntimeError(f"environment: {dict(os.environ)}")
+"""
 
 
 @pytest.fixture(scope="module")
 def cheated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmRun]:
     folder = tmp_path_factory.mktemp("cheats")
-    names = {n: f"cheats:{n}" for n in ("honest", *NAMED, *TOLD)} | {n: f"{n}:right" for n in AT_IMPORT}
+    names = {n: f"cheats:{n}" for n in ("honest", *NAMED, *TOLD)} | {
+        n: f"{n}:right" for n in (*AT_IMPORT, "prints_all")
+    }
     words = [w for name, path in names.items() for w in ("--provider", f"{name}={path}")]
-    run = FarmRun(folder, MATRIX, (*words, "--set", "deadlines.check=30"), backend="cpu")
-    for name, text in {"cheats": CHEATS, **AT_IMPORT}.items():
+    words += ["--set", "deadlines.check=30"]
+    run = FarmRun(folder, MATRIX, tuple(words), backend="cpu", environment=HOST)
+    for name, text in {"cheats": CHEATS, **AT_IMPORT, "prints_all": PRINTS_ALL}.items():
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
     try:
         assert run.start().wait(240) == 1, run.said()
@@ -70,6 +87,17 @@ def test_each_cheat_ends_in_a_status_that_names_it(cheated: FarmRun, cheat: str)
     assert row["reason"] and words in row["reason"], row["reason"]
     assert row["fault_owner"] == "kernel"
     assert row["attempt"] == 1  # nobody tries a cheat again
+
+
+def test_no_secret_of_the_host_is_in_a_child_a_row_a_log_or_a_page(cheated: FarmRun) -> None:
+    row = row_of(cheated, "prints_all")
+    assert row["status"] == "crashed" and "environment: {" in row["reason"] + cheated.said(), row
+    assert not row["log"] or "FARM_CHILD_MARK" in (cheated.run.dir / row["log"]).read_text(encoding="utf-8")
+    assert CANARY not in json.dumps(cheated.rows())
+    written = [p for p in cheated.folder.rglob("*") if p.is_file()]
+    assert {".html", ".jsonl", ".txt", ".parquet"} <= {p.suffix for p in written}
+    for path in written:
+        assert CANARY.encode() not in path.read_bytes(), path
 
 
 @pytest.mark.parametrize("provider", ["honest", "torch", "huggingface"])
