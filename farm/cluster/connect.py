@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from farm.cluster import address as addresses
 from farm.cluster import connect_probe, ray_token
 from farm.cluster.ray_token import TokenFacts
 from farm.deadline import Deadline
@@ -39,7 +40,7 @@ def join(ray: Any, address: str, arguments: Mapping[str, Any]) -> None:
     wrong = judged(address, ask(address), token)
     if wrong:
         raise wrong
-    _init(ray, address, {"address": address, **arguments}, JOIN_SECONDS, ours=False)
+    _init(ray, address, {"address": addresses.resolved(address), **arguments}, JOIN_SECONDS, ours=False)
 
 
 def start(ray: Any, address: str, arguments: Mapping[str, Any]) -> None:

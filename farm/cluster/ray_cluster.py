@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import socket
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from farm import PROTOCOL, __version__, backends
-from farm.cluster import connect, event_checks, node_actors, raylet_watchdog
+from farm.cluster import connect, event_checks, node_actors, ray_folder, ray_token, raylet_watchdog
 from farm.cluster.base import Changes, DeviceHandle
 from farm.cluster.inventory import LABEL, NAME_LABEL, PREFIX, ClusterNode, Inventory, nodes
 from farm.cluster.local import host_devices, spool_folder
@@ -78,16 +78,16 @@ class RayCluster:
         self._differing: set[str] = set()  # nodes whose farm has other sources
         self._next_look = Deadline(LOOK_SECONDS)
         self._in_vain = 0.0  # seconds of this round spent waiting for actors that did not stop
-        settings()
-        if self._local:
-            self._host = {b: host_devices(b, devices) for b in wanted or []}
-            os.environ["RAY_AUTH_MODE"] = "token"
-            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-            os.environ["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
-        else:
-            explicit_auth()
+        self._folder: Path | None = None  # of Ray's sessions and its token, closed to other users
         self.lost = False
         try:
+            settings()
+            ray_token.refuse_empty(os.environ)
+            if self._local:
+                self._host = {b: host_devices(b, devices) for b in wanted or []}
+                self._alone()
+            else:
+                self._authenticate()
             import ray
 
             self._ray = ray
@@ -97,13 +97,28 @@ class RayCluster:
             else:
                 connect.join(ray, address, COMMON)
         except BaseException:
-            spool.remove(self.spool)
+            spool.remove(self.spool)  # not Ray's folder: its logs say why; a later run sweeps it
             raise
         self._raylet = raylet_watchdog.of_node(ray.get_runtime_context().get_node_id())
         self._deaths = raylet_watchdog.RayletWatchdog(self._raylet, run_id) if self._raylet else None
         self._watch = None if self._local else NodeWatch(ray)
         if self._watch:
             self._watch.look(FIRST_ANSWER_SECONDS)
+
+    def _alone(self) -> None:
+        """Ray's environment for one that this process starts: a token of its own, and no port that another host can
+        reach (by this variable Ray takes the loopback address for the node's, and listens there alone)."""
+        self._folder = ray_folder.of_run(os.environ)
+        ray_token.hand_over(self._folder / "token", "")
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        os.environ["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+
+    def _authenticate(self) -> None:
+        """Ray's environment for a cluster that somebody else started."""
+        explicit_auth()
+        if os.environ["RAY_AUTH_MODE"] == "token" and "RAY_AUTH_TOKEN" in os.environ:
+            self._folder = ray_folder.of_run(os.environ)
+            ray_token.hand_over(self._folder / "token", os.environ["RAY_AUTH_TOKEN"])
 
     def _init_arguments(self) -> dict[str, Any]:
         """For a Ray that this process starts."""
@@ -125,6 +140,7 @@ class RayCluster:
             "resources": resources,
             "labels": labels,
             "object_store_memory": 128 << 20,
+            "_temp_dir": str(self._folder / "r") if self._folder else None,
             **COMMON,
         }
 
@@ -385,3 +401,5 @@ class RayCluster:
         with contextlib.suppress(Exception):
             self._ray.shutdown()
         spool.remove(self.spool)
+        if self._folder:
+            spool.remove(self._folder)
