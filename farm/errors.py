@@ -26,6 +26,7 @@
             ├── Hung               backends._amdsmi
             ├── BadField           field_checks              also a ValueError
             ├── NotAFile           judge.judge
+            ├── NotInside          shipping.files            also a ValueError
             ├── BadCalibration     timing.roof               also a ValueError
             ├── PlanError          compile.ascend            also a RuntimeError
             ├── RunBusy, RunLockLost    store.lock
