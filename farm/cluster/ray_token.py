@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import secrets
 from collections.abc import Mapping
@@ -39,6 +41,21 @@ def keep(file: Path, token: str = "") -> Path:
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as out:
         out.write(token or secrets.token_hex(32))
+    return file
+
+
+def of_head(environ: Mapping[str, str]) -> Path:
+    """Where `farm nodes head` keeps the token that it makes."""
+    base = environ.get("XDG_STATE_HOME", "")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "farm" / "ray_token"
+
+
+def copied(folder: Path, token: str, *, write: bool = True) -> Path:
+    """The file in `folder` that has this token; the same for the same token, written if it is not there."""
+    file = folder / f"token-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
+    if write:
+        with contextlib.suppress(FileExistsError):
+            keep(file, token)
     return file
 
 
