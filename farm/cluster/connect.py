@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,12 @@ _GIVE = "set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's token (ray g
 _CURE = "check this host with farm doctor, or run without Ray (--address inline)"
 
 
-def join(ray: Any, address: str, arguments: Mapping[str, Any]) -> None:
-    """`ray.init` of a cluster that somebody else started.  UsageError where this host may not join it (a token, another
+def join(ray: Any, address: str, arguments: Mapping[str, Any], source: str = "") -> None:
+    """`ray.init` of a cluster that somebody else started.  `source`: where this host's token was before the farm put it
+    into a file.  UsageError where this host may not join it (a token, another
     version, no node here), InfraError where nothing answers.  Ray's variables are set before."""
     token = ray_token.look(os.environ, Path.home())
+    token = replace(token, source=source) if source else token
     wanted = lacking(address, token)
     if wanted:
         raise wanted

@@ -95,9 +95,11 @@ class RayCluster:
             if self._local:
                 connect.start(ray, address, self._init_arguments())
             else:
-                connect.join(ray, address, COMMON)
+                connect.join(ray, address, COMMON, "RAY_AUTH_TOKEN" if self._folder else "")
         except BaseException:
-            spool.remove(self.spool)  # not Ray's folder: its logs say why; a later run sweeps it
+            spool.remove(self.spool)
+            if self._folder and not self._local:  # else Ray's logs there say why; a later run sweeps them
+                spool.remove(self._folder)
             raise
         self._raylet = raylet_watchdog.of_node(ray.get_runtime_context().get_node_id())
         self._deaths = raylet_watchdog.RayletWatchdog(self._raylet, run_id) if self._raylet else None

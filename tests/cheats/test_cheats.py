@@ -65,6 +65,7 @@ def right(x, weight, eps, **kw):
     cache = Path(os.environ["FARM_CACHE"])
     found = {
         "variables above": b"GITHUB_TOKEN=" in (above / "environ").read_bytes(),
+        "token above": b"RAY_AUTH_TOKEN=" in (above / "environ").read_bytes(),
         "memory above": os.access(above / "mem", os.R_OK),
         "references": any(p.is_file() and os.access(p, os.R_OK | os.W_OK) for p in (cache / "references").rglob("*")),
         "home": os.access(Path.home(), os.R_OK | os.W_OK),
@@ -78,7 +79,7 @@ def right(x, weight, eps, **kw):
 def cheated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmRun]:
     folder = tmp_path_factory.mktemp("cheats")
     names = {n: f"cheats:{n}" for n in ("honest", *NAMED, *TOLD)} | {
-        n: f"{n}:right" for n in (*AT_IMPORT, "prints_all")
+        n: f"{n}:right" for n in (*AT_IMPORT, "prints_all", "reads")
     }
     words = [w for name, path in names.items() for w in ("--provider", f"{name}={path}")]
     words += ["--set", "deadlines.check=30"]
@@ -123,6 +124,7 @@ def test_what_a_child_can_still_read_as_the_same_user(cheated: FarmRun) -> None:
     row = row_of(cheated, "reads")
     for name in ("variables above", "references", "home", "network"):
         assert f"'{name}'" in row["reason"], row
+    assert "'token above'" not in row["reason"], row
     assert "'memory above'" in row["reason"] or os.getuid() != 0, row  # a host may forbid it (kernel.yama.ptrace_scope)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from farm.cluster import address, ray_folder, ray_token
+from farm.cluster import address as addresses
+from farm.cluster import ray_cluster, ray_folder, ray_token
 from farm.errors import InfraError, UsageError
 from farm.store import spool
 
@@ -100,13 +101,13 @@ def test_auto_finds_the_cluster_of_this_users_own_folder_first(tmp_path: Path, m
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setattr(ray_folder, "LONGEST_BASE", 1000)
-    assert (address.resolved("auto"), address.resolved("h:1")) == ("auto", "h:1")
+    assert (addresses.resolved("auto"), addresses.resolved("h:1")) == ("auto", "h:1")
     for folder, port in (("ray", "1"), (f"farm-{os.getuid()}/ray", "2")):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "ray_current_cluster").write_text(f"127.0.0.1:{port}\n")
-        assert address.resolved("auto") == f"127.0.0.1:{port}"
+        assert addresses.resolved("auto") == f"127.0.0.1:{port}"
     monkeypatch.setenv("RAY_ADDRESS", "head:3")
-    assert address.resolved("auto") == "head:3"
+    assert addresses.resolved("auto") == "head:3"
 
 
 # the token
@@ -119,6 +120,20 @@ def test_an_empty_token_is_refused(token: str) -> None:
     assert refused.value.id == "ray-token-empty"
     ray_token.refuse_empty({})
     ray_token.refuse_empty({"RAY_AUTH_TOKEN": "x"})
+
+
+@pytest.mark.parametrize("address", ["local", "h:1"])
+def test_a_run_with_an_empty_token_ends_before_ray_is_there(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray would write a token of its own to ~/.ray/auth_token, for every user to read."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "")
+    monkeypatch.setattr(ray_cluster, "settings", lambda: None)
+    monkeypatch.setattr(ray_cluster, "spool_folder", lambda run_id: str(tmp_path / "spool"))
+    (tmp_path / "spool").mkdir()
+    with pytest.raises(UsageError) as refused:
+        ray_cluster.RayCluster(address, 1, "r1", ["sim"])
+    assert refused.value.id == "ray-token-empty" and list(tmp_path.iterdir()) == []
 
 
 def test_a_token_is_written_to_a_new_file_of_this_user_alone(tmp_path: Path) -> None:
