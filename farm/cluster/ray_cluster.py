@@ -98,7 +98,7 @@ class RayCluster:
                 connect.join(ray, address, COMMON, "RAY_AUTH_TOKEN" if self._folder else "")
         except BaseException:
             spool.remove(self.spool)
-            if self._folder and not self._local:  # else Ray's logs there say why; a later run sweeps them
+            if self._folder and not (self._folder / "r").exists():  # else Ray's logs say why; a later run sweeps them
                 spool.remove(self._folder)
             raise
         self._raylet = raylet_watchdog.of_node(ray.get_runtime_context().get_node_id())
