@@ -28,6 +28,7 @@
             ├── BadField           field_checks              also a ValueError
             ├── NotAFile           judge.judge
             ├── JudgeFailed        judge.pool
+            ├── NotInside          shipping.files            also a ValueError
             ├── BadCalibration     timing.roof               also a ValueError
             ├── PlanError          compile.ascend            also a RuntimeError
             ├── RunBusy, RunLockLost    store.lock

@@ -12,12 +12,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import backends
 from farm.cli.text import printable, sentence
-from farm.cluster import address, listing
+from farm.cluster import address, listing, ray_folder, ray_token
 from farm.cluster.registry import DRAINED, DRAINING, bereft
 from farm.errors import InfraError, Message, UsageError
 from farm.node import config, join_command, slurm
@@ -89,7 +90,14 @@ def _ray_options(p: argparse.ArgumentParser) -> None:
         metavar="OPTION",
         help="add an option of ray start, written in full (for example --ray=--node-ip-address=10.0.0.7); repeatable",
     )
-    p.add_argument("--token-path", metavar="FILE", help="file that contains the cluster's token (mode 0600)")
+    p.add_argument(
+        "--token-path",
+        metavar="FILE",
+        help="file that contains the cluster's token (mode 0600; default: the file that RAY_AUTH_TOKEN_PATH names)",
+    )
+    p.add_argument(
+        "--no-token", action="store_true", help="use no token: whoever can reach Ray's ports can run code on the nodes"
+    )
     p.add_argument(
         "--dry-run", action="store_true", help="only print the command or batch script; start and write nothing"
     )
@@ -323,7 +331,7 @@ def _join(args: argparse.Namespace) -> int:
     head = head_address(args.head)
     token = _token(args)
     if args.slurm:
-        return _slurm(args, backend, head)
+        return _slurm(args, backend, head, token)
     for option in ("script", "time", "partition", "account", "gres", "sbatch"):
         if getattr(args, option):  # otherwise this host would join, although a batch script was meant
             what = f"--{option} applies only to a batch script: add --slurm, or omit --{option} to join this host now"
@@ -331,7 +339,7 @@ def _join(args: argparse.Namespace) -> int:
     from farm.node.host import gather, ray_words
 
     host = gather(config.load(), backend, args.name or "", labels, args.devices)
-    start = join_command.join(host, head, [*ray_words()], os.environ, token)
+    start = join_command.join(host, head, [*ray_words()], os.environ, token, _folder())
     _check(args, backend, head, start)
     return _become(args, start)
 
@@ -363,23 +371,65 @@ def _check(args: argparse.Namespace, backend: str, head: str, start: join_comman
 
 
 def _token(args: argparse.Namespace) -> str:
-    """The token's file, as a path that does not depend on the working folder."""
-    if not args.token_path:
+    """The token's file, as a path that does not depend on the working folder; "" with --no-token."""
+    if args.no_token:
+        if args.token_path:
+            what = "--no-token and --token-path contradict each other; omit one of them"
+            raise UsageError(what, id="nodes-token-contradiction")
         return ""
-    path = Path(args.token_path).absolute()
+    ray_token.refuse_empty(os.environ)
+    if args.token_path:
+        return _checked(args.token_path, "--token-path")
+    if os.environ.get("RAY_AUTH_TOKEN_PATH"):
+        return _checked(os.environ["RAY_AUTH_TOKEN_PATH"], "RAY_AUTH_TOKEN_PATH")
+    batch = getattr(args, "slurm", False)
+    if os.environ.get("RAY_AUTH_TOKEN") and not batch:  # not left in the variables of what is started
+        folder = Path(_folder())
+        if not args.dry_run:
+            ray_folder.opened(folder)
+        return str(ray_token.copied(folder, os.environ["RAY_AUTH_TOKEN"], write=not args.dry_run))
+    if args.action == "head":
+        return _made(args)
+    why = "a batch job needs the token in a file" if batch else "no token is given"
+    raise UsageError(
+        f"farm nodes join: {why}; copy the head's token to this host and name its file with --token-path, or add "
+        "--no-token if the head was started with it",
+        id="nodes-no-token",
+    )
+
+
+def _checked(named: str, source: str) -> str:
+    path = Path(named).absolute()
     try:
         mode, text = path.stat().st_mode, path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
-        what = f"--token-path {path}: cannot be read ({why}); copy the head's token to this file"
+        what = f"{source} {path}: cannot be read ({why}); copy the head's token to this file"
         raise UsageError(what, id="nodes-token-unreadable") from None
     if not text.strip():
-        what = f"--token-path {path}: the file is empty; copy the head's token to this file"
+        what = f"{source} {path}: the file is empty; copy the head's token to this file"
         raise UsageError(what, id="nodes-token-empty")
     if mode & 0o077:
-        what = f"--token-path {path}: other users can read this file (mode {mode & 0o777:o}); chmod 600 {path}"
+        what = f"{source} {path}: other users can read this file (mode {mode & 0o777:o}); chmod 600 {path}"
         raise UsageError(what, id="nodes-token-exposed")
     return str(path)
+
+
+def _made(args: argparse.Namespace) -> str:
+    """The head's own token: of an earlier head, or a new one."""
+    file = ray_token.of_head(os.environ)
+    if not file.exists() and not args.dry_run:
+        try:
+            ray_token.keep(file)
+        except OSError as error:
+            what = f"{file}: a token cannot be written ({error.strerror or error}); name a file with --token-path"
+            raise InfraError(what, id="nodes-token-unwritable") from None
+    return _checked(str(file), "the token") if file.exists() else str(file)
+
+
+def _folder() -> str:
+    """The folder around Ray's, of this user alone."""
+    return str(ray_folder.of_node(os.environ))
 
 
 def _head(args: argparse.Namespace) -> int:
@@ -391,7 +441,15 @@ def _head(args: argparse.Namespace) -> int:
         _can_listen(args.ip, args.port)
     from farm.node.host import ray_words
 
-    start = join_command.head(args.port, ray_words(), os.environ, _token(args), args.ip, args.cpus)
+    token = _token(args)
+    start = join_command.head(args.port, ray_words(), os.environ, token, args.ip, args.cpus, _folder())
+    if token:
+        host = f"[{args.ip}]" if ":" in args.ip else args.ip or socket.gethostname()
+        lines = join_command.next_steps(token, f"{host}:{args.port}")
+        if not Path(token).exists():  # a dry run makes nothing
+            made = "without --dry-run, a token is made in this file; in a shell: "
+            lines = (f"{made}(umask 077; openssl rand -hex 32 > {shlex.quote(token)})", *lines)
+        start = replace(start, notes=(*start.notes, *lines))
     return _become(args, start)
 
 
@@ -413,8 +471,8 @@ def _can_listen(ip: str, port: int) -> None:
 
 def _become(args: argparse.Namespace, start: join_command.RayStart) -> int:
     """Print the command, or be replaced by it."""
-    words = (*start.words, *args.ray)
-    start = join_command.RayStart(words, start.variables, start.notes)
+    start = replace(start, words=(*start.words, *args.ray))
+    words = start.words
     if args.dry_run:
         print("\n".join(start.shell()))
         return 0
@@ -422,6 +480,7 @@ def _become(args: argparse.Namespace, start: join_command.RayStart) -> int:
         print(f"farm nodes: {note}", file=sys.stderr)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+    ray_folder.sweep(ray_folder.opened(Path(start.folder)) / "ray")
     try:
         os.execvpe(words[0], words, start.environment(os.environ))
     except OSError as error:
@@ -429,7 +488,7 @@ def _become(args: argparse.Namespace, start: join_command.RayStart) -> int:
         raise InfraError(what, id="nodes-no-ray") from error
 
 
-def _slurm(args: argparse.Namespace, backend: str, head: str) -> int:
+def _slurm(args: argparse.Namespace, backend: str, head: str, token: str) -> int:
     """Write the batch script.  This host is not checked: the job runs on others."""
     if not args.time:
         raise UsageError("--slurm needs the job's time limit, for example --time 4:00:00", id="slurm-no-time")
@@ -439,25 +498,15 @@ def _slurm(args: argparse.Namespace, backend: str, head: str) -> int:
     if not 1 <= args.nodes <= 1000:
         raise UsageError(f"--nodes {args.nodes}: must be between 1 and 1000", id="slurm-nodes")
     joined = ["--backend", backend, "--head", head]
-    for option in ("devices", "token_path"):
-        value = getattr(args, option)
-        joined += (
-            [f"--{option.replace('_', '-')}", str(Path(value).absolute() if option == "token_path" else value)]
-            if value
-            else []
-        )
+    joined += ["--devices", str(args.devices)] if args.devices else []
+    joined += ["--token-path", token] if token else ["--no-token"]
     joined += [word for text in args.label for word in ("--label", text)]
     joined += [f"--ray={text}" for text in args.ray]
     joined += ["--skip-doctor"] if args.skip_doctor else []
     variables = {k: os.environ[k] for k in join_command.PASSED_ON if os.environ.get(k)}
     text = slurm.script(
         slurm.SlurmJob(args.time, args.notice, args.partition, args.account, args.gres, args.nodes, more=args.sbatch),
-        slurm.Script(
-            [sys.executable, "-m", "farm"],
-            joined,
-            head,
-            {**variables, **join_command.authentication(os.environ, _token(args))},
-        ),
+        slurm.Script([sys.executable, "-m", "farm"], joined, head, {**variables, **join_command.authentication(token)}),
     )
     if not args.script:
         print(text, end="")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import secrets
 import shlex
 import sys
@@ -22,6 +23,8 @@ from farm.shipping import revision
 from farm.sites import planfile
 from farm.sites.planfile import PlanFile
 from farm.store import Store
+
+MOST_PLAN_BYTES = 256 << 20  # 10^5 cells take a quarter of that
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -213,7 +216,11 @@ class _PlanPart:
 def read_plan(path: Path, option: str) -> PlanFile:
     """The plan in a file.  UsageError if it cannot be read, or is not a plan."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(MOST_PLAN_BYTES + 1)
+        if len(data) > MOST_PLAN_BYTES:
+            raise OSError(errno.EFBIG, f"it has more than {MOST_PLAN_BYTES >> 20} MiB")
+        text = data.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "the file is not UTF-8 text"
         raise UsageError(

@@ -7,6 +7,7 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
+from farm.cluster import ray_folder
 from farm.deadline import Deadline
 from farm.errors import InfraError, UsageError
 
@@ -55,8 +56,18 @@ def automatic() -> str:
     return named if named not in ("", "auto") else written()
 
 
+def resolved(address: str) -> str:
+    """`address` for Ray, which does not know this user's own folder: `auto` as HOST:PORT where that is known."""
+    return automatic() or address if address == "auto" else address
+
+
 def address_file() -> Path:
-    """Where `ray start` writes the address of its cluster."""
+    """Where the address of this host's cluster is written: by `farm nodes` in this user's own folder, if that file is
+    there, else by `ray start` in Ray's."""
+    with suppress(UsageError):
+        ours = ray_folder.of_node(os.environ) / "ray" / "ray_current_cluster"
+        if ours.is_file():
+            return ours
     return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster")
 
 

@@ -15,9 +15,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from farm.cluster import address as addresses
 from farm.cluster import connect_probe, ray_token
 from farm.cluster.ray_token import TokenFacts
 from farm.deadline import Deadline
@@ -32,17 +34,19 @@ _GIVE = "set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's token (ray g
 _CURE = "check this host with farm doctor, or run without Ray (--address inline)"
 
 
-def join(ray: Any, address: str, arguments: Mapping[str, Any]) -> None:
-    """`ray.init` of a cluster that somebody else started.  UsageError where this host may not join it (a token, another
+def join(ray: Any, address: str, arguments: Mapping[str, Any], source: str = "") -> None:
+    """`ray.init` of a cluster that somebody else started.  `source`: where this host's token was before the farm put it
+    into a file.  UsageError where this host may not join it (a token, another
     version, no node here), InfraError where nothing answers.  Ray's variables are set before."""
     token = ray_token.look(os.environ, Path.home())
+    token = replace(token, source=source) if source else token
     wanted = lacking(address, token)
     if wanted:
         raise wanted
     wrong = judged(address, ask(address), token)
     if wrong:
         raise wrong
-    _init(ray, address, {"address": address, **arguments}, JOIN_SECONDS, ours=False)
+    _init(ray, address, {"address": addresses.resolved(address), **arguments}, JOIN_SECONDS, ours=False)
 
 
 def start(ray: Any, address: str, arguments: Mapping[str, Any]) -> None:

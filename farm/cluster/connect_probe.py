@@ -31,12 +31,12 @@ def attempt(address: str) -> dict[str, str]:
     try:
         import ray
 
-        head = addresses.automatic() if address == "auto" else address
-        if head:
+        head = addresses.resolved(address)
+        if head != "auto":
             import_module("ray._raylet").GcsClient(address=head).internal_kv_get(
                 b"CLUSTER_METADATA", namespace=b"cluster", timeout=5
             )
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(address=head, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:
         cause = error.__cause__
         told = f"{type(error).__name__}: {error}" + (f" (from {type(cause).__name__}: {cause})" if cause else "")

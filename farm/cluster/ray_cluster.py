@@ -15,11 +15,12 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from farm import PROTOCOL, __version__, backends, limits
 from farm.cell import Target
-from farm.cluster import connect, event_checks, node_actors, raylet_watchdog
+from farm.cluster import connect, event_checks, node_actors, ray_folder, ray_token, raylet_watchdog
 from farm.cluster.base import Changes, DeviceHandle
 from farm.cluster.inventory import LABEL, NAME_LABEL, PREFIX, ClusterNode, Inventory, nodes
 from farm.cluster.local import host_devices, spool_folder
@@ -119,16 +120,16 @@ class RayCluster:
         self._next_look = Deadline(LOOK_SECONDS)
         self._next_registry = Deadline(LOOK_SECONDS)
         self._in_vain = 0.0  # seconds of this round spent waiting for actors that did not stop
-        settings()
-        if self._local:
-            self._host = {b: host_devices(b, devices) for b in wanted or []}
-            os.environ["RAY_AUTH_MODE"] = "token"
-            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-            os.environ["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
-        else:
-            explicit_auth()
+        self._folder: Path | None = None  # of Ray's sessions and its token, closed to other users
         self.lost = False  # Ray is left alone, and ends with this process
         try:
+            settings()
+            ray_token.refuse_empty(os.environ)
+            if self._local:
+                self._host = {b: host_devices(b, devices) for b in wanted or []}
+                self._alone()
+            else:
+                self._authenticate()
             import ray
 
             self._ray = ray
@@ -136,15 +137,34 @@ class RayCluster:
             if self._local:
                 connect.start(ray, address, self._init_arguments())
             else:
-                connect.join(ray, address, COMMON)
+                connect.join(ray, address, COMMON, "RAY_AUTH_TOKEN" if self._folder else "")
             parts = raylet_watchdog.parts(ray.get_runtime_context().get_node_id(), own=self._local)
         except BaseException:
             spool.remove(self.spool)
+            if self._folder and not (self._folder / "r").exists():  # else Ray's logs say why; a later run sweeps them
+                spool.remove(self._folder)
             raise
         self._deaths = raylet_watchdog.RayletWatchdog(parts, run_id)
         self._watch = None if self._local else NodeWatch(ray)
         if self._watch:
             self._watch.look(FIRST_ANSWER_SECONDS)
+
+    def _alone(self) -> None:
+        """Ray's environment for one that this process starts: a token of its own, and no port that another host can
+        reach (by this variable Ray takes the loopback address for the node's, and listens there alone)."""
+        self._folder = ray_folder.of_run(os.environ)
+        supervisor.removes(str(self._folder))
+        ray_token.hand_over(self._folder / "token", "")
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        os.environ["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+
+    def _authenticate(self) -> None:
+        """Ray's environment for a cluster that somebody else started."""
+        explicit_auth()
+        if os.environ["RAY_AUTH_MODE"] == "token" and "RAY_AUTH_TOKEN" in os.environ:
+            self._folder = ray_folder.of_run(os.environ)
+            supervisor.removes(str(self._folder))
+            ray_token.hand_over(self._folder / "token", os.environ["RAY_AUTH_TOKEN"])
 
     def _init_arguments(self) -> dict[str, Any]:
         """For a Ray that this process starts."""
@@ -166,6 +186,7 @@ class RayCluster:
             "resources": resources,
             "labels": labels,
             "object_store_memory": 128 << 20,
+            "_temp_dir": str(self._folder / "r") if self._folder else None,
             **COMMON,
         }
 
@@ -501,7 +522,9 @@ class RayCluster:
                 break
             with contextlib.suppress(Exception):
                 step()
-        spool.remove(self.spool)
+        for folder in (self.spool, self._folder):
+            if folder:
+                spool.remove(folder)
 
     def _stop_actors(self) -> None:
         if self._watch:

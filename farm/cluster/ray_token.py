@@ -1,10 +1,17 @@
-"""This host's token for Ray.  Only whether it is valid is kept, never the token."""
+"""This host's token for Ray: facts about it without the token, and the one way in which the farm writes one."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from farm.errors import UsageError
+from farm.process import procfs
 
 
 @dataclass(frozen=True)
@@ -18,6 +25,46 @@ class TokenFacts:
     spaces: bool = False  # begins or ends with white space
     illegal: bool = False  # contains what is not allowed in an HTTP header
     differs: bool = False  # RAY_AUTH_TOKEN and the file of RAY_AUTH_TOKEN_PATH are not the same
+
+
+def refuse_empty(environ: Mapping[str, str]) -> None:
+    """UsageError for a RAY_AUTH_TOKEN without a token: Ray would then write one of its own to ~/.ray/auth_token, which
+    every user of the host can read."""
+    if not environ.get("RAY_AUTH_TOKEN", "-").strip():
+        what = "RAY_AUTH_TOKEN is set but empty; unset it, or name the token's file in RAY_AUTH_TOKEN_PATH"
+        raise UsageError(what, id="ray-token-empty")
+
+
+def keep(file: Path, token: str = "") -> Path:
+    """Write `token`, or a new one, to a new file that only this user can read.  OSError if the file exists."""
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+        out.write(token or secrets.token_hex(32))
+    return file
+
+
+def of_head(environ: Mapping[str, str]) -> Path:
+    """Where `farm nodes head` keeps the token that it makes."""
+    base = environ.get("XDG_STATE_HOME", "")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "farm" / "ray_token"
+
+
+def copied(folder: Path, token: str, *, write: bool = True) -> Path:
+    """The file in `folder` that has this token; the same for the same token, written if it is not there."""
+    file = folder / f"token-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
+    if write:
+        with contextlib.suppress(FileExistsError):
+            keep(file, token)
+    return file
+
+
+def hand_over(file: Path, token: str) -> None:
+    """Have this process, and what it starts, find `token` in `file` instead of in a variable, which every process of
+    this user could read (/proc/PID/environ), the code under test among them."""
+    os.environ["RAY_AUTH_TOKEN_PATH"] = str(keep(file, token))
+    os.environ["RAY_AUTH_MODE"] = "token"
+    procfs.forget("RAY_AUTH_TOKEN")
 
 
 def look(environ: Mapping[str, str], home: Path) -> TokenFacts:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farm.cluster import address as addresses
-from farm.cluster import connect
+from farm.cluster import connect, ray_token
 from farm.cluster import registry as registries
 from farm.cluster.inventory import ClusterNode, nodes, resource
 from farm.errors import InfraError
@@ -46,6 +46,7 @@ class RegistryClient:
 
     def __init__(self, address: str):
         addresses.check(address)
+        ray_token.refuse_empty(os.environ)
         settings()
         explicit_auth()
         import ray

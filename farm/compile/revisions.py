@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
-import tarfile
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ from farm.compile.diff import Difference, compare
 from farm.compile.run import CompileOutcome, CompileRequest, execute
 from farm.errors import InfraError, UsageError
 from farm.kernel_package import ROOT
+from farm.shipping import files
 
 WORKING_TREE = "."
 GIT_SECONDS = 60.0
@@ -56,11 +55,10 @@ def checkout(repository: Path, name: str, folder: Path) -> Path:
         raise UsageError(
             f'--diff: revision "{name}" has no package `kernels`; choose a later revision', id="compile-diff-kernels"
         )
-    folder.mkdir()
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        members = [m for m in archive.getmembers() if m.isfile() or m.isdir()]
-        archive.extractall(folder, members=members, filter="data")
-    return folder
+    try:
+        return files.write_all(files.members(packed, strict=False), folder)
+    except files.NotInside as error:
+        raise UsageError(f'--diff: revision "{name}" {error}', id="compile-diff-entry") from None
 
 
 def _compile(request: CompileRequest, kernels: Path) -> CompileOutcome:

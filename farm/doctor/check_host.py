@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+from farm.cluster.ray_folder import LONGEST_BASE
 from farm.doctor.facts import Facts, SpaceFacts
 from farm.doctor.finding import Finding, Findings, Level, fail, note, ok, warn
 
@@ -11,8 +12,6 @@ GIB = 1 << 30
 ROOMY_BYTES = GIB  # with less shared memory, tensors go through the disk
 SCARCE_BYTES = 100 << 20
 RAY_FULL = 0.95  # Ray does not store objects on a disk fuller than this
-#: A Unix socket's path has at most 107 characters; /ray/session_<date>_<time>_<us>_<pid>/sockets/plasma_store has 66.
-SCRATCH_NAME = 107 - 66
 OPEN_FILES = 4096  # a Ray node with eight devices and their children has over a thousand open
 PROCESSES = 4096  # threads count
 LOCKED_BYTES = 64 << 20
@@ -37,8 +36,8 @@ def space(f: Facts) -> Findings:
         what = f"{s.path} is {1 - s.free / s.total:.0%} full; Ray stores nothing on a disk over {RAY_FULL:.0%}"
         scratch = warn("scratch-space", "scratch", what, "free space there, or set RAY_TMPDIR to another disk")
     yield scratch
-    if len(s.path) > SCRATCH_NAME:
-        what = f"{s.path} has {len(s.path)} characters: over {SCRATCH_NAME}, the paths of Ray's sockets are too long"
+    if len(s.path) > LONGEST_BASE:
+        what = f"{s.path} has {len(s.path)} characters: over {LONGEST_BASE}, the paths of Ray's sockets are too long"
         yield fail("scratch-path", "scratch", what, "set RAY_TMPDIR to a short path, for example /tmp")
 
 

@@ -55,6 +55,10 @@ def _environment(f: Facts, e: EnvironmentFacts) -> Findings:
         return
     if not e.own:
         yield ok(section, f"Python {first.text} ({first.data.get('executable', e.command)})")
+    if e.dropped:
+        what = f"children do not get these variables of this host: {', '.join(e.dropped)}"
+        cure = "list those that a child needs under pass in the node's configuration (names, or prefixes with *)"
+        yield note("environment-dropped", section, what, cure)
     numpy = e.trial("numpy")
     if not numpy.ok and not (e.own and f.packages.get("numpy") is None):
         what = f"numpy cannot be imported ({numpy}): no cell can run"

@@ -14,7 +14,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from farm import __version__, backends, kernel_package, providers
-from farm.cluster import address, ray_token
+from farm.cluster import address, ray_folder, ray_token
 from farm.doctor import runner
 from farm.doctor.devices import backend_facts
 from farm.doctor.facts import SKIPPED, Asked, EnvironmentFacts, Facts, HeadFacts, NodeFacts, ProbeResult, SpaceFacts
@@ -92,7 +92,7 @@ def gather(
         foreign_kernels=kernel_package.foreign(),
         memory=space(host.path("/dev/shm")) if host.path("/dev/shm").is_dir() else None,
         store=space(store),
-        scratch=space(address.address_file().parent.parent),
+        scratch=space(ray_folder.scratch(os.environ)),
         cache=space(default_root()),
         cxx=_first(os.environ.get("CXX"), "g++", "clang++"),
         cc=_first(os.environ.get("CC"), "gcc", "clang", "cc"),

@@ -77,6 +77,7 @@ class EnvironmentFacts:
     failure: str = ""
     missing_program: str = ""  # of its command
     trials: Mapping[str, ProbeResult] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()  # names of the host's variables that its children do not get
 
     def trial(self, step: str) -> ProbeResult:
         return self.trials.get(step, SKIPPED)

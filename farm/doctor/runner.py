@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from farm.doctor.facts import EnvironmentFacts, ProbeResult
-from farm.node.environment import START, Environment, child_variables, filled, given_variables
+from farm.node.environment import START, Environment, child_variables, dropped, filled, given_variables
 from farm.process.steps import STEP_SECONDS, TOTAL_SECONDS, run_steps
 from farm.shipping import bundle
 
@@ -71,7 +71,8 @@ def environment(
         whole = {**child_variables({}, there), **(variables or {})}
         found = run_steps(["python", *steps], command, step_s=step_s, total_s=total_s, variables=whole, end=end)
         at = str(Path(path[0], "kernels")) if path else ""
-    return EnvironmentFacts(name or there.name, there.own, command[0], trials=_kernels_at_home(found, at))
+    found = _kernels_at_home(found, at)
+    return EnvironmentFacts(name or there.name, there.own, command[0], trials=found, dropped=dropped(there))
 
 
 def _kernels_at_home(found: dict[str, ProbeResult], at: str) -> dict[str, ProbeResult]:

@@ -15,7 +15,8 @@ sentence with file and line, and exit code 2.
     simulate: {model: AMD Instinct MI300X, devices: 2}       tests only: simulated devices
 
 An environment has `python` (its interpreter; the farm starts the child with it) or `command` (all words, see
-`farm.node.environment.Environment`), and `variables`, `path` (additional folders for PYTHONPATH), `wrapped` (the child
+`farm.node.environment.Environment`), and `variables`, `pass` (variables of the host that its children get beside
+`farm.node.environment.INHERITED`), `path` (additional folders for PYTHONPATH), `wrapped` (the child
 is not the started process, which is for example a container's client), `end` (the command that ends the container when
 that client is gone).  A run uses `default` unless it names another; without one it is the supervisor's own Python.
 """
@@ -33,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from farm import limits
 from farm.backends._simulated import SETTINGS
 from farm.errors import MatrixError, UsageError
-from farm.node.environment import MASKS, Environment, check_template
+from farm.node.environment import MASKS, NEVER, Environment, check_template
 
 if TYPE_CHECKING:
     from farm.matrix.document import YamlNode
@@ -42,7 +43,7 @@ VARIABLE = "FARM_NODE"
 DEFAULT_FILE = Path("/etc/farm/node.yaml")
 KEYS = ("backend", "devices", "expect", "labels", "environments", "deadlines", "simulate")
 EXPECT = ("model", "partition", "driver", "stack", "torch", "triton", "python")
-ENVIRONMENT = ("python", "command", "variables", "path", "wrapped", "end")
+ENVIRONMENT = ("python", "command", "variables", "pass", "path", "wrapped", "end")
 #: Keys of `simulate`; further keys with one word each are versions that its child's fingerprint reports.
 SIMULATE = (*SETTINGS, "driver", "stack", "torch", "triton", "python", "rocm", "cann", "uuid")
 MAX_DEVICES = 1024
@@ -199,6 +200,7 @@ class _Reader:
             path=_folders(parts["path"]) if "path" in parts else (),
             wrapped=_flag(parts.get("wrapped")),
             end=end,
+            passed=_passed(parts["pass"]) if "pass" in parts else (),
         )
 
     def _deadlines(self, node: YamlNode) -> dict[str, float]:
@@ -257,6 +259,17 @@ def _variables(node: YamlNode) -> dict[str, str]:
             raise _refused_key(inner, f"is set by the farm; {_OURS[key]}", "variable-reserved")
         out[key] = _word(inner, empty=True)
     return out
+
+
+def _passed(node: YamlNode) -> tuple[str, ...]:
+    """Names of the host's variables, and prefixes with `*`."""
+    for inner in node.value if isinstance(node.value, list) else ():
+        word = _word(inner)
+        if not _VARIABLE.fullmatch(word.removesuffix("*")):
+            raise _refused(inner, "is neither the name of a variable nor a prefix with *, for example HF_*", "pass")
+        if word.startswith(NEVER) or word in MASKS:
+            raise _refused(inner, "is never passed to a child; remove this entry, or set it under variables", "pass")
+    return _words(node)
 
 
 def _word(node: YamlNode, *, empty: bool = False) -> str:

@@ -15,11 +15,28 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-#: Never inherited by a child: Ray's settings (including its token and its single thread), another Python's paths, and a
-#: switch that only one backend may set.
-_STRIP = ("RAY_", "PYTHON", "VIRTUAL_ENV", "__PYVENV", "TRITON_INTERPRET", "OMP_NUM_THREADS")
-#: Also not inherited by a Python other than the supervisor's: the environment that the supervisor's shell is in.
-_STRIP_FROM_OTHERS = ("CONDA_", "PYENV_VERSION", "UV_")
+#: The host's variables that a child inherits: names, and prefixes with `*`.  All others stay behind, because nobody
+#: knows which of them is a secret; an environment's `pass` adds to them.
+INHERITED = (
+    # a user's session, and where its programs, libraries, compilers and temporary files are
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "TMP", "TEMP"),
+    *("LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "CC", "CXX"),
+    # settings of frameworks and of their threads, and where they keep their caches
+    *("TRITON_*", "TORCH_*", "TORCHINDUCTOR_*", "PYTORCH_*", "LIGER_*", "QUACK_*", "OMP_*", "GOMP_*", "KMP_*", "MKL_*"),
+    *("OPENBLAS_*", "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"),
+    # the vendors
+    *("CUDA_*", "CUDNN_*", "CUBLAS_*", "NVIDIA_*", "NCCL_*"),
+    *("HIP_*", "HSA_*", "ROCM_*", "ROCR_*", "ROCBLAS_*", "HIPBLASLT_*", "MIOPEN_*", "AMD_*", "GPU_*", "AITER_*"),
+    *("ASCEND_*", "CANN_*", "NPU_*", "ACL_*", "HCCL_*", "TOOLCHAIN_HOME"),
+    "FARM_*",
+)
+#: Also inherited by the supervisor's own Python, which may be in that environment.
+_INHERITED_BY_OWN = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
+#: Never inherited, whatever `pass` says: Ray's settings (including its token and its single thread), another Python's
+#: paths, and a switch that only one backend may set.
+NEVER = ("RAY_", "PYTHON", "VIRTUAL_ENV", "__PYVENV", "TRITON_INTERPRET", "OMP_NUM_THREADS")
+#: A name that a prefix in INHERITED does not cover: NVIDIA_API_KEY is no setting of a driver.
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE|APIKEY|(^|_)(AUTH|KEY|PAT|PWD)(_|$)", re.I)
 #: Starts the child from its PYTHONPATH, in any folder and whatever else its Python has: before 3.11 there is no
 #: PYTHONSAFEPATH, and the working directory would come first; so would a farm that a `.pth` file of that Python names.
 START = (
@@ -60,6 +77,7 @@ class Environment:
 
     are replaced; `{{` and `}}` are braces.  `wrapped`: the child is not the process that is started but runs behind it
     (for example behind a container's client).  `end`: the command that ends the child if the client's end does not.
+    `passed`: which of the host's variables the child gets beside INHERITED: names, and prefixes with `*`.
     """
 
     name: str = "default"
@@ -69,6 +87,7 @@ class Environment:
     python: str = ""
     wrapped: bool = False
     end: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
 
     @classmethod
     def default(cls) -> Environment:
@@ -107,8 +126,8 @@ class Environment:
         return cls(**given)
 
     def plain(self) -> dict[str, Any]:
-        """This environment as plain data."""
-        return asdict(self)
+        """This environment as plain data; without `passed` where that is empty, for nodes with an older farm."""
+        return {k: v for k, v in asdict(self).items() if k != "passed" or v}
 
 
 def check_template(words: Sequence[str]) -> None:
@@ -137,23 +156,43 @@ def filled(words: Sequence[str], values: Mapping[str, str | Sequence[str]]) -> l
     return out
 
 
+def inherits(name: str, environment: Environment) -> bool:
+    """Whether a child in `environment` gets the host's variable of this name."""
+    if name.startswith(NEVER):
+        return False
+    if _named(name, environment.passed):
+        return True
+    if environment.own and name in _INHERITED_BY_OWN:
+        return True
+    return _named(name, INHERITED) and not _SECRET.search(name)
+
+
+def _named(name: str, patterns: Sequence[str]) -> bool:
+    return any(name.startswith(p[:-1]) if p.endswith("*") else name == p for p in patterns)
+
+
+def dropped(environment: Environment) -> tuple[str, ...]:
+    """The names of this process's variables that a child in `environment` does not get."""
+    return tuple(sorted(name for name in os.environ if not inherits(name, environment)))
+
+
 def given_variables(backend_env: Mapping[str, str], environment: Environment) -> dict[str, str]:
-    """The variables that the farm sets for a child: the import path, the environment's own variables, and the
-    device's mask, which always wins."""
+    """The variables that a child gets in a container too: the host's that the environment passes, and those that the
+    farm sets: the import path, the environment's own variables, and the device's mask, which always wins."""
+    passed = {k: v for k, v in os.environ.items() if _named(k, environment.passed) and inherits(k, environment)}
     ours = {"PYTHONPATH": os.pathsep.join(environment.path), "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
     wrapped = {"FARM_WRAPPED": "1"} if environment.wrapped else {}
     mask = {k: v for k, v in backend_env.items() if k in MASKS}
-    return {**backend_env, **ours, **wrapped, **environment.variables, **mask}
+    return {**passed, **backend_env, **ours, **wrapped, **environment.variables, **mask}
 
 
 def child_variables(backend_env: Mapping[str, str], environment: Environment) -> dict[str, str]:
-    """All variables of the child: the host's without those that must not leak, then those that the farm sets."""
-    strip = _STRIP if environment.own else (*_STRIP, *_STRIP_FROM_OTHERS)
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(strip)}
+    """All variables of the child: those of the host that it inherits, then those that the farm sets."""
+    inherited = {k: v for k, v in os.environ.items() if inherits(k, environment)}
     if not environment.own:
-        clean["PATH"] = _path_without_ours(clean.get("PATH", os.defpath), environment.python)
-    clean["FARM_PARENT"] = str(os.getpid())
-    return {**clean, **given_variables(backend_env, environment)}
+        inherited["PATH"] = _path_without_ours(inherited.get("PATH", os.defpath), environment.python)
+    inherited["FARM_PARENT"] = str(os.getpid())
+    return {**inherited, **given_variables(backend_env, environment)}
 
 
 def _path_without_ours(path: str, python: str) -> str:

@@ -64,6 +64,7 @@ class RayStart:
     words: tuple[str, ...]
     variables: Mapping[str, str | None] = field(default_factory=dict)  # None: unset
     notes: tuple[str, ...] = ()
+    folder: str = ""  # around Ray's; to be made before, closed to other users
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """All variables of the command."""
@@ -75,6 +76,7 @@ class RayStart:
         return [
             *(f"# {note}" for note in self.notes),
             *(f"unset {k}" if v is None else f"export {k}={shlex.quote(v)}" for k, v in self.variables.items()),
+            *([f"mkdir -p -m 700 {shlex.quote(self.folder)}"] if self.folder else []),
             " ".join(map(shlex.quote, self.words)),
         ]
 
@@ -97,17 +99,18 @@ class JoiningHost:
 
 
 def join(
-    host: JoiningHost, head: str, ray: Sequence[str], environ: Mapping[str, str], token_path: str = ""
+    host: JoiningHost, head: str, ray: Sequence[str], environ: Mapping[str, str], token_path: str = "", folder: str = ""
 ) -> RayStart:
     """`ray start` of a node that has `host.devices` devices.
 
-    head: HOST:PORT.  ray: the words that run Ray's command line.  environ: this process's.  Raises UsageError for a
-    label that Ray would reject.
+    head: HOST:PORT.  ray: the words that run Ray's command line.  environ: this process's.  token_path: "" for none.
+    folder: as in `RayStart`.  Raises UsageError for a label that Ray would reject.
     """
     words = [*ray, "start", f"--address={head}", f"--labels={_labels(host)}"]
     words += _resources(host)
+    words += _temporary(folder)
     words += ["--disable-usage-stats", "--block"]
-    variables = {**_settings(SETTINGS, environ), **authentication(environ, token_path), **_passed_on(environ)}
+    variables = {**_settings(SETTINGS, environ), **authentication(token_path), **_passed_on(environ)}
     notes = []
     if host.backend == "rocm" and (fixed := without_rocr(environ)):
         variables |= fixed
@@ -117,9 +120,9 @@ def join(
     mask = MASKS.get(host.backend, "")
     if mask in environ and mask not in variables:
         variables[mask] = environ[mask]
-    if variables["RAY_AUTH_MODE"] == "disabled":
+    if not token_path:
         notes.append(NODE_OPEN)
-    return RayStart(tuple(words), variables, tuple(notes))
+    return RayStart(tuple(words), variables, tuple(notes), folder)
 
 
 def head(
@@ -129,30 +132,39 @@ def head(
     token_path: str = "",
     address: str = "",
     cpus: int | None = None,
+    folder: str = "",
 ) -> RayStart:
-    """`ray start` of a head without devices of the farm: it runs coordinators and the registry of nodes."""
+    """`ray start` of a head without devices of the farm: it runs coordinators and the registry of nodes.  `token_path`
+    and `folder` as for `join`."""
     words = [*ray, "start", "--head", f"--port={port}", "--num-gpus=0", "--labels=farm/role=head"]
     words += [f"--num-cpus={cpus}"] if cpus is not None else []
     words += [f"--node-ip-address={address}"] if address else []
+    words += _temporary(folder)
     words += ["--include-dashboard=false", "--disable-usage-stats", "--block"]
     settings = _settings({**SETTINGS, **HEALTH}, environ)
-    variables = {**settings, **authentication(environ, token_path), **_passed_on(environ)}
-    open_to_all = variables["RAY_AUTH_MODE"] == "disabled"
-    notes = (HEAD_OPEN,) if open_to_all else ()
-    return RayStart(tuple(words), variables, notes)
+    variables = {**settings, **authentication(token_path), **_passed_on(environ)}
+    return RayStart(tuple(words), variables, () if token_path else (HEAD_OPEN,), folder)
 
 
-def authentication(environ: Mapping[str, str], token_path: str = "") -> dict[str, str | None]:
-    """RAY_AUTH_MODE, which is always set, and the place of the token.
+def next_steps(token_path: str, head: str) -> tuple[str, ...]:
+    """What the operator of a new head does next, as lines."""
+    file = shlex.quote(token_path)
+    return (
+        f"the cluster's token is in {token_path} (mode 0600); copy this file, with its mode, to each node and to each "
+        "host that starts runs; then:",
+        f"  farm nodes join --backend BACKEND --head {head} --token-path {file}",
+        f"  RAY_AUTH_TOKEN_PATH={file} farm run MATRIX --address {head}",
+    )
+
+
+def authentication(token_path: str) -> dict[str, str | None]:
+    """RAY_AUTH_MODE, which is always set, and the file of the token, if there is one.
 
     Otherwise Ray would use a token file in the home folder, so that an earlier session could decide whether another
-    command can join.  The token itself is never put into a command or a file.
+    command can join.  The token itself is never put into a command or a variable.
     """
-    if token_path:
-        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": token_path, "RAY_AUTH_TOKEN": None}
-    has = {k: environ[k] for k in ("RAY_AUTH_TOKEN_PATH",) if environ.get(k)}
-    mode = environ.get("RAY_AUTH_MODE") or ("token" if has or environ.get("RAY_AUTH_TOKEN") else "disabled")
-    return {"RAY_AUTH_MODE": mode, **has}
+    mode = {"RAY_AUTH_MODE": "token" if token_path else "disabled"}
+    return {**mode, "RAY_AUTH_TOKEN_PATH": token_path or None, "RAY_AUTH_TOKEN": None}
 
 
 def label_of(text: str) -> str:
@@ -200,6 +212,10 @@ def _resources(host: JoiningHost) -> list[str]:
     if name == "num_gpus":
         return [f"--num-gpus={amount}"]
     return ["--num-gpus=0", f"--resources={json.dumps({name: amount})}"]
+
+
+def _temporary(folder: str) -> list[str]:
+    return [f"--temp-dir={folder}/ray"] if folder else []
 
 
 def _settings(ours: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str | None]:

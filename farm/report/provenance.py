@@ -68,8 +68,10 @@ def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 def log_path(run: RunLike, name: str) -> Path | None:
     """The file of a log, if it is one and lies inside the run's folder of logs; anything else is None."""
-    folder = (run.dir / "logs").resolve()
+    folder = run.dir.resolve() / "logs"
     try:
+        if folder.is_symlink():
+            return None
         path = (folder / name.removeprefix("logs/")).resolve()
         return path if path.is_relative_to(folder) and path.is_file() else None
     except (OSError, ValueError):  # a name with a NUL, or one that is too long

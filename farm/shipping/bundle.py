@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import io
-import shutil
 import tarfile
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from farm import kernel_package
 from farm.errors import InfraError
 from farm.kernel_package import ROOT
+from farm.shipping import files
 
 NAMES = ("kernels", "farm")  # in the order in which a child imports from them
 #: Of the farm, what only the supervising side runs.
@@ -89,8 +88,7 @@ def _files(folder: Path, without: tuple[str, ...]) -> list[Path]:
 def install(sha: str, blob: bytes, folder: str | Path) -> Path:
     """Unpack under `folder`, once per content; returns the folder to import from.
 
-    The folder gets its name only when it is complete, so several processes may install at once, and a killed one leaves
-    nothing that looks complete.  InfraError for a blob that does not match its hash, or that contains anything but
+    InfraError for a blob that does not match its hash, or that contains anything but
     plain files below the folder.
     """
     final = Path(folder, sha[:16])
@@ -99,42 +97,14 @@ def install(sha: str, blob: bytes, folder: str | Path) -> Path:
     if hashlib.sha256(blob).hexdigest() != sha:
         message = f"a bundle of {len(blob)} bytes does not match its hash {sha[:16]}; run again"
         raise InfraError(message, id="shipping-bundle-hash")
-    temporary: Path | None = None
     try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix="unpack-", dir=final.parent))
-        _unpack(blob, temporary, sha)
-        temporary.chmod(0o755)
-        temporary.rename(final)
-    except OSError as error:
-        if not final.is_dir():
-            message = (
-                f"{final}: a bundle cannot be unpacked ({error.strerror or error}); check the disk and permissions"
-            )
-            raise InfraError(message, id="shipping-bundle-unpack") from None
-    finally:
-        if temporary:
-            shutil.rmtree(temporary, ignore_errors=True)
-    return final
-
-
-def _unpack(blob: bytes, folder: Path, sha: str) -> None:
-    """Writes only plain files, and takes no owner, mode or link from the archive, on every Python."""
-    try:
-        with tarfile.open(fileobj=io.BytesIO(blob), mode="r:") as tar:
-            for entry in tar:
-                parts = PurePosixPath(entry.name)
-                if not entry.isreg() or parts.is_absolute() or ".." in parts.parts or not parts.parts:
-                    message = (
-                        f'bundle {sha[:16]} contains "{entry.name}", which is not a plain file inside it; run again'
-                    )
-                    raise InfraError(message, id="shipping-bundle-entry")
-                data = tar.extractfile(entry)
-                assert data is not None
-                target = folder.joinpath(*parts.parts)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(data.read())
+        return files.write_all(files.members(blob), final)
+    except files.NotInside as error:
+        raise InfraError(f"bundle {sha[:16]} {error}; run again", id="shipping-bundle-entry") from None
     except tarfile.TarError as error:
         raise InfraError(
             f"bundle {sha[:16]} is not an archive ({error}); run again", id="shipping-bundle-archive"
         ) from None
+    except OSError as error:
+        message = f"{final}: a bundle cannot be unpacked ({error.strerror or error}); check the disk and permissions"
+        raise InfraError(message, id="shipping-bundle-unpack") from None

@@ -5,15 +5,14 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.machinery
-import shutil
 import sys
 import sysconfig
-import tempfile
-from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from farm.errors import InfraError, UsageError
+from farm.shipping import files
 
 MAX_BYTES = 32 << 20
 
@@ -54,11 +53,8 @@ def pack(paths: Iterable[str]) -> dict[str, Any] | None:
         )
     if not found:
         return None
-    files = {name: file.read_bytes() for name, file in sorted(found.items())}
-    digest = hashlib.sha256()
-    for name, content in files.items():
-        digest.update(f"{name}\0{len(content)}\0".encode() + content)
-    return {"sha": digest.hexdigest()[:16], "files": files}
+    content = {name: file.read_bytes() for name, file in sorted(found.items())}
+    return {"sha": digest(content), "files": content}
 
 
 def _package_files(folder: Path) -> list[Path]:
@@ -125,28 +121,25 @@ def _check_function(file: Path, name: str, path: str) -> None:
 
 
 def unpack(shipped: dict[str, Any], spool: str) -> str:
-    """Write the files under the run's folder, once per content; returns the folder to import from.  InfraError for a
-    name that is not that of a file below the folder."""
-    final = Path(spool, "providers", shipped["sha"])
-    if final.is_dir():
-        return str(final)
-    final.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix="unpack-", dir=final.parent))
+    """Write the files under the run's folder, once per content; returns the folder to import from.  InfraError for
+    files that do not match their hash, or whose names leave the folder."""
+    sha = str(shipped["sha"])
+    if digest(shipped["files"]) != sha:
+        message = f"the files of a provider do not match their hash {sha[:16]}; run again"
+        raise InfraError(message, id="shipping-provider-hash")
+    final = Path(spool, "providers", sha)
     try:
-        for name, content in shipped["files"].items():
-            parts = PurePosixPath(name).parts
-            if not parts or ".." in parts or PurePosixPath(name).is_absolute():
-                raise InfraError(
-                    f'the providers\' files contain "{name}", which is not a file inside their folder; run again',
-                    id="shipping-provider-entry",
-                )
-            target = temporary.joinpath(*parts)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
-        temporary.rename(final)
-    except OSError:
-        if not final.is_dir():  # else another process was faster
-            raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return str(final)
+        return str(files.write_all(shipped["files"].items(), final))
+    except files.NotInside as error:
+        raise InfraError(f"provider {sha} {error}; run again", id="shipping-provider-entry") from None
+    except OSError as error:
+        message = f"{final}: a provider cannot be unpacked ({error.strerror or error}); check the disk and permissions"
+        raise InfraError(message, id="shipping-provider-unpack") from None
+
+
+def digest(content: Mapping[str, bytes]) -> str:
+    """The hash of a provider's files, shortened."""
+    found = hashlib.sha256()
+    for name, data in sorted(content.items()):
+        found.update(f"{name}\0{len(data)}\0".encode() + data)
+    return found.hexdigest()[:16]

@@ -103,8 +103,8 @@ def acquire(
     """
     path = folder / NAME
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:  # closed to other users, because whoever can open a file can lock it
             _flock(descriptor, path)
             if not _same_file(path, descriptor):  # its holder has just released and removed it
                 os.close(descriptor)
@@ -125,6 +125,10 @@ def holder(folder: Path) -> str:
     try:
         found = _parsed(path.read_bytes()[:4096])
         age = time.time() - path.stat().st_mtime
+    except PermissionError:
+        with contextlib.suppress(OSError):
+            return "a process of another user" if abs(time.time() - path.stat().st_mtime) < RECENT_SECONDS else ""
+        return ""
     except OSError:
         return ""
     if not found:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -32,6 +31,7 @@ from typing import Any
 
 from farm.cell import Cell
 from farm.errors import InfraError, Message, StoreError, id_of
+from farm.shipping import files
 from farm.store import journal as journals
 from farm.store import lock as runlock
 from farm.store import recovery
@@ -45,7 +45,9 @@ from farm.timing.roof import Calibration
 PLAN = "plan.json"
 #: What a run may be called: the name of a folder everywhere, and of a page.
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_LOG_LIMIT = 64 << 10
+_LOG_LIMIT = 64 << 10  # characters
+_LOG_BYTES = 4 * _LOG_LIMIT
+_PLAN_LIMIT = 256 << 20
 #: The most lines that `RunWriter.together` holds back, and for how long: what a kill may cost beyond one line.
 HELD_LINES, HELD_SECONDS = 1000, 0.1
 #: A larger run.json or calibration is refused.  That of a merged run of 100,000 cells has a few megabytes.
@@ -117,7 +119,9 @@ class Store:
         return found, bad
 
     def create(self, run_id: str) -> RunWriter:
-        """A new run directory.  StoreError if the store cannot be written."""
+        """A new run directory.  StoreError if the store cannot be written, or the id is no name of a folder."""
+        if not RUN_ID.fullmatch(run_id):
+            raise StoreError(f"{run_id!r} is not a valid id of a run; choose another --run-id", id="store-run-id")
         folder = self.path / "runs" / run_id
         try:
             self._free(folder)
@@ -356,7 +360,8 @@ class RunWriter:
         return f"logs/{path.name}"
 
     def take_logs(self, source: Run) -> None:
-        """Copy the logs of another run, which the rows of this one name, and the plan that it is a part of."""
+        """Copy the logs of another run, which the rows of this one name, and the plan that it is a part of.  StoreError
+        if something there is not a plain file, because that run may come from elsewhere."""
         try:
             links = [
                 p for p in (source.dir / PLAN, source.dir / "logs", *source.dir.glob("logs/**/*")) if p.is_symlink()
@@ -364,13 +369,14 @@ class RunWriter:
             if links:  # the run may come from elsewhere, and they point to anything here
                 raise OSError(f"{links[0]} is a link, and links are not followed")
             if (source.dir / PLAN).is_file():
-                shutil.copyfile(source.dir / PLAN, self.dir / PLAN)
+                files.copy(source.dir / PLAN, self.dir / PLAN, _PLAN_LIMIT, whole=True)
             if (source.dir / "logs").is_dir():
-                shutil.copytree(source.dir / "logs", self.dir / "logs", dirs_exist_ok=True, symlinks=True)
-        except (OSError, shutil.Error) as error:
+                for name in files.plain(source.dir / "logs"):
+                    files.copy(source.dir / "logs" / name, self.dir / "logs" / name, _LOG_BYTES)
+        except OSError as error:
             raise StoreError(
-                f"{source.dir}: the logs of this run cannot be copied ({error}); make both folders accessible, or "
-                "copy the run again",
+                f"{source.dir}: the logs of this run cannot be copied ({error}); make both folders accessible, and "
+                "remove what is not a plain file",
                 id="store-logs-not-copied",
             ) from None
 
@@ -379,19 +385,16 @@ class RunWriter:
         anything but a plain file in that run's logs, because the row that names it comes from elsewhere."""
         folder, _, name = log.partition("/")
         path = source.dir / "logs" / name
-        if folder != "logs" or "/" in name or name in ("", ".", "..") or path.is_symlink() or not path.is_file():
-            raise StoreError(
-                f"{source.dir}: the log {log!r}, named by one of the run's cells, does not exist; the run is damaged; "
-                "copy the run again",
-                id="store-log-missing",
-            )
         kept = re.sub(r"[^A-Za-z0-9._=-]+", "_", f"{label}--{name}")[-200:]
         try:
-            text = path.read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
+            if folder != "logs" or len(files.inside(name).parts) > 1 or path.parent.is_symlink():
+                raise files.NotInside
+            text = files.read(path, _LOG_BYTES).decode("utf-8", "replace")
+        except (OSError, files.NotInside):
             raise StoreError(
-                f"{path}: this log cannot be read ({error.strerror}); the run is damaged; copy the run again",
-                id="store-log-unreadable",
+                f"{source.dir}: the log {log!r}, named by one of the run's cells, is not a readable file of this run; "
+                "the run is damaged; copy the run again",
+                id="store-log-missing",
             ) from None
         try:
             (self.dir / "logs" / kept).write_text(text[-_LOG_LIMIT:], encoding="utf-8")

@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import time
 from pathlib import Path
 
+from farm.errors import InfraError
 from farm.process import host, procfs
 
 ROOMY_BYTES = 1 << 30
@@ -21,8 +23,10 @@ ROOMY_BYTES = 1 << 30
 OWNERLESS_SECONDS = 24 * 3600.0
 
 
-def folder(run_id: str) -> str:
-    """Where a run keeps its tensors on a node: in shared memory if that has enough space."""
+def folder(run_id: str, base: Path | None = None) -> str:
+    """Where a run keeps its tensors on a node: in shared memory if that has enough space; or its folder in `base`."""
+    if base is not None:
+        return str(base / f"{_prefix()}{run_id}")
     shm = Path("/dev/shm")
     try:
         roomy = shm.is_dir() and os.access(shm, os.W_OK) and shutil.disk_usage(shm).free > ROOMY_BYTES
@@ -37,8 +41,14 @@ def _prefix() -> str:
 
 
 def claim(spool: str) -> None:
-    """Create the folder, closed to other users, and record that this process uses it."""
+    """Create the folder, closed to other users, and record that this process uses it.  InfraError if another user made
+    it first."""
     Path(spool).mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = Path(spool).lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise InfraError(f"{spool}: another user made this folder of a run; remove it", id="spool-not-private")
+    if found.st_mode & 0o077:
+        Path(spool).chmod(0o700)
     owners = Path(spool, "owners")
     owners.mkdir(exist_ok=True)
     (owners / _identity(os.getpid())).touch()

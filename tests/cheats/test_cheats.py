@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,15 +41,50 @@ AT_IMPORT = {
         "from cheats import right\n"
     ),
 }
+#: What a host of CI has in its environment; the suffix stands nowhere else.
+CANARY = "c4n4ry-of-the-host"
+HOST = dict.fromkeys(
+    ("GITHUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "RAY_AUTH_TOKEN", "RAY_ADDRESS", "MY_CANARY"), CANARY
+)
+PRINTS_ALL = """
+import os
+
+def right(x, weight, eps, **kw):
+    print("environment:", dict(os.environ))
+    os.write(1, repr(os.environ).encode())
+    os.write(2, repr(os.environ).encode())
+    raise RuntimeError(f"environment: {dict(os.environ)}")
+"""
+#: docs/trust.md, "What a child can still read": code under test is of the same user as the farm.
+READS_WHAT_IT_CAN = """
+import os, socket
+from pathlib import Path
+
+def right(x, weight, eps, **kw):
+    above = Path(f"/proc/{os.getppid()}")
+    cache = Path(os.environ["FARM_CACHE"])
+    found = {
+        "variables above": b"GITHUB_TOKEN=" in (above / "environ").read_bytes(),
+        "token above": b"RAY_AUTH_TOKEN=" in (above / "environ").read_bytes(),
+        "memory above": os.access(above / "mem", os.R_OK),
+        "references": any(p.is_file() and os.access(p, os.R_OK | os.W_OK) for p in (cache / "references").rglob("*")),
+        "home": os.access(Path.home(), os.R_OK | os.W_OK),
+        "network": socket.create_server(("0.0.0.0", 0)).getsockname()[1] > 0,
+    }
+    raise RuntimeError(f"reached: {sorted(name for name, there in found.items() if there)}")
+"""
 
 
 @pytest.fixture(scope="module")
 def cheated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarmRun]:
     folder = tmp_path_factory.mktemp("cheats")
-    names = {n: f"cheats:{n}" for n in ("honest", *NAMED, *TOLD)} | {n: f"{n}:right" for n in AT_IMPORT}
+    names = {n: f"cheats:{n}" for n in ("honest", *NAMED, *TOLD)} | {
+        n: f"{n}:right" for n in (*AT_IMPORT, "prints_all", "reads")
+    }
     words = [w for name, path in names.items() for w in ("--provider", f"{name}={path}")]
-    run = FarmRun(folder, MATRIX, (*words, "--set", "deadlines.check=30"), backend="cpu")
-    for name, text in {"cheats": CHEATS, **AT_IMPORT}.items():
+    words += ["--set", "deadlines.check=30"]
+    run = FarmRun(folder, MATRIX, tuple(words), backend="cpu", environment=HOST)
+    for name, text in {"cheats": CHEATS, **AT_IMPORT, "prints_all": PRINTS_ALL, "reads": READS_WHAT_IT_CAN}.items():
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
     try:
         assert run.start().wait(240) == 1, run.said()
@@ -70,6 +106,26 @@ def test_each_cheat_ends_in_a_status_that_names_it(cheated: FarmRun, cheat: str)
     assert row["reason"] and words in row["reason"], row["reason"]
     assert row["fault_owner"] == "kernel"
     assert row["attempt"] == 1  # nobody tries a cheat again
+
+
+def test_no_secret_of_the_host_is_in_a_child_a_row_a_log_or_a_page(cheated: FarmRun) -> None:
+    row = row_of(cheated, "prints_all")
+    assert row["status"] == "crashed" and "environment: {" in row["reason"] + cheated.said(), row
+    assert not row["log"] or "FARM_CHILD_MARK" in (cheated.run.dir / row["log"]).read_text(encoding="utf-8")
+    assert CANARY not in json.dumps(cheated.rows())
+    written = [p for p in cheated.folder.rglob("*") if p.is_file()]
+    assert {".html", ".jsonl", ".txt", ".parquet"} <= {p.suffix for p in written}
+    for path in written:
+        assert CANARY.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
+def test_what_a_child_can_still_read_as_the_same_user(cheated: FarmRun) -> None:
+    row = row_of(cheated, "reads")
+    for name in ("variables above", "references", "home", "network"):
+        assert f"'{name}'" in row["reason"], row
+    assert "'token above'" not in row["reason"], row
+    assert "'memory above'" in row["reason"] or os.getuid() != 0, row  # a host may forbid it (kernel.yama.ptrace_scope)
 
 
 @pytest.mark.parametrize("provider", ["honest", "torch", "huggingface"])

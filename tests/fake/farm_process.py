@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Import path of what is started: ours first, then what this environment needs to find its packages.
 IMPORTS = os.pathsep.join([str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
 MARK = "FARM_TEST_MARK"  # in the environment of the run and of everything that it starts
+#: Address of a cluster that a test has started -> the file of its token.
+TOKENS: dict[str, str] = {}
 T = TypeVar("T")
 
 
@@ -120,6 +122,7 @@ class FarmRun:
                     "PYTHONPATH": IMPORTS,
                     "FARM_CACHE": str(self.folder / "cache"),
                     MARK: self.mark,
+                    **({"RAY_AUTH_TOKEN_PATH": TOKENS[self.address]} if self.address in TOKENS else {}),
                     **self.environment,
                 },
                 stdin=subprocess.DEVNULL,

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from farm_process import IMPORTS, MARK, clean_environ, is_dead, marked, wait_for
+from farm_process import IMPORTS, MARK, TOKENS, clean_environ, is_dead, marked, wait_for
 from ray_head import free_port
 
 NODE_MARK = "FARM_TEST_NODE"
@@ -53,7 +53,6 @@ class NodesCluster:
         self.address = f"127.0.0.1:{self.port}"
         self.environment = {
             **clean_environ(),
-            "RAY_AUTH_MODE": "disabled",
             "RAY_TMPDIR": self.own,
             "PYTHONPATH": IMPORTS,
             MARK: self.mark,
@@ -64,9 +63,15 @@ class NodesCluster:
         }
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
 
+    @property
+    def token(self) -> Path:
+        """The file of the token that the head makes."""
+        return self.folder / "state" / "farm" / "ray_token"
+
     def start_head(self) -> None:
         """As `farm nodes head` does."""
         self._start("head", ["head", f"--port={self.port}", "--ip=127.0.0.1", "--cpus=2", *SMALL[:1], SMALL[2]], {})
+        self.environment["RAY_AUTH_TOKEN_PATH"] = TOKENS[self.address] = str(self.token)
 
     def join(
         self, name: str, config: dict[str, Any] | None = None, *arguments: str, cpus: int = 2, **environ: str
@@ -80,6 +85,7 @@ class NodesCluster:
             "join",
             f"--head={self.address}",
             f"--name={name}",
+            f"--token-path={self.token}",
             "--skip-doctor",
             f"--ray=--num-cpus={cpus}",
             *SMALL,

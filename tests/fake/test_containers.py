@@ -51,7 +51,7 @@ def containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STUB}" {tool} "$@"\n')
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("STUB_CONTAINERS", str(state))
+    monkeypatch.setenv("FARM_STUB_CONTAINERS", str(state))
     yield state
     for file in state.glob("*.pid"):
         try:

@@ -161,8 +161,8 @@ def accused(found: dict[str, Finding]) -> dict[str, Level]:
 def amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """Two MI300X, well."""
     world = World(tmp_path, monkeypatch, "rocm")
-    monkeypatch.setenv("STUB_AMD", "MI300X")
-    monkeypatch.setenv("STUB_AMD_GPUS", "2")
+    monkeypatch.setenv("FARM_STUB_AMD", "MI300X")
+    monkeypatch.setenv("FARM_STUB_AMD_GPUS", "2")
     world.torch(version="2.9.0+rocm7.2", hip="7.2.1", gpus=2, gcn="gfx942", kernels=["gfx942", "gfx950"])
     world.triton("hip")
     world.files("/dev/kfd", "/dev/dri/renderD128", "/sys/module/amdgpu")
@@ -173,7 +173,7 @@ def amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 def npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """One 910B3, well."""
     world = World(tmp_path, monkeypatch, "ascend")
-    monkeypatch.setenv("STUB_NPU", '{"part": "910B3", "count": 1}')
+    monkeypatch.setenv("FARM_STUB_NPU", '{"part": "910B3", "count": 1}')
     world.torch(npus=1)
     world.module("torch_npu", "__version__ = '2.9.0'\n")
     world.triton("npu")
@@ -268,7 +268,7 @@ def test_device_files_of_a_group_that_one_is_not_in(amd: World) -> None:
 
 def test_partitions_that_the_configuration_does_not_expect(amd: World) -> None:
     amd.stub("amdsmi", "amd-smi")
-    amd.patch.setenv("STUB_AMD_MODE", "cpx-nps4")
+    amd.patch.setenv("FARM_STUB_AMD_MODE", "cpx-nps4")
     amd.torch(version="2.9.0+rocm7.2", hip="7.2.1", gpus=16, gcn="gfx942", kernels=["gfx942"])
     amd.config["expect"] = {"model": "MI300X", "partition": "spx-nps1"}
     found = amd.look()

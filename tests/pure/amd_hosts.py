@@ -21,7 +21,15 @@ Host = Callable[..., None]
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
     """A host without anything of AMD's, and a module that has asked nothing yet."""
-    for name in (*MASKS, "ROCM_PATH", "STUB_AMD", "STUB_AMD_GPUS", "STUB_AMD_MODE", "STUB_AMD_BREAK", "STUB_AMD_SAYS"):
+    for name in (
+        *MASKS,
+        "ROCM_PATH",
+        "FARM_STUB_AMD",
+        "FARM_STUB_AMD_GPUS",
+        "FARM_STUB_AMD_MODE",
+        "FARM_STUB_AMD_BREAK",
+        "FARM_STUB_AMD_SAYS",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ROCM_PATH", str(tmp_path / "no-rocm"))
     monkeypatch.setattr(rocm, "SYS", tmp_path / "sys")
@@ -51,11 +59,11 @@ def host(bare: pytest.MonkeyPatch, tmp_path: Path) -> Host:
         foreign: int = 0,
         **says: Any,
     ) -> None:
-        bare.setenv("STUB_AMD", part)
-        bare.setenv("STUB_AMD_MODE", mode)
-        bare.setenv("STUB_AMD_GPUS", str(gpus))
-        bare.setenv("STUB_AMD_BREAK", wrong)
-        bare.setenv("STUB_AMD_SAYS", json.dumps(says))
+        bare.setenv("FARM_STUB_AMD", part)
+        bare.setenv("FARM_STUB_AMD_MODE", mode)
+        bare.setenv("FARM_STUB_AMD_GPUS", str(gpus))
+        bare.setenv("FARM_STUB_AMD_BREAK", wrong)
+        bare.setenv("FARM_STUB_AMD_SAYS", json.dumps(says))
         rocm._LISTED.clear()
         bare.syspath_prepend(str(STUBS))
         if by == "kfd":

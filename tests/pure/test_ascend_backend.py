@@ -40,7 +40,7 @@ def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]
 
     def make(*, tool: bool = True, **said: Any) -> None:
         monkeypatch.setenv("PATH", f"{STUB}:/usr/bin:/bin" if tool else str(tmp_path))
-        monkeypatch.setenv("STUB_NPU", json.dumps(said))
+        monkeypatch.setenv("FARM_STUB_NPU", json.dumps(said))
 
     return make
 

@@ -78,7 +78,7 @@ def modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     monkeypatch.setattr(_npu, "PLACES", ())
     monkeypatch.setattr(_cann, "HOMES", ())
     monkeypatch.setenv("PATH", f"{STUBS / 'npu'}:/usr/bin:/bin")
-    monkeypatch.setenv("STUB_NPU", json.dumps({"part": "910B3", "version": "25.5.1"}))
+    monkeypatch.setenv("FARM_STUB_NPU", json.dumps({"part": "910B3", "version": "25.5.1"}))
     for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH", ascend.ACCEPT_ALARM):
         monkeypatch.delenv(name, raising=False)
     for name in ("PYTHONPATH", "TORCH_DEVICE_BACKEND_AUTOLOAD"):  # what opening sets is put back
@@ -252,7 +252,7 @@ def test_no_device_behind_the_mask(modules: dict[str, Any]) -> None:
 def test_a_device_that_is_not_well_is_not_opened(
     modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
-    monkeypatch.setenv("STUB_NPU", json.dumps({"health": {"3/0": state}}))
+    monkeypatch.setenv("FARM_STUB_NPU", json.dumps({"health": {"3/0": state}}))
     text, owner = refused()
     assert "device 3 (NPU 3, chip 0)" in text and state.upper() in text and owner == "device"
     assert modules["torch"].npu.opened == []
@@ -283,7 +283,7 @@ def test_a_real_child_ends_with_the_reason(tmp_path: Path) -> None:
     """The whole way to the supervisor: an installed torch_npu without CANN, in a process of its own."""
     environment = {
         "PATH": f"{STUBS / 'npu'}:/usr/bin:/bin",
-        "STUB_NPU": "{}",
+        "FARM_STUB_NPU": "{}",
         "HOME": str(tmp_path),
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(STUBS / "torch_npu"), str(STUBS / "acl")]),
         **ascend.child_env("0"),

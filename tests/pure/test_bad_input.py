@@ -391,8 +391,8 @@ def test_an_environment_that_this_host_does_not_name(refuse: Refuse, here: Path)
         (("head", "--cpus", "-3"), ("--cpus -3", "0")),
         (("head", "--port", "70000"), ("--port 70000", "65535")),
         (("join", "--backend", "cpu", "--head", "h:99999"), ("--head h:99999", "HOST:PORT")),
-        (("join", "--backend", "cpu", "--head", "h", "--time", "4:00:00"), ("--time", "--slurm")),
-        (("join", "--backend", "cpu", "--head", "h", "--gres", "gpu:8"), ("--gres", "--slurm")),
+        (("join", "--backend", "cpu", "--head", "h", "--no-token", "--time", "4:00:00"), ("--time", "--slurm")),
+        (("join", "--backend", "cpu", "--head", "h", "--no-token", "--gres", "gpu:8"), ("--gres", "--slurm")),
     ],
 )
 def test_a_head_or_a_node_that_cannot_start(refuse: Refuse, words: tuple[str, ...], facts: tuple[str, ...]) -> None:

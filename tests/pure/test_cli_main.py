@@ -145,7 +145,7 @@ def test_a_python_without_ray(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str, cure: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.setattr(spool, "folder", lambda run_id: str(tmp_path / "spool" / run_id))
+    monkeypatch.setattr(spool, "folder", lambda run_id, base=None: str(tmp_path / "spool" / run_id))
     smoke = str(ROOT / "matrices/smoke.yaml")
     with mock.patch.dict(os.environ):  # what Ray would have read stays in this test
         assert main(["run", smoke, "--backend", "sim", "--address", address, "--out", str(tmp_path)]) == 3

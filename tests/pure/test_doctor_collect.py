@@ -137,7 +137,7 @@ def test_attempts_need_nothing_but_the_standard_library() -> None:
     ("wrong", "ended", "words"), [("", "ok", ""), ("import", "failed", "libamd_smi.so"), ("init", "failed", "")]
 )
 def test_amdsmi_is_imported_started_and_asked(wrong: str, ended: str, words: str) -> None:
-    found = tried("amdsmi", STUBS / "amdsmi", STUB_AMD_BREAK=wrong, STUB_AMD_GPUS="8")
+    found = tried("amdsmi", STUBS / "amdsmi", FARM_STUB_AMD_BREAK=wrong, FARM_STUB_AMD_GPUS="8")
     assert found.ended == ended, found
     assert words in found.text
     assert not found.ok or found.data == {"count": 8}
@@ -145,12 +145,12 @@ def test_amdsmi_is_imported_started_and_asked(wrong: str, ended: str, words: str
 
 def test_amdsmi_that_hangs_is_told_in_time() -> None:
     path = os.pathsep.join([str(STUBS / "amdsmi"), str(ROOT), *(p for p in sys.path if p)])
-    variables = {**os.environ, "PYTHONPATH": path, "STUB_AMD_BREAK": "init_hangs"}
+    variables = {**os.environ, "PYTHONPATH": path, "FARM_STUB_AMD_BREAK": "init_hangs"}
     assert trials(["amdsmi"], step_s=1.5, variables=variables)["amdsmi"] == ProbeResult("hung", "1.5 s")
 
 
 def test_acl_is_asked_as_ray_asks_it(tmp_path: Path) -> None:
-    assert tried("acl", STUBS / "acl", STUB_ACL='{"count": 4}').data == {"count": 4, "code": 0}
+    assert tried("acl", STUBS / "acl", FARM_STUB_ACL='{"count": 4}').data == {"count": 4, "code": 0}
     assert tried("acl").ended == "missing"
     broken = module(tmp_path / "b", "acl", "raise ImportError('libascend_hal.so: cannot open shared object file')")
     assert "libascend_hal.so" in tried("acl", broken).text

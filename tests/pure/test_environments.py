@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -71,14 +72,29 @@ LEAKS = {
     "OMP_NUM_THREADS": "1",
     "TRITON_INTERPRET": "1",
 }
-SHELLS = {"CONDA_PREFIX": "/conda", "CONDA_DEFAULT_ENV": "base", "PYENV_VERSION": "3.9.1", "UV_PYTHON": "3.9"}
-KEPT = {"LD_LIBRARY_PATH": "/driver", "HOME": "/home/me", "FARM_NODE": "/etc/n.yaml"}
+SHELLS = {"CONDA_PREFIX": "/conda", "CONDA_DEFAULT_ENV": "base"}
+KEPT = {"LD_LIBRARY_PATH": "/driver", "HOME": "/home/me", "FARM_NODE": "/etc/n.yaml", "LC_ALL": "C.UTF-8"}
+#: What a host of CI has: secrets, and what nobody knows.
+SECRETS = {
+    "GITHUB_TOKEN": "canary",
+    "ACTIONS_RUNTIME_TOKEN": "canary",
+    "AWS_ACCESS_KEY_ID": "canary",
+    "AWS_SESSION_TOKEN": "canary",
+    "HF_TOKEN": "canary",
+    "NVIDIA_API_KEY": "canary",
+    "CUDA_REGISTRY_PASSWORD": "canary",
+    "UV_INDEX_URL": "https://me:canary@index",
+    "PYENV_VERSION": "3.9.1",
+    "SSH_AUTH_SOCK": "/canary",
+    "https_proxy": "http://me:canary@proxy",
+    "MY_CANARY": "canary",
+}
 
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The supervisor's environment, inside a virtual environment."""
-    made = {**LEAKS, **SHELLS, **KEPT, "PATH": "/sup/venv/bin:/opt/vendor/bin:/usr/bin"}
+    made = {**LEAKS, **SHELLS, **SECRETS, **KEPT, "PATH": "/sup/venv/bin:/opt/vendor/bin:/usr/bin"}
     monkeypatch.setattr(environment.os, "environ", made)
     monkeypatch.setattr(environment.sys, "prefix", "/sup/venv")
     monkeypatch.setattr(environment.sys, "base_prefix", "/usr")
@@ -98,6 +114,52 @@ def test_nothing_of_the_supervisors_python_reaches_another(host: dict[str, str],
     assert {k: got[k] for k in KEPT} == KEPT
     assert "/sup/venv/bin" not in got["PATH"].split(":")
     assert got["FARM_PARENT"] == str(os.getpid())
+
+
+OWN = Environment(path=("/sup/site",))
+
+
+@pytest.mark.parametrize("env", [OWN, OTHER, COMMAND], ids=["own", "python", "command"])
+def test_no_secret_of_the_host_reaches_a_child(host: dict[str, str], env: Environment) -> None:
+    got = child_variables({"CUDA_VISIBLE_DEVICES": "0"}, env)
+    assert not set(SECRETS) & set(got) and "canary" not in str(got)
+    assert set(environment.dropped(env)) == set(host) - set(got) | ({"PYTHONPATH"} & set(host))
+
+
+def test_what_a_child_inherits_is_a_list_and_not_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of random names a child gets those that the list names, and of those none that looks like a secret; `pass` adds
+    what it names, except what is never passed."""
+    chance = random.Random(13)
+    words = ["CUDA", "HIP", "ASCEND", "TRITON", "FARM", "AWS", "X", "GITHUB", "RAY", "PYTHON", "TOKEN", "KEY", "HOME"]
+    secret = {"TOKEN", "KEY", "SECRET", "PASSWORD", "CREDENTIALS"}
+    for _ in range(300):
+        names = {"_".join(chance.sample([*words, *secret], chance.randint(1, 3))) for _ in range(8)}
+        monkeypatch.setattr(environment.os, "environ", dict.fromkeys(names, "v"))
+        passed = tuple(
+            {
+                n[: chance.randint(1, len(n))] + "*" if chance.random() < 0.5 else n
+                for n in names
+                if chance.random() < 0.3
+            }
+        )
+        for env in (Environment(), Environment("x", python="/p/python", passed=passed)):
+            got = {k for k in child_variables({}, env) if k in names and k not in ("PYTHONPATH", "FARM_PARENT", "PATH")}
+            for name in names - {"PATH"}:
+                asked = any(name.startswith(p[:-1]) if p.endswith("*") else name == p for p in env.passed)
+                parts = set(name.split("_"))
+                if name.startswith(("RAY_", "PYTHON")):
+                    assert name not in got
+                elif asked:
+                    assert name in got and name in given_variables({}, env)
+                else:
+                    listed = name == "HOME" or name.startswith(("CUDA_", "HIP_", "ASCEND_", "TRITON_", "FARM_"))
+                    assert (name in got) == (listed and not parts & secret), name
+
+
+def test_an_environment_without_pass_is_one_that_an_older_node_reads() -> None:
+    assert "passed" not in OTHER.plain()
+    passing = Environment("x", python="/p/python", passed=("HF_*",))
+    assert Environment.of(json.loads(json.dumps(passing.plain()))) == passing
 
 
 def test_the_interpreters_own_programs_come_first(host: dict[str, str]) -> None:

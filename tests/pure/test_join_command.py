@@ -105,37 +105,45 @@ def test_free_text_as_a_label(text: str, label: str) -> None:
     assert join_command.label_of(text) == label
 
 
-def test_every_node_has_the_settings_and_never_a_token_in_its_words() -> None:
+def test_every_node_has_the_settings_and_never_a_token_in_its_words_or_variables() -> None:
     environ = {"RAY_AUTH_TOKEN": "s3cret", "HOME": "/root", "FARM_NODE": "/etc/farm/gpu.yaml", "PYTHONPATH": "/src"}
-    start = joined("cuda", environ)
+    start = joined("cuda", environ, "/etc/farm/ray_token")
     for name, value in join_command.SETTINGS.items():
         assert start.variables[name] == value
-    assert start.variables["RAY_AUTH_MODE"] == "token"
     assert start.variables["FARM_NODE"] == "/etc/farm/gpu.yaml"
     assert "s3cret" not in "\n".join(start.shell())
     given = start.environment(environ)
-    assert given["RAY_AUTH_TOKEN"] == "s3cret"  # it goes on by inheritance
+    assert "s3cret" not in str(given)
     assert given["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
+@pytest.mark.parametrize("path", ["/etc/farm/ray_token", ""])
 @pytest.mark.parametrize(
-    ("environ", "path", "mode"),
+    "environ",
     [
-        ({}, "", "disabled"),
-        ({"RAY_AUTH_MODE": "token"}, "", "token"),
-        ({"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "x"}, "", "disabled"),
-        ({"RAY_AUTH_TOKEN_PATH": "/t"}, "", "token"),
-        ({"RAY_AUTH_TOKEN": "x"}, "", "token"),
-        ({"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "stale"}, "/etc/farm/ray_token", "token"),
+        {},
+        {"RAY_AUTH_MODE": "token"},
+        {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "x"},
+        {"RAY_AUTH_TOKEN_PATH": "/t"},
     ],
 )
-def test_authentication_is_always_said(environ: dict[str, str], path: str, mode: str) -> None:
+def test_authentication_is_always_said(environ: dict[str, str], path: str) -> None:
     start = joined("sim", environ, path)
-    assert start.variables["RAY_AUTH_MODE"] == mode
-    if path:  # a token in the environment would win over the file
-        assert start.variables["RAY_AUTH_TOKEN_PATH"] == path
-        assert "RAY_AUTH_TOKEN" not in start.environment(environ)
-    assert (join_command.NODE_OPEN in start.notes) == (mode == "disabled")
+    given = start.environment(environ)
+    assert given["RAY_AUTH_MODE"] == ("token" if path else "disabled")
+    assert given.get("RAY_AUTH_TOKEN_PATH", "") == path
+    assert "RAY_AUTH_TOKEN" not in given  # it would win over the file, and each process would show it
+    assert (join_command.NODE_OPEN in start.notes) == (not path)
+
+
+def test_ray_keeps_its_sessions_in_a_closed_folder() -> None:
+    host = JoiningHost("sim", "n1")
+    for start in (
+        join_command.join(host, "h:1", RAY, {}, "/t", "/tmp/farm-7"),
+        join_command.head(1, RAY, {}, "/t", folder="/tmp/farm-7"),
+    ):
+        assert "--temp-dir=/tmp/farm-7/ray" in start.words and start.folder == "/tmp/farm-7"
+        assert start.shell()[-2] == "mkdir -p -m 700 /tmp/farm-7"
 
 
 def test_the_rocr_trap_is_sprung_on_amd_nodes_alone() -> None:
@@ -244,6 +252,7 @@ def test_a_dry_run_says_everything_and_starts_nothing(playing: Farm, monkeypatch
         "join",
         "--head",
         "10.0.0.1",
+        "--no-token",
         "--dry-run",
         "--skip-doctor",
         "--name",
@@ -264,7 +273,9 @@ def test_a_dry_run_says_everything_and_starts_nothing(playing: Farm, monkeypatch
 def test_a_join_becomes_ray(playing: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
     became = []
     monkeypatch.setattr(os, "execvpe", lambda file, words, env: became.append((file, words, env)))
-    playing("join", "--head", "h:7000", "--skip-doctor", "--devices", "2")
+    code, _, err = playing("join", "--head", "h:7000", "--skip-doctor", "--devices", "2")
+    assert (code, became) == (2, []) and "[nodes-no-token]" in err
+    playing("join", "--head", "h:7000", "--skip-doctor", "--devices", "2", "--no-token")
     ((file, words, env),) = became
     assert file == words[0] and "--num-gpus=2" in words and "--address=h:7000" in words
     assert env["RAY_AUTH_MODE"] == "disabled" and env["FARM_NODE"] == os.environ["FARM_NODE"]
@@ -280,15 +291,16 @@ def test_a_fault_that_doctor_finds_stops_a_join(playing: Farm, monkeypatch: pyte
     asked = []
     monkeypatch.setattr(farm.doctor, "for_join", lambda b, h, variables: asked.append((b, h, variables)) or [bad])
     monkeypatch.setattr(os, "execvpe", lambda *a: pytest.fail("it was started"))
-    code, _, err = playing("join", "--head", "h")
+    code, _, err = playing("join", "--head", "h", "--no-token")
     assert code == 2 and [(b, h, v["RAY_AUTH_MODE"]) for b, h, v in asked] == [("rocm", "h:6379", "disabled")]
     assert "[nodes-not-ready]" in err and bad.what in err and bad.cure in err and "--skip-doctor" in err
-    code, out, err = playing("join", "--head", "h", "--dry-run")  # which shows both
+    code, out, err = playing("join", "--head", "h", "--dry-run", "--no-token")  # which shows both
     assert code == 0 and "--num-gpus=4" in out and bad.what in err
 
 
 def test_a_device_that_is_not_what_the_label_says_cannot_join(playing: Farm) -> None:
-    code, _, err = playing("join", "--head", "h", "--skip-doctor", "--dry-run", "--label", "model=MI355X")
+    words = ("--skip-doctor", "--dry-run", "--no-token", "--label", "model=MI355X")
+    code, _, err = playing("join", "--head", "h", *words)
     assert code == 2
     assert "[node-device-differs]" in err
     assert "device 0 of this host" in err and "MI355X" in err and "AMD Instinct MI300X" in err
@@ -306,6 +318,7 @@ def test_a_device_that_is_not_what_the_label_says_cannot_join(playing: Farm) -> 
         (["join", "--head", "h", "--devices", "0"], "nodes-devices", "--devices 0"),
         (["join", "--head", "h", "--name", "a b"], "nodes-name", '--name "a b"'),
         (["join", "--head", "h", "--token-path", "/nowhere/token"], "nodes-token-unreadable", "/nowhere/token"),
+        (["join", "--head", "h", "--token-path", "/t", "--no-token"], "nodes-token-contradiction", "--no-token"),
         (["join", "--head", "h", "--slurm"], "slurm-no-time", "--time 4:00:00"),
         (["join", "--head", "h", "--slurm", "--time", "soon"], "slurm-time", '"soon"'),
         (["join", "--head", "h", "--slurm", "--time", "10", "--notice", "301"], "slurm-notice", "300 s"),
@@ -319,14 +332,15 @@ def test_a_device_that_is_not_what_the_label_says_cannot_join(playing: Farm) -> 
     ],
 )
 def test_what_cannot_be_meant_is_refused(playing: Farm, argv: list[str], identifier: str, fact: str) -> None:
-    code, out, err = playing(*argv, *(["--skip-doctor"] if argv[0] == "join" else []))
+    more = ["--skip-doctor", *([] if "--token-path" in argv else ["--no-token"])] if argv[0] == "join" else []
+    code, out, err = playing(*argv, *more)
     assert code == 2 and fact in err and out == ""
     assert not identifier or f"[{identifier}]" in err, err
 
 
 def test_a_host_without_the_device_cannot_join(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("farm.backends.cuda.detect", lambda count=None: [])
-    code, _, err = farm("join", "--head", "h", "--backend", "cuda", "--skip-doctor")
+    code, _, err = farm("join", "--head", "h", "--backend", "cuda", "--skip-doctor", "--no-token")
     assert code == 2 and "[node-no-device]" in err and "farm doctor --backend cuda" in err
     code, _, err = farm("join", "--head", "h", "--skip-doctor")
     assert code == 2 and "[nodes-no-backend]" in err
@@ -345,6 +359,78 @@ def test_a_token_that_others_can_read_is_refused(playing: Farm, tmp_path: Path) 
     token.write_text("\n")
     code, _, err = playing(*argv)
     assert code == 2 and "[nodes-token-empty]" in err
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, farm: Farm) -> list[tuple[list[str], dict[str, str]]]:
+    """(words, environment) of each Ray that this host's commands became; its folders are the test's."""
+    made: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setattr(os, "execvpe", lambda file, words, env: made.append((list(words), dict(env))))
+    monkeypatch.setattr("farm.cluster.ray_folder.LONGEST_BASE", 1000)
+    monkeypatch.setattr(cli, "_can_listen", lambda ip, port: None)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return made
+
+
+def test_a_head_makes_its_token_once_and_prints_the_join(
+    farm: Farm, started: list[tuple[list[str], dict[str, str]]], tmp_path: Path
+) -> None:
+    file = tmp_path / "state" / "farm" / "ray_token"
+    code, out, _ = farm("head", "--ip", "10.0.0.1", "--dry-run")
+    assert code == 0 and started == [] and not file.exists() and f"> {file}" in out
+    for _ in range(2):
+        code, _, err = farm("head", "--ip", "10.0.0.1")
+        token = file.read_text()
+        assert len(token) == 64 and file.stat().st_mode & 0o777 == 0o600
+        assert f"farm nodes join --backend BACKEND --head 10.0.0.1:6379 --token-path {file}" in err
+        assert f"RAY_AUTH_TOKEN_PATH={file} farm run" in err and token not in err
+    (words, env), again = started
+    assert (env["RAY_AUTH_MODE"], env["RAY_AUTH_TOKEN_PATH"]) == ("token", str(file)) and again[1] == env
+    folder = tmp_path / f"farm-{os.getuid()}"
+    assert f"--temp-dir={folder}/ray" in words and folder.stat().st_mode & 0o777 == 0o700
+    file.chmod(0o644)
+    code, _, err = farm("head")
+    assert code == 2 and "[nodes-token-exposed]" in err
+
+
+def test_a_head_and_a_node_without_a_token_are_asked_for(
+    playing: Farm, started: list[tuple[list[str], dict[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # does not say it
+    code, _, err = playing("join", "--head", "h", "--skip-doctor")
+    assert code == 2 and "[nodes-no-token]" in err and "--no-token" in err
+    for words in (("join", "--head", "h", "--skip-doctor"), ("head",)):
+        code, _, err = playing(*words, "--no-token")
+        assert not code and "no token: anyone" in err
+        assert started[-1][1]["RAY_AUTH_MODE"] == "disabled"
+        monkeypatch.setenv("RAY_AUTH_TOKEN", " ")
+        code, _, err = playing(*words)
+        assert code == 2 and "[ray-token-empty]" in err
+        monkeypatch.delenv("RAY_AUTH_TOKEN")
+
+
+def test_a_token_in_the_environment_goes_on_in_a_file(
+    playing: Farm, started: list[tuple[list[str], dict[str, str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "s3cret")
+    for words in (("head",), ("join", "--head", "h", "--skip-doctor")):
+        assert playing(*words, "--dry-run")[0] == 0 and "s3cret" not in str(list(tmp_path.rglob("token-*")))
+        assert not playing(*words)[0]
+        env = started[-1][1]
+        file = Path(env["RAY_AUTH_TOKEN_PATH"])
+        assert "RAY_AUTH_TOKEN" not in env and file.read_text() == "s3cret"
+        assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    code, _, err = playing("join", "--head", "h", "--slurm", "--time", "60")
+    assert code == 2 and "[nodes-no-token]" in err
+
+
+def test_a_folder_that_others_can_use_is_no_place_for_ray(
+    farm: Farm, started: list[tuple[list[str], dict[str, str]]], tmp_path: Path
+) -> None:
+    (tmp_path / f"farm-{os.getuid()}").mkdir(mode=0o755)
+    code, _, err = farm("head", "--no-token")
+    assert (code, started) == (3, []) and "[ray-folder-not-private]" in err
 
 
 @pytest.mark.parametrize(
@@ -418,7 +504,7 @@ def test_a_batch_script_needs_nothing_of_the_host_that_writes_it(
     farm: Farm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("FARM_NODE", str(tmp_path / "only-on-compute-nodes.yaml"))
-    words = ("join", "--backend", "rocm", "--head", "h", "--slurm", "--time", "60")
+    words = ("join", "--backend", "rocm", "--head", "h", "--slurm", "--time", "60", "--no-token")
     code, out, err = farm(*words)
     assert code == 0 and "only-on-compute-nodes.yaml" in out, err
     code, _, err = farm(*words, "--name", "x")
@@ -427,7 +513,7 @@ def test_a_batch_script_needs_nothing_of_the_host_that_writes_it(
 
 def test_a_dry_run_writes_no_batch_script_and_says_which(farm: Farm, tmp_path: Path) -> None:
     path = tmp_path / "node.sh"
-    words = ("join", "--backend", "rocm", "--head", "h", "--slurm", "--time", "60", "--script", str(path))
+    words = ("join", "--backend", "rocm", "--head", "h", "--slurm", "--time", "60", "--no-token", "--script", str(path))
     code, out, err = farm(*words, "--dry-run")
     assert code == 0 and list(tmp_path.iterdir()) == []
     assert len(err.splitlines()) == 1 and str(path) in err

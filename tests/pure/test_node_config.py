@@ -114,6 +114,11 @@ def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
             ["environments.x.variables.HIP_VISIBLE_DEVICES"],
         ),
         ("environments: {x: {python: /p, variables: {1a: b}}}", "variable", ["environments.x.variables.1a"]),
+        ("environments: {x: {python: /p, pass: HF_HOME}}", "value", ['environments.x.pass is "HF_HOME"']),
+        ("environments: {x: {python: /p, pass: ['*']}}", "pass", ["environments.x.pass[0]", "HF_*"]),
+        ("environments: {x: {python: /p, pass: [A*B]}}", "pass", ["environments.x.pass[0]"]),
+        ("environments: {x: {python: /p, pass: [HF_HOME, RAY_*]}}", "pass", ["environments.x.pass[1]", "variables"]),
+        ("environments: {x: {python: /p, pass: [CUDA_VISIBLE_DEVICES]}}", "pass", ["environments.x.pass[0]"]),
         ("environments: {x: {python: /p, path: [a]}}", "path", ["environments.x.path[0]"]),
         ("simulate: {model: x}", "simulate", ["simulate", "backend"]),
         ("backend: rocm\nsimulate: {modell: x}", "key", ["simulate.modell", '"model"']),
@@ -130,6 +135,11 @@ def test_what_is_wrong_is_reported_in_one_sentence(tmp_path: Path, text: str, na
     assert "\n" not in sentence
     assert "matrix" not in sentence
     assert refused.value.exit_code == 2
+
+
+def test_an_environment_passes_variables_of_the_host(tmp_path: Path) -> None:
+    found = read(tmp_path, "environments: {x: {python: /p, pass: [HF_TOKEN, 'SSL_*']}}")
+    assert found.environments["x"].passed == ("HF_TOKEN", "SSL_*")
 
 
 def test_an_environment_by_name(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from farm.backends import _nvml, cuda
 from farm.backends.api import Process, Sample
 
-#: Two devices.  A call whose name is in STUB_REFUSES gives "not supported".
+#: Two devices.  A call whose name is in FARM_STUB_REFUSES gives "not supported".
 STUB = r"""
 #include <stdint.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static uint64_t env(const char *name, uint64_t otherwise) {
     return text ? strtoull(text, 0, 0) : otherwise;
 }
 static int refused(const char *name) {
-    const char *text = getenv("STUB_REFUSES");
+    const char *text = getenv("FARM_STUB_REFUSES");
     return text && strstr(text, name) ? 3 : 0;
 }
 #define MAY if (refused(__func__)) return 3
@@ -48,20 +48,20 @@ int nvmlDeviceGetClockInfo(void *d, unsigned type, unsigned *out) {
 }
 int nvmlDeviceGetTemperature(void *d, unsigned sensor, unsigned *out) { MAY; *out = sensor ? 0 : 41; return 0; }
 int nvmlDeviceGetPowerUsage(void *d, unsigned *out) { MAY; *out = 123456; return 0; }
-int REASONS(void *d, unsigned long long *out) { MAY; *out = env("STUB_REASONS", 1); return 0; }
+int REASONS(void *d, unsigned long long *out) { MAY; *out = env("FARM_STUB_REASONS", 1); return 0; }
 int nvmlDeviceGetTotalEccErrors(void *d, unsigned type, unsigned counter, unsigned long long *out) {
-    MAY; *out = type == 1 && counter == 0 ? env("STUB_ECC", 0) : 99; return 0;
+    MAY; *out = type == 1 && counter == 0 ? env("FARM_STUB_ECC", 0) : 99; return 0;
 }
 int nvmlDeviceGetMemoryInfo(void *d, memory_t *out) {
     MAY; out->total = 1ull << 40; out->free = 5; out->used = 3ull << 30; return 0;
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *n, process_t *out) {
     MAY;
-    unsigned count = env("STUB_PROCESSES", 2), room = *n;
+    unsigned count = env("FARM_STUB_PROCESSES", 2), room = *n;
     *n = count;
     if (count > room) return 7;
     for (unsigned i = 0; i < count; i++) {
-        out[i].pid = i ? 4000000 + i : env("STUB_PID", 0); out[i].memory = 1 << 20; out[i].gi = out[i].ci = -1;
+        out[i].pid = i ? 4000000 + i : env("FARM_STUB_PID", 0); out[i].memory = 1 << 20; out[i].gi = out[i].ci = -1;
     }
     return 0;
 }
@@ -70,7 +70,7 @@ int nvmlEventSetFree(void *set) { return 0; }
 int nvmlDeviceRegisterEvents(void *d, unsigned long long types, void *set) { MAY; return types == 8 ? 0 : 2; }
 int nvmlEventSetWait_v2(void *set, event_t *out, unsigned milliseconds) {
     if (milliseconds) return 2;
-    if (xids_told >= (int)env("STUB_XIDS", 0)) return 10;
+    if (xids_told >= (int)env("FARM_STUB_XIDS", 0)) return 10;
     memset(out, 0, sizeof *out);
     out->device = devices; out->kind = 8; out->data = 79 + xids_told++;
     return 0;
@@ -106,7 +106,7 @@ def test_a_sample_has_what_the_device_says(stub: str) -> None:
 
 @needs_compiler
 def test_reasons_are_named(stub: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STUB_REASONS", "0x1ee")
+    monkeypatch.setenv("FARM_STUB_REASONS", "0x1ee")
     found = reader(stub).sample().throttle
     assert found == ("clocks_set", "sw_power_cap", "hw_slowdown", "sw_thermal", "hw_thermal", "power_brake")
     assert _nvml.reasons(0) == ()
@@ -134,15 +134,15 @@ def test_a_device_is_found_by_index_uuid_or_its_beginning(stub: str, device: str
 
 @needs_compiler
 def test_counters(stub: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STUB_PID", str(os.getpid()))
+    monkeypatch.setenv("FARM_STUB_PID", str(os.getpid()))
     mine = Path("/proc/self/comm").read_text().strip()
     one = reader(stub)
     assert one.counters() == _nvml.Counters(0, (), (Process(os.getpid(), mine), Process(4000001, "")))
-    monkeypatch.setenv("STUB_ECC", "3")
-    monkeypatch.setenv("STUB_XIDS", "2")
-    monkeypatch.setenv("STUB_PROCESSES", "1")
+    monkeypatch.setenv("FARM_STUB_ECC", "3")
+    monkeypatch.setenv("FARM_STUB_XIDS", "2")
+    monkeypatch.setenv("FARM_STUB_PROCESSES", "1")
     assert one.counters() == _nvml.Counters(3, (79, 80), (Process(os.getpid(), mine),))
-    monkeypatch.setenv("STUB_XIDS", "3")
+    monkeypatch.setenv("FARM_STUB_XIDS", "3")
     assert one.counters().xid == (79, 80, 81)
     assert one.memory_used_mib() == 3072.0
     one.close()
@@ -150,8 +150,8 @@ def test_counters(stub: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_compiler
 def test_a_crowd_is_bounded(stub: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STUB_PID", "1")
-    monkeypatch.setenv("STUB_PROCESSES", "200")
+    monkeypatch.setenv("FARM_STUB_PID", "1")
+    monkeypatch.setenv("FARM_STUB_PROCESSES", "200")
     found = reader(stub).counters().processes
     assert found is not None
     assert len(found) == 200
@@ -174,7 +174,7 @@ def test_a_crowd_is_bounded(stub: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_refused_is_none_and_nothing_else(
     stub: str, monkeypatch: pytest.MonkeyPatch, call: str, sample: tuple[str, ...], counters: tuple[str, ...]
 ) -> None:
-    monkeypatch.setenv("STUB_REFUSES", call)
+    monkeypatch.setenv("FARM_STUB_REFUSES", call)
     one = reader(stub)
     assert {k for k, v in vars(one.sample()).items() if v is None} == set(sample)
     assert {k for k, v in vars(one.counters()).items() if v is None} == set(counters)
@@ -200,7 +200,7 @@ def test_a_library_that_is_absent_or_does_not_start(monkeypatch: pytest.MonkeyPa
 
 @needs_compiler
 def test_a_library_that_fails_to_start(stub: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STUB_REFUSES", "nvmlInit_v2")
+    monkeypatch.setenv("FARM_STUB_REFUSES", "nvmlInit_v2")
     with pytest.raises(OSError, match="nvmlInit_v2 gave 3"):
         _nvml.load(stub)
 

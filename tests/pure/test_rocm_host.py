@@ -370,7 +370,7 @@ def test_a_driver_that_is_not_loaded(host: Host) -> None:
 @pytest.mark.parametrize("where", ["init_hangs", "list_hangs"])
 def test_a_library_that_hangs_costs_a_deadline_once(host: Host, bare: pytest.MonkeyPatch, where: str) -> None:
     bare.setattr(_amdsmi, "DEADLINE_S", 0.2)
-    bare.setenv("STUB_AMD_HANGS_S", "30")  # and then it answers: whoever waits for it finds devices
+    bare.setenv("FARM_STUB_AMD_HANGS_S", "30")  # and then it answers: whoever waits for it finds devices
     host(wrong=where)
     assert rocm.detect() == []
     assert rocm.identity("0", {}) is None
@@ -402,11 +402,11 @@ def test_a_library_that_breaks_between_two_questions(host: Host, bare: pytest.Mo
 
 def test_a_command_that_hangs_is_ended_with_what_it_started(host: Host, bare: pytest.MonkeyPatch) -> None:
     bare.setattr(_amd_tool, "DEADLINE_S", 0.5)
-    bare.setenv("STUB_AMD_HANGS_S", "30")
+    bare.setenv("FARM_STUB_AMD_HANGS_S", "30")
     host(by="amd-smi", wrong="tool_hangs")
     assert rocm.detect() == []
     bare.setattr(_amd_tool, "DEADLINE_S", 30.0)
-    bare.setenv("STUB_AMD_BREAK", "")
+    bare.setenv("FARM_STUB_AMD_BREAK", "")
     assert rocm.detect() == []  # it is not asked again so soon
     bare.setattr(rocm, "LISTED_SECONDS", 0.0)
     assert len(rocm.detect()) == 2

@@ -222,7 +222,7 @@ def test_the_command_is_started_no_oftener_than_it_can_tell_something_new(
 def test_a_command_that_fails_leaves_every_reading_unknown(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host(by="amd-smi")
     reader = rocm.telemetry("0", {}, "")
-    monkeypatch.setenv("STUB_AMD_BREAK", "tool_fails")
+    monkeypatch.setenv("FARM_STUB_AMD_BREAK", "tool_fails")
     assert reader.sample() == Sample(0.0)
     assert reader.counters() == Counters()
     assert reader.memory_used_mib() is None

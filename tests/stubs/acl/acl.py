@@ -3,7 +3,7 @@
 Written from the vendor's "pyACL API reference" (hiascend.com, CANN 8.0 to 9.1):
 `acl.rt.set_op_execute_time_out(timeout) -> ret`, `acl.rt.get_device_count() -> (count, ret)` and
 `acl.get_soc_name() -> str`; ret is 0 for success.  The host is
-STUB_ACL='{"soc": "Ascend910B3", "count": 8, "refuses": 0}'.
+FARM_STUB_ACL='{"soc": "Ascend910B3", "count": 8, "refuses": 0}'.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import os
 from types import SimpleNamespace
 
-_HOST = json.loads(os.environ.get("STUB_ACL", "{}"))
+_HOST = json.loads(os.environ.get("FARM_STUB_ACL", "{}"))
 #: Timeouts that were set, in seconds.
 timeouts: list[int] = []
 

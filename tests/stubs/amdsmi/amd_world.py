@@ -1,11 +1,11 @@
 """A pretend host with AMD GPUs, told by environment variables; the stubs beside it show it each in its own form.
 
-    STUB_AMD        the part: MI300X (the default), MI325X, MI355X, MI300A, MI250X
-    STUB_AMD_GPUS   how many (2)
-    STUB_AMD_MODE   partitions: spx-nps1 (the default), dpx-nps2, qpx-nps4, cpx-nps4, ...
-    STUB_AMD_BREAK  what is broken, by commas; each stub says which words it knows
-    STUB_AMD_SAYS   JSON that changes what every device says of itself: power_cap_w, perf_level, max_mhz, violation (the
-                    fields that are active), uncorrectable, pids, rocm, driver, used_mib
+    FARM_STUB_AMD        the part: MI300X (the default), MI325X, MI355X, MI300A, MI250X
+    FARM_STUB_AMD_GPUS   how many (2)
+    FARM_STUB_AMD_MODE   partitions: spx-nps1 (the default), dpx-nps2, qpx-nps4, cpx-nps4, ...
+    FARM_STUB_AMD_BREAK  what is broken, by commas; each stub says which words it knows
+    FARM_STUB_AMD_SAYS   JSON that changes what every device says of itself: power_cap_w, perf_level, max_mhz, violation
+                         (the fields that are active), uncorrectable, pids, rocm, driver, used_mib
 
 Written for these tests after AMD's documentation (the sources that farm/backends/_amd.py, _amdsmi.py and _amd_tool.py
 name); nothing of it is AMD's own text.  Serial numbers and UUIDs are made up.
@@ -76,21 +76,21 @@ class Gpu:
 
 
 def broken(environment: Mapping[str, str] = os.environ) -> set[str]:
-    return {w for w in environment.get("STUB_AMD_BREAK", "").split(",") if w}
+    return {w for w in environment.get("FARM_STUB_AMD_BREAK", "").split(",") if w}
 
 
 def says(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    return {**SAYS, **json.loads(environment.get("STUB_AMD_SAYS", "{}"))}
+    return {**SAYS, **json.loads(environment.get("FARM_STUB_AMD_SAYS", "{}"))}
 
 
 def cap_w(environment: Mapping[str, str] = os.environ) -> int:
-    return int(says(environment)["power_cap_w"] or PARTS[environment.get("STUB_AMD", "MI300X")][6])
+    return int(says(environment)["power_cap_w"] or PARTS[environment.get("FARM_STUB_AMD", "MI300X")][6])
 
 
 def gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
     """Every device of the host, in the runtimes' order."""
-    name, device, target, units, dies, vram, _ = PARTS[environment.get("STUB_AMD", "MI300X")]
-    compute, memory = environment.get("STUB_AMD_MODE", "spx-nps1").split("-")
+    name, device, target, units, dies, vram, _ = PARTS[environment.get("FARM_STUB_AMD", "MI300X")]
+    compute, memory = environment.get("FARM_STUB_AMD_MODE", "spx-nps1").split("-")
     parts = {"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4, "cpx": dies}[compute]
     wrong = broken(environment)
     if "unknown_part" in wrong:
@@ -98,7 +98,7 @@ def gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
     if {"unknown_part", "unnamed"} & wrong:
         name = "AMD Radeon Graphics"
     out: list[Gpu] = []
-    for card in range(int(environment.get("STUB_AMD_GPUS", "2"))):
+    for card in range(int(environment.get("FARM_STUB_AMD_GPUS", "2"))):
         for partition in range(parts):
             unique = 0xA1B2C30000000000 + (card << 8) + (0 if "shared_uuid" in wrong else partition)
             out.append(

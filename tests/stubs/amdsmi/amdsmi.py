@@ -4,8 +4,8 @@ Functions, fields, units and exceptions follow the "AMD SMI Python API reference
 (rocm.docs.amd.com/projects/amdsmi/en/latest/reference/amdsmi-py-api.html); what the secondary partitions of a GPU and a
 guest cannot tell follows its pages "GPU partitioning" and "GPU violations".  Written for these tests; see amd_world.
 
-STUB_AMD_BREAK: import (its C library is missing), init (the driver is not loaded), init_hangs, list_hangs, guest (a
-virtual machine: what is "not supported on virtual machine guest" is not), queries (every query fails), old (before
+FARM_STUB_AMD_BREAK: import (its C library is missing), init (the driver is not loaded), init_hangs, list_hangs, guest
+(a virtual machine: what is "not supported on virtual machine guest" is not), queries (every query fails), old (before
 ROCm 6.4: no violations, no partition ids, no HIP ids), container (HIP ids of a host of which a part is seen), reversed
 (the library's order is not HIP's), no_hip_ids, unnamed, unknown_part, shared_uuid, slow (violations take 100 ms).
 """
@@ -101,7 +101,7 @@ def amdsmi_init(flag: Any = AmdSmiInitFlags.INIT_AMD_GPUS) -> None:
     global _open, _opened
     calls.append("amdsmi_init")
     if "init_hangs" in amd_world.broken():
-        time.sleep(float(os.environ.get("STUB_AMD_HANGS_S", "3600")))
+        time.sleep(float(os.environ.get("FARM_STUB_AMD_HANGS_S", "3600")))
     if "init" in amd_world.broken():
         raise AmdSmiLibraryException(34, "AMDSMI_STATUS_DRIVER_NOT_LOADED - Driver not loaded")
     _open, _opened = True, _opened + 1
@@ -117,7 +117,7 @@ def amdsmi_get_processor_handles() -> list[Handle]:
     if not _open:
         raise AmdSmiLibraryException(32, "AMDSMI_STATUS_NOT_INIT - Device not initialized")
     if "list_hangs" in amd_world.broken():
-        time.sleep(float(os.environ.get("STUB_AMD_HANGS_S", "3600")))
+        time.sleep(float(os.environ.get("FARM_STUB_AMD_HANGS_S", "3600")))
     found = [Handle(gpu) for gpu in amd_world.gpus()]
     return found[::-1] if "reversed" in amd_world.broken() else found
 

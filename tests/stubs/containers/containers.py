@@ -14,7 +14,7 @@ What lies outside the mounts is not there: entries of PYTHONPATH that no mount c
 packages (the folder that `site` in the state's folder names) stand after them.  An option that is not listed here ends
 the call with 125, as docker does.
 
-$STUB_CONTAINERS is the folder of its state: `calls` (a JSON line each), NAME.pid, and what tests put there:
+$FARM_STUB_CONTAINERS is the folder of its state: `calls` (a JSON line each), NAME.pid, and what tests put there:
 `keep-stdin` (a container whose standard input stays open when its client is gone), `cannot-kill`.
 """
 
@@ -30,7 +30,7 @@ import sys
 import time
 from pathlib import Path
 
-STATE = Path(os.environ.get("STUB_CONTAINERS", "/nonexistent"))
+STATE = Path(os.environ.get("FARM_STUB_CONTAINERS", "/nonexistent"))
 #: Tool -> option -> whether it takes a value.
 OPTIONS = {
     "docker": {

@@ -7,7 +7,7 @@ made up.
 
     printed(words, **host)     what it prints
     npu-smi WORDS              the same as a program (put this folder on PATH), the host from the environment:
-                               STUB_NPU='{"part": "910B3", "count": 8}'
+                               FARM_STUB_NPU='{"part": "910B3", "count": 8}'
 
 A host: part, count (NPUs), version, layout ("narrow", or "wide" as newer versions pad), mapping (False: no `-m`), table
 (False: no table), health {"NPU/CHIP": state}, codes (the error code of one that is not OK), processes {"NPU/CHIP":
@@ -236,7 +236,7 @@ def _fields(pairs: Sequence[tuple[str, Any]]) -> str:
 
 
 def main(argv: list[str]) -> int:
-    given = json.loads(os.environ.get("STUB_NPU", "{}"))
+    given = json.loads(os.environ.get("FARM_STUB_NPU", "{}"))
     time.sleep(float(given.pop("hang", 0)))
     code = int(given.pop("fails", 0))
     sys.stdout.write("dcmi module initialize failed. ret is -8005\n" if code else printed(argv, **given))
