@@ -26,11 +26,12 @@ class JudgeActor:
     coordinator's own host) what the coordinator imports.  It keeps no essential state: another may take its place."""
 
     def __init__(self, bundles: list[dict[str, Any]], spool: str, threads: int, lock_s: float):
+        lock_s = min(lock_s, _cap("lock"))  # by the node's farm: what is shipped cannot read its configuration
         if bundles:
             _import_from(_unpacked(bundles, spool))
         from farm.judge.judge import Judge
 
-        self._judge = Judge(spool, threads, lock_s=min(lock_s, _cap("lock")))
+        self._judge = Judge(spool, threads, lock_s=lock_s)
 
     def prepare(self, cell: Mapping[str, Any]) -> dict[str, Any]:
         return self._judge.prepare(cell)
