@@ -33,6 +33,7 @@ COMMANDS = (
 )
 #: Commands that are done in a fork under a supervisor: Ray could end their process with an exit code of its own.
 SUPERVISED = ("run", "resume")
+SECRETS = ("RAY_AUTH_TOKEN",)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -91,7 +92,7 @@ def main(argv: list[str] | None = None) -> int:
     command = next((word for word in arguments if not word.startswith("-")), "")
     if command not in SUPERVISED:
         return _command(arguments)
-    return supervisor.run(lambda: _command(arguments), lambda outcome: _explain(command, outcome))
+    return supervisor.run(lambda: _command(arguments), lambda outcome: _explain(command, outcome), SECRETS)
 
 
 def _explain(command: str, outcome: supervisor.Outcome) -> None:

@@ -25,7 +25,7 @@ from farm.cluster.ray_token import TokenFacts
 from farm.deadline import Deadline
 from farm.errors import FarmError, InfraError, UsageError
 from farm.process import interrupts, procfs, supervisor
-from farm.process.steps import ProbeResult, own_variables, run_steps
+from farm.process.steps import ProbeResult, module_words, own_variables, run_steps
 
 ASK_SECONDS = 45.0  # the probe takes 1 s; a raylet that froze is told by Ray after 30
 JOIN_SECONDS = 60.0  # after the probe could; takes 0.1 s
@@ -78,7 +78,7 @@ def _part(words: Sequence[str]) -> bool:
 def ask(address: str, seconds: float | None = None) -> ProbeResult:
     """What came of the probe's joining, within `seconds` (default: ASK_SECONDS).  Its process is gone on return."""
     limit = ASK_SECONDS if seconds is None else seconds
-    words = (sys.executable, "-m", connect_probe.__name__)
+    words = module_words(connect_probe.__name__)
     variables = {**own_variables(), **connect_probe.PATIENCE}
     return run_steps([address], words, step_s=limit, total_s=limit, variables=variables)[address]
 

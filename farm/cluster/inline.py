@@ -16,7 +16,7 @@ from farm.cluster.base import Changes, DeviceHandle
 from farm.cluster.local import host_devices, spool_folder
 from farm.judge.pool import LocalJudges
 from farm.node import config as node_config
-from farm.process import procfs
+from farm.process import variables
 from farm.store import spool
 
 
@@ -24,7 +24,7 @@ class InlineCluster:
     """Actors as objects with a thread each; judges in processes.  No Ray."""
 
     def __init__(self, devices: int | None, run_id: str):
-        procfs.forget("RAY_AUTH_TOKEN")  # of some cluster: nothing here needs it, and children could read it
+        variables.forget("RAY_AUTH_TOKEN")  # of some cluster: nothing here needs it, and children could read it
         self._count = devices
         self._actors: dict[str, DeviceActor] = {}
         self._queue: queue.Queue[tuple[DeviceActor, dict[str, Any]]] = queue.Queue()

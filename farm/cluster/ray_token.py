@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from farm.errors import UsageError
-from farm.process import procfs
+from farm.process import variables
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def hand_over(file: Path, token: str) -> None:
     this user could read (/proc/PID/environ), the code under test among them."""
     os.environ["RAY_AUTH_TOKEN_PATH"] = str(keep(file, token))
     os.environ["RAY_AUTH_MODE"] = "token"
-    procfs.forget("RAY_AUTH_TOKEN")
+    variables.forget("RAY_AUTH_TOKEN")
 
 
 def look(environ: Mapping[str, str], home: Path) -> TokenFacts:

@@ -14,7 +14,7 @@ from farm.deadline import Deadline
 from farm.errors import Message, NoJudge
 from farm.judge.digest import judging_digest
 from farm.process.line_process import ChildDied, ChildLied, ChildTimedOut, LineProcess
-from farm.process.steps import own_variables
+from farm.process.steps import module_words, own_variables
 
 #: How long a call waits for a process that is at work until another is started, for most calls take milliseconds; and
 #: while one is starting, which takes some tenths of a second, and longer on a busy host the more of them start.
@@ -102,7 +102,7 @@ class JudgeProcesses:
 
     def _started(self) -> LineProcess:
         told = (self._spool, self._threads, self.lock_s, judging_digest(), STARTED_NS)
-        words = [sys.executable, "-m", "farm.judge.worker", *map(str, told)]
+        words = [*module_words("farm.judge.worker"), *map(str, told)]
         process = None
         try:
             process = LineProcess(words, env=own_variables(), orders=True)

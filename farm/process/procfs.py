@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -63,20 +61,6 @@ def command_lines() -> list[str]:
         with contextlib.suppress(psutil.Error):
             out.append(" ".join(process.cmdline()))
     return out
-
-
-def forget(name: str) -> None:
-    """Remove a variable from this process: for what it starts, and from what /proc/PID/environ shows to every process
-    of this user.  That is the memory in which the variables stood when this process began, whatever was unset since."""
-    os.environ.pop(name, None)
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        begin, end = int(fields[47]), int(fields[48])
-        at = begin
-        for entry in ctypes.string_at(begin, end - begin).split(b"\0") if 0 < begin < end else ():
-            if entry.startswith(name.encode() + b"="):
-                ctypes.memset(at, 0, len(entry))
-            at += len(entry) + 1
 
 
 def kill_marked(variable: str, value: str) -> None:

@@ -77,6 +77,16 @@ def run_steps(
     return out
 
 
+def module_words(name: str, python: str = sys.executable) -> tuple[str, str, str]:
+    """The words that run a module of this farm, from any folder: `-m` would import a folder `farm` that lies there."""
+    text = (
+        "import os,sys;p=[x for x in os.environ.get('PYTHONPATH','').split(os.pathsep) if x];"
+        "sys.path[:]=p+[x for x in sys.path if x and x not in p];"
+        f"import runpy;runpy.run_module('{name}',None,'__main__',True)"
+    )
+    return python, "-c", text
+
+
 def own_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Of a process of the supervisor's own: all of `environ` (this one's), and where it imports from."""
     return {**(os.environ if environ is None else environ), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

@@ -16,11 +16,11 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from farm.process import interrupts
+from farm.process import interrupts, variables
 from farm.process.group import describe_exit, die_with_parent
 
 FAILED = 3
@@ -132,8 +132,9 @@ def _say(**word: Any) -> None:
 # in the supervisor
 
 
-def run(work: Callable[[], int], explain: Callable[[Outcome], None]) -> int:
-    """The exit code of `work()`, done in a fork.  `explain` tells people of an outcome that nobody announced."""
+def run(work: Callable[[], int], explain: Callable[[Outcome], None], secrets: Sequence[str] = ()) -> int:
+    """The exit code of `work()`, done in a fork.  `explain` tells people of an outcome that nobody announced.
+    `secrets`: variables that the supervisor does not need, and that others could read in its environment."""
     with interrupts.heard(raising=False) as signals:
         reading, writing = os.pipe()
         supervisor = os.getpid()
@@ -155,6 +156,8 @@ def run(work: Callable[[], int], explain: Callable[[Outcome], None]) -> int:
             os.close(reading)
             return _worked(work, writing)
         os.close(writing)
+        for name in secrets:
+            variables.forget(name)
         outcome = _Supervisor(pid, reading, signals).watch()
         signals.raising = True
         if outcome.kind != "announced":

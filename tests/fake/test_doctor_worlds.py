@@ -148,6 +148,7 @@ ABOUT_THIS_HOST = (
     "compiler",
     "python-header",
     "kernels-clash",
+    "environment-dropped",
     "provider",
 )
 

@@ -92,7 +92,7 @@ def test_one_that_was_killed_costs_no_call(judges: LocalJudges) -> None:
     wait_for("the call", lambda: not judges._processes._idle, 60)
     os.kill(the_process(judges), signal.SIGKILL)  # in its call: asked again in another, which finds no file
     found = waiting.get(timeout=120)
-    assert (found["status"], found["owner"]) == ("infra_error", "harness") and "FileNotFoundError" in found["reason"]
+    assert (found["status"], found["owner"]) == ("infra_error", "infra") and "FileNotFoundError" in found["reason"]
 
 
 def test_the_end_of_a_run_waits_for_no_judge(judges: LocalJudges) -> None:

@@ -415,6 +415,7 @@ def test_a_cell_of_a_run_that_goes_on_takes_two_kilobytes(tmp_path: Path) -> Non
     kept, peak = taken(lambda: recovery.read_located(journal.located()))
     assert kept < 2000 * number and peak < kept + (1 << 20)
     known = recovery.read_located(journal.located())
+    assert len(Store(tmp_path).run("r").rows) == number  # what this imports is no cell's
     rows, _ = taken(lambda: Store(tmp_path).run("r").rows)
     assert rows < 3000 * number
     again = Store(tmp_path).reopen("r")

@@ -58,13 +58,15 @@ def test_a_module_travels_as_one_file_and_back(folder: Path, tmp_path_factory: p
 @pytest.mark.parametrize("name", ["../out.py", "/tmp/out.py", "a/../../out.py", ""])
 def test_files_do_not_leave_their_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(InfraError) as refused:
-        shipping.unpack({"sha": "0" * 16, "files": {"mine.py": b"", name: b"x"}}, str(tmp_path / "spool"))
+        files = {"mine.py": b"", name: b"x"}
+        shipping.unpack({"sha": shipping.digest(files), "files": files}, str(tmp_path / "spool"))
     assert refused.value.id == "shipping-provider-entry"
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == []  # and no temporary folder is left
 
 
 def test_of_two_that_unpack_at_once_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shipped = {"sha": "0" * 16, "files": {"mine.py": b"x = 1\n"}}
+    files = {"mine.py": b"x = 1\n"}
+    shipped = {"sha": shipping.digest(files), "files": files}
     rename = Path.rename
 
     def late(self: Path, target: Path) -> Path:
@@ -74,7 +76,7 @@ def test_of_two_that_unpack_at_once_one_is_kept(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(Path, "rename", late)
     where = shipping.unpack(shipped, str(tmp_path))
-    assert [p.name for p in (tmp_path / "providers").iterdir()] == ["0" * 16] and Path(where, "mine.py").is_file()
+    assert [p.name for p in (tmp_path / "providers").iterdir()] == [shipped["sha"]] and Path(where, "mine.py").is_file()
 
 
 def test_a_package_travels_whole_without_its_litter(folder: Path) -> None:
