@@ -135,7 +135,7 @@ def test_a_full_disk_names_the_folder_that_is_full(monkeypatch: pytest.MonkeyPat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tensor_files, "save", full)
-    writes: Any = SimpleNamespace(m=SimpleNamespace(tensors=[{"name": "y", "role": "output"}], out_dir="/dev/shm/a"))
+    writes: Any = SimpleNamespace(expected=[{"name": "y"}], m=SimpleNamespace(out_dir="/dev/shm/a"))
     with pytest.raises(OSError) as raised:
         session._Attempt.write(writes, (torch.zeros(1),), "out")
     found = fault_owner.verdict(
