@@ -78,6 +78,7 @@ def test_a_node_that_says_nothing_gives_what_it_gave_before(device: Start) -> No
     assert up["command"] == ["{python}", "{child}"]
 
 
+@pytest.mark.long
 def test_simulating_one_backend_leaves_the_others_alone(device: Start) -> None:
     up = device(rocm_node(expect={"model": "MI300X", "driver": "6.12"}), "cpu").up()
     assert (up["event"], up["evidence"]) == ("device_up", "interpreted"), up

@@ -299,6 +299,7 @@ def test_an_ascend_node_that_is_well_is_not_accused(npu: World) -> None:
     assert accused(npu.look()) == {}
 
 
+@pytest.mark.long
 def test_acl_missing(npu: World) -> None:
     npu.stub("npu", "npu-smi")
     found = npu.look()

@@ -43,6 +43,7 @@ def workers(mark: str) -> dict[int, str]:
     }
 
 
+@pytest.mark.long
 def test_a_run_joins_leaves_and_leaves_nothing(farm: Farm, cluster: tuple[str, str]) -> None:
     address, mark = cluster
     run = farm(matrix(60), address=address)

@@ -180,6 +180,7 @@ def test_a_killed_driver_leaves_no_process_and_the_next_run_sweeps_its_spool(far
     assert not following.spool.exists()
 
 
+@pytest.mark.long
 def test_a_running_runs_spool_is_not_swept(farm: Farm) -> None:
     run = farm(matrix(400))  # it must not end before the other has
     run.wait_for("result", 1)

@@ -199,6 +199,7 @@ def test_drain_and_restore_in_mid_run(farm: Farm, cluster: NodesCluster) -> None
     assert {r["attempt"] for r in results} == {1}  # a drained device finished what it had begun
 
 
+@pytest.mark.long
 def test_a_run_does_not_start_on_drained_nodes(farm: Farm, cluster: NodesCluster) -> None:
     assert cluster.farm("drain", "mi300x").stdout == "mi300x: draining\n"
     try:

@@ -64,6 +64,7 @@ def ray_folder(run: FarmRun) -> Path:
     return Path(found).parent
 
 
+@pytest.mark.long
 def test_no_port_of_it_is_on_the_network(run: FarmRun) -> None:
     found = set()
     for pid in marked(run.mark):

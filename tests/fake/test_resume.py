@@ -199,6 +199,7 @@ def test_lost_cells_are_run_again(farm: Farm, resume: Resume) -> None:
     assert Counter(r["status"] for r in run.rows()) == {"passed": 6, "inaccurate": 1, "skipped": 1}
 
 
+@pytest.mark.long
 def test_options_of_the_first_run_hold_until_they_are_given_anew(farm: Farm, resume: Resume) -> None:
     run = farm(matrix(), "--devices", "1")
     run.wait_for("result", 3)
@@ -321,6 +322,7 @@ def test_two_revisions_are_mixed_only_when_that_is_wanted(copied: FarmRun, resum
     assert owners == {"farm", "own"}
 
 
+@pytest.mark.long
 def test_a_part_of_a_plan_is_resumed_as_that_part(tmp_path: Path, resume: Resume) -> None:
     (tmp_path / "m.yaml").write_text(matrix())
     made = FarmCommand(tmp_path, tmp_path, "", "plan", "m.yaml", "--backend", "sim,cpu", "--out", "PLAN").start()

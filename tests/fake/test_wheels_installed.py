@@ -235,6 +235,7 @@ def test_no_file_is_overwritten_in_either_order(both: Installed, alone: Installe
         )
 
 
+@pytest.mark.long
 def test_the_kernels_run_without_ray_and_without_the_farm(both: Installed, tmp_path: Path) -> None:
     pytest.importorskip("triton")
     code = """

@@ -16,7 +16,7 @@ KILLS = 4  # one more than Ray would restart it
 
 
 @pytest.mark.ray
-@pytest.mark.soak(seconds=60)
+@pytest.mark.soak(seconds=90)
 def test_a_judge_that_is_killed_four_times_costs_no_cell(farm: Farm) -> None:
     run = farm(matrix(400), address="local")
     killed: list[int] = []
