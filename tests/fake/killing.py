@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from farm_command import FarmCommand
-from farm_process import FarmRun, marked, wait_for
+from farm_process import TOKENS, FarmRun, marked, wait_for
 
 from farm.store import lock, spool
 
@@ -67,7 +67,8 @@ def kill_one(dice: random.Random, pids: list[int]) -> None:
 
 def resumed(run: FarmRun) -> FarmCommand:
     words = ("resume", run.run_id, "--out", str(run.store.path), "--no-page")
-    return FarmCommand(run.folder, run.store.path, run.run_id, *words).start(**HEARD)
+    token = {"RAY_AUTH_TOKEN_PATH": TOKENS[run.address]} if run.address in TOKENS else {}
+    return FarmCommand(run.folder, run.store.path, run.run_id, *words, environment=token).start(**HEARD)
 
 
 @contextlib.contextmanager

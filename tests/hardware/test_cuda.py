@@ -172,8 +172,8 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str,
     out: dict[str, list[dict[str, Any]]] = {}
     folder_of_run = Store(folder / "store").run("last").dir
     for row in rows:
-        row["log_text"] = (folder_of_run / row["log"]).read_text() if row["log"] else ""
-        out.setdefault(row["provider"], []).append(row)
+        text = (folder_of_run / row["log"]).read_text() if row["log"] else ""
+        out.setdefault(row["provider"], []).append({**row, "log_text": text})
     return out
 
 
