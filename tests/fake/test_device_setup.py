@@ -306,12 +306,12 @@ def test_a_nodes_cap_wins_over_what_a_matrix_allows_and_each_phase_is_reported(d
     assert shown and (shown[-1]["phase"], shown[-1]["up_to_s"]) == ("check", 0.7), one.events[begun:]
 
 
-def out_of_time(device: Start, check_s: float) -> dict[str, Any]:
-    """The end of a cell that takes the interpreter minutes."""
+def out_of_time(device: Start, check_s: float, rows: int = 300_000) -> dict[str, Any]:
+    """The end of a cell that takes the interpreter longer, also on a fast host."""
     one = device(None, "cpu")
     one.up()
     limits = {"check": check_s, "import": 300, "prepare": 300}
-    _, ended = one.run(hidden=8, rows=300_000, method="none", provider="farm", deadlines=limits, seconds=400.0)
+    _, ended = one.run(hidden=8, rows=rows, method="none", provider="farm", deadlines=limits, seconds=400.0)
     return ended
 
 
@@ -326,5 +326,5 @@ def test_a_cell_that_the_interpreter_is_too_slow_for_accuses_no_kernel(
 
 @pytest.mark.long
 def test_its_programs_are_counted_until_it_is_killed(device: Start) -> None:
-    ended = out_of_time(device, 60)
+    ended = out_of_time(device, 30, 6_000_000)
     assert (ended["status"], id_of(ended["reason"])) == ("unsupported", "interpreter-time"), ended
