@@ -6,7 +6,7 @@
 Takes the cells of `benchmarks.kernels` whose ratio to their best peer is below 1.02 (forward) or 1.05 (backward), or
 those that --cells names.  A round is two processes, one after the other: all cells by our kernels, and each cell by its
 own best peer; the next round is the other way round.  A process gives one number per cell, the median of its samples.
-The interval of the ratio, 99 %, and why: `benchmarks/intervals.py`.
+The interval of the ratio, 99 %, and why: `farm/compare/intervals.py`.
 
 `confirmed slower`, `confirmed faster` or `not distinguishable` are against 1; UNDER THE BAR means that the whole
 interval lies under what the cell is held to (0.98 of the best peer forward, 1.00 backward).
@@ -26,10 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import intervals, processes
+from benchmarks import processes
 from benchmarks.bars import bars
 from benchmarks.cases import OURS, Case, case_of, item
 from benchmarks.kernels import policy, positive_seconds
+from farm.compare import intervals
 from farm.deadline import Deadline
 
 Event = dict[str, Any]

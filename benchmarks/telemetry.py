@@ -5,8 +5,8 @@
 While a cell is timed the farm's supervisor reads clocks, power and errors fifty times a second.  Here a process of its
 own does the same through the same reader (`farm.guard.sampler`), and a measuring process times each cell four times:
 without, with, with, without; the next round's processes the other way round.  A process gives one number per cell and
-policy, ln(time with / time without); the interval of their mean, 99 %, is that of `benchmarks/intervals.py`, whose unit
-is the process too.
+policy, ln(time with / time without); the interval of their mean, 99 %, is that of `farm/compare/intervals.py`, whose
+unit is the process too.
 
 Writes telemetry.json (every median), .txt and .md to --out while it runs.  Exit codes: 0 measured, 1 nothing was, 2
 wrong usage, or no GPU or no telemetry here.
@@ -25,8 +25,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import cases, intervals, kernels, processes
+from benchmarks import cases, kernels, processes
 from benchmarks.cases import Case
+from farm.compare import intervals
 from farm.deadline import Deadline
 
 Event = dict[str, Any]

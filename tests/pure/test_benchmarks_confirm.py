@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import confirm, intervals
+from benchmarks import confirm
 from benchmarks.cases import Case, case_of
+from farm.compare import intervals
 from farm.deadline import Deadline
 
 CASES = [Case("rms_norm", o, "bfloat16", 4096, h) for o in ("forward", "backward") for h in (1024, 4096, 16384)]

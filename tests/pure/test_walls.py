@@ -28,6 +28,7 @@ PURE = (
     "cluster/base",
     "cluster/inventory",
     "cluster/listing",
+    "compare",
     "compile/diff",
     "compile/gate",
     "compile/instructions",
@@ -67,7 +68,7 @@ DOORS = {"matrix/document.py": {"pathlib", "open", "glob"}, "matrix/load.py": {"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("farm", "errors", "deadline", "limits", "kernel_package", "bootstrap"),
     ("cell", "device_pattern", "field_checks", "process"),
-    ("timing", "contracts", "scheduler", "backends.api"),
+    ("timing", "contracts", "scheduler", "backends.api", "compare"),
     ("accuracy", "calibration", "guard", "shipping", "providers"),
     ("child", "store"),
     ("backends", "judge"),

@@ -14,6 +14,7 @@ from farm_process import ROOT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks import compare_simulation
 from farm.cli.main import main
 
 MANY = settings(max_examples=4000, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -79,3 +80,13 @@ def test_damaged_matrices_plan_or_are_refused(
             assert sentence.startswith("farm plan: bad.yaml") and sentence.endswith("]"), (sentence, text)
             assert sentence.isprintable(), (sentence, text)
     assert 0 < planned < 1000
+
+
+@pytest.mark.soak(seconds=10)
+def test_what_two_arms_invent_and_overlook_in_simulation(dice: random.Random) -> None:
+    """Fewer runs than the benchmark's 20,000; of 1,500 unchanged ones at most two may invent a change."""
+    seed = dice.randrange(2**31)
+    unchanged = compare_simulation.curve(0.0, 1500, seed)
+    assert unchanged.invented * 1.5 <= 2, (seed, unchanged)
+    curves = [compare_simulation.curve(effect, 200, seed) for effect in compare_simulation.FOUND]
+    assert not compare_simulation.broken(curves), (seed, curves)

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from benchmarks import intervals as iv
+from farm.compare import intervals as iv
 
 
 @pytest.mark.parametrize(

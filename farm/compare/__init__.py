@@ -1,0 +1,1 @@
+"""Which of two arms is faster, and how sure: rounds, noise, verdicts.  Pure."""
