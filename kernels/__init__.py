@@ -1,4 +1,4 @@
-"""The shared kernel package: one public function per op, the same on every backend.
+"""The shared kernel package: one public function and module per op, the same on every backend.
 
 Names are resolved when first used (PEP 562), so that importing the package imports neither torch nor triton.  In a
 checkout it is imported as `kernels`, installed from its wheel as `farm_kernels`; imports inside it are relative.
@@ -7,9 +7,14 @@ checkout it is imported as `kernels`, installed from its wheel as `farm_kernels`
 from importlib import import_module
 from typing import Any
 
-_PUBLIC = {"rms_norm": ".ops.rms_norm.function", "fused_add_rms_norm": ".ops.fused_add_rms_norm.function"}
+_PUBLIC = {
+    "rms_norm": ".ops.rms_norm.function",
+    "fused_add_rms_norm": ".ops.fused_add_rms_norm.function",
+    "RMSNorm": ".modules",
+    "FusedAddRMSNorm": ".modules",
+}
 
-__all__ = ["fused_add_rms_norm", "rms_norm"]
+__all__ = ["FusedAddRMSNorm", "RMSNorm", "fused_add_rms_norm", "rms_norm"]
 
 
 def __getattr__(name: str) -> Any:

@@ -33,16 +33,22 @@ def fused_add_rms_norm(
             f"{OP} needs x and residual of one shape, dtype and device; got {list(x.shape)} {x.dtype} {x.device} and "
             f"{list(residual.shape)} {residual.dtype} {residual.device}"
         )
-    norm.check_mode(OP, x, mode)
     rounds = casting != "gemma"
-    learns = x.requires_grad or residual.requires_grad or (weight is not None and weight.requires_grad)
-    if torch.is_grad_enabled() and learns:
-        y, total = _FusedAddRMSNorm.apply(x, residual, weight, eps, offset, rounds, mode)
+    if norm.is_traced(OP, x, residual, weight):
+        from ..rms_norm import operators
+
+        y, total = operators.norm(OP, x, residual, weight, eps, offset, rounds, mode)
+        assert total is not None  # there was a residual
         return y, total
-    args = (norm.as_rows(x), norm.as_rows(residual), weight, eps, offset, rounds, mode, None)
-    y, total = norm.forward(OP, *args)
+    norm.check_mode(OP, x, mode)
+    learns = x.requires_grad or residual.requires_grad or (weight is not None and weight.requires_grad)
+    rows = norm.as_rows(x), norm.as_rows(residual)
+    if torch.is_grad_enabled() and learns:
+        y, total = _FusedAddRMSNorm.apply(*rows, weight, eps, offset, rounds, mode)
+    else:
+        y, total = norm.forward(OP, *rows, weight, eps, offset, rounds, mode, None)
     assert total is not None  # there was a residual
-    return y.view(x.shape), total.view(x.shape)
+    return (y, total) if x.dim() == 2 else (y.view(x.shape), total.view(x.shape))
 
 
 class _FusedAddRMSNorm(torch.autograd.Function):
@@ -50,15 +56,13 @@ class _FusedAddRMSNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x: Any, residual: Any, weight: Any, eps: float, offset: float, rounds: bool, mode: str
     ) -> Any:
-        rows = norm.as_rows(x)
-        rstd = torch.empty(rows.shape[0], dtype=torch.float32, device=x.device)
-        y, total = norm.forward(OP, rows, norm.as_rows(residual), weight, eps, offset, rounds, mode, rstd)
+        rstd = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
+        y, total = norm.forward(OP, x, residual, weight, eps, offset, rounds, mode, rstd)
         assert total is not None  # there was a residual
-        total = total.view(x.shape)
         ctx.save_for_backward(total, weight, rstd)
         ctx.options = (offset, rounds, mode)
         ctx.set_materialize_grads(False)
-        return y.view(x.shape), total
+        return y, total
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -69,8 +73,5 @@ class _FusedAddRMSNorm(torch.autograd.Function):
         if dy is None:  # y was not used
             return dsum, dsum, torch.zeros_like(weight) if wants_dw else None, None, None, None, None
         rows = None if dsum is None else norm.as_rows(dsum)
-        x = norm.as_rows(total)
-        args = (norm.as_rows(dy), rows, x, weight, rstd, offset, rounds, mode, False, wants_dw)
-        dx, dw = norm.backward(OP, *args)
-        dx = dx.view(total.shape)
+        dx, dw = norm.backward(OP, norm.as_rows(dy), rows, total, weight, rstd, offset, rounds, mode, False, wants_dw)
         return dx, dx, dw, None, None, None, None

@@ -143,21 +143,31 @@ def _triton() -> tuple[int, ...]:
     return tuple(int(n) for n in version.split(".")[:2])
 
 
-def machine() -> tuple[str, int]:
-    """(target, cores) of Triton's current device.  Asks Triton's own driver: a vendor's torch module may be missing, or
-    lie."""
+def machine(device: int | None = None) -> tuple[str, int]:
+    """(target, cores) of a device of Triton's, by number; None is the current one.
+
+    Asks Triton's own driver: a vendor's torch module may be missing, or lie."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         return "interpreter", INTERPRETED_CORES
-    from triton.runtime import driver
+    if device is None:
+        from triton.runtime import driver
 
-    return _machine(driver.active.get_current_device())
+        device = driver.active.get_current_device()
+    return _machine(device)
 
 
 @cache
 def _machine(device: int) -> tuple[str, int]:
     from triton.runtime import driver
 
-    found = driver.active.get_current_target()
-    properties = driver.active.utils.get_device_properties(device)
+    current = driver.active.get_current_device()
+    if device != current:
+        driver.active.set_current_device(device)
+    try:
+        found = driver.active.get_current_target()
+        properties = driver.active.utils.get_device_properties(device)
+    finally:
+        if device != current:
+            driver.active.set_current_device(current)
     cores = properties["num_vectorcore"] if found.backend == "npu" else properties["multiprocessor_count"]
     return f"{found.backend}:{found.arch}", int(cores)

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from . import dispatch
 from .choice import Choice
@@ -42,15 +43,24 @@ def rms_norm(
     `mode` picks the kernel (`choice.MODES`); a mode that cannot serve the shape raises NotImplementedError.  With
     `in_place`, backward writes dx into dy's storage where dy is dense and has x's dtype: nobody else may read dy then.
     dw is the same bits on every run; of rows so wide that several programs share them, unless another stream holds up
-    some of these for 0.2 s.
+    some of these for 0.2 s.  Where torch.compile, torch.export, torch.func or a fake tensor is at work, the call is one
+    custom operator (`operators.py`), whose backward never writes in place.  Forward-mode derivatives and DTensors are
+    refused.
     """
     validate("rms_norm", x, weight, casting)
-    check_mode("rms_norm", x, mode)
     rounds = casting != "gemma"
+    if is_traced("rms_norm", x, weight):
+        from .operators import norm
+
+        return norm("rms_norm", x, None, weight, eps, offset, rounds, mode)[0]
+    check_mode("rms_norm", x, mode)
+    # Views are made here, not inside of apply: autograd lets nobody write into a view that a Function returned.
+    rows = as_rows(x)
     if torch.is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad)):
-        y: torch.Tensor = _RMSNorm.apply(x, weight, eps, offset, rounds, mode, in_place)
-        return y
-    return forward("rms_norm", as_rows(x), None, weight, eps, offset, rounds, mode, None)[0].view(x.shape)
+        y: torch.Tensor = _RMSNorm.apply(rows, weight, eps, offset, rounds, mode, in_place)
+    else:
+        y, _ = forward("rms_norm", rows, None, weight, eps, offset, rounds, mode, None)
+    return y if rows is x else y.view(x.shape)
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -58,21 +68,21 @@ class _RMSNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x: Any, weight: Any, eps: float, offset: float, rounds: bool, mode: str, in_place: bool
     ) -> Any:
-        rows = as_rows(x)
-        rstd = torch.empty(rows.shape[0], dtype=torch.float32, device=x.device)
-        y, _ = forward("rms_norm", rows, None, weight, eps, offset, rounds, mode, rstd)
-        ctx.save_for_backward(rows, weight, rstd)
+        rstd = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
+        y, _ = forward("rms_norm", x, None, weight, eps, offset, rounds, mode, rstd)
+        ctx.save_for_backward(x, weight, rstd)
         ctx.options = (offset, rounds, mode, in_place)
-        return y.view(x.shape)
+        return y
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Any) -> Any:
         x, weight, rstd = ctx.saved_tensors
         offset, rounds, mode, in_place = ctx.options
-        wants_dw = weight is not None and ctx.needs_input_grad[1]
-        dx, dw = backward("rms_norm", as_rows(dy), None, x, weight, rstd, offset, rounds, mode, in_place, wants_dw)
-        return dx.view(dy.shape), dw, None, None, None, None, None
+        wants_dx, wants_dw = ctx.needs_input_grad[0], weight is not None and ctx.needs_input_grad[1]
+        reuse = in_place and wants_dx  # nobody wants dx: nothing of dy's is written
+        dx, dw = backward("rms_norm", as_rows(dy), None, x, weight, rstd, offset, rounds, mode, reuse, wants_dw)
+        return dx if wants_dx else None, dw, None, None, None, None, None
 
 
 def forward(
@@ -144,11 +154,12 @@ def _choose(
 
 
 def as_rows(x: torch.Tensor) -> torch.Tensor:
-    """x as [rows, hidden] whose last dimension is contiguous; a view where its strides allow."""
+    """x as [rows, hidden] whose last dimension is contiguous; x itself or a view where its strides allow."""
     hidden = x.shape[-1]
     if x.stride(-1) != 1 and hidden > 1:
         x = x.contiguous()
-    x = x.reshape(math.prod(x.shape[:-1]), hidden)
+    if x.dim() != 2:
+        x = x.reshape(math.prod(x.shape[:-1]), hidden)
     far = x.stride(0) > max(_MAX_STRIDE, hidden) and x.shape[0] > 1
     return x.contiguous() if far else x
 
@@ -156,9 +167,34 @@ def as_rows(x: torch.Tensor) -> torch.Tensor:
 def check_mode(op: str, x: torch.Tensor, mode: str) -> None:
     """NotImplementedError where `mode` has no forward for x; it may still have no backward, which then says so."""
     rows, hidden = max(1, math.prod(x.shape[:-1])), x.shape[-1]
-    reason = dispatch.refusal(dispatch.machine()[0], mode, rows, hidden, DTYPES[x.dtype], "forward", op)
+    target, _ = dispatch.machine(x.device.index)
+    if x.device.type == "cpu" and target != "interpreter":
+        raise ValueError(f"{op} needs tensors on a device of {target}; x is on the CPU (TRITON_INTERPRET=1 interprets)")
+    reason = dispatch.refusal(target, mode, rows, hidden, DTYPES[x.dtype], "forward", op)
     if reason:
         raise NotImplementedError(reason)
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, type(None))
+
+
+def is_traced(op: str, *tensors: torch.Tensor | None) -> bool:
+    """Whether the call has to be a custom operator: something other than eager autograd looks on.
+
+    NotImplementedError where a forward-mode derivative would be lost, TypeError of a DTensor, which holds one part.
+    """
+    if torch.compiler.is_compiling():
+        return True
+    for tensor in tensors:
+        if type(tensor) not in _PLAIN and any(kind.__name__ == "DTensor" for kind in type(tensor).__mro__):
+            raise TypeError(f"{op} takes no DTensor: call it on x.to_local() where the last dimension is whole")
+    if forward_ad._current_level >= 0 and any(  # type: ignore[attr-defined]
+        t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors
+    ):
+        raise NotImplementedError(
+            f"{op} has no forward-mode derivative; use reverse mode, or torch.nn.functional.rms_norm"
+        )
+    return torch._C._are_functorch_transforms_active() or any(type(t) not in _PLAIN for t in tensors)
 
 
 def _on_device_of(x: torch.Tensor) -> Any:
