@@ -35,6 +35,13 @@ def children(pid: int) -> list[int]:
     return []
 
 
+def name(pid: int) -> str:
+    """The name of a process's file, at most 15 bytes of it; also while its parent has not read that it has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
+    return ""
+
+
 def alive(pid: int) -> bool:
     """Whether a process is there, and more than an entry that its parent has not read yet."""
     with contextlib.suppress(psutil.Error):
