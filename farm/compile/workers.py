@@ -114,11 +114,12 @@ class WorkerPool:
         self.started = 0
         self.selector = selectors.DefaultSelector()
 
-    def run(self, jobs: Sequence[CompileJob]) -> None:
-        """Until every cell of every job is told of.  Whatever ends this early ends the workers too."""
+    def run(self, jobs: Sequence[CompileJob], stopped: Callable[[], bool] = lambda: False) -> None:
+        """Until every cell of every job is told of, or work is `stopped`.  Whatever ends this early ends the workers
+        too."""
         self.queue.extend(jobs)
         try:
-            while self.queue or self.running:
+            while (self.queue or self.running) and not stopped():
                 while self.queue and len(self.running) < self.workers:
                     self._start(self.queue.popleft())
                 self._turn()
