@@ -25,6 +25,7 @@ from farm.field_checks import Check, integer, listed, mapped, number, one_of, pl
 from farm.node.environment import Environment, child_variables
 from farm.process.group import describe_exit
 from farm.process.line_process import ChildLied, LineProcess
+from farm.process.steps import module_words
 
 #: Seconds until a worker has imported torch and Triton; the first time on a host that may be from a cold disk.
 START_SECONDS = 180.0
@@ -163,7 +164,7 @@ class WorkerPool:
             },
             Environment(path=chain.path),
         )
-        words = [chain.python, "-m", "farm.compile.worker", str(file)]
+        words = [*module_words("farm.compile.worker", chain.python), str(file)]
         process = LineProcess(words, env=variables, cwd=self.folder, longest=_LONGEST_LINE)
         worker = _Running(job, process, Deadline(self.start_seconds))
         self.selector.register(process, selectors.EVENT_READ, worker)
