@@ -293,6 +293,26 @@ def test_devices_of_a_run_that_comes_twice_are_listed_once(file: PlanFile) -> No
     assert head["backends"]["cuda"]["devices"] == [{"run": "cuda", "device": "cuda:0"}]
 
 
+def test_sites_that_judged_by_different_contracts_are_told_loudly(file: PlanFile) -> None:
+    def judged(part: str, *digests: str | None) -> Report:
+        found = report(file, part)
+        rows = [{**r, "judged_by": digests[i % len(digests)]} for i, r in enumerate(found.rows)]
+        return of_rows(file, part, rows)
+
+    same = merging.merge(file, [judged("cuda", "d1"), judged("rocm", "d1", None), judged("ascend:910B3", "d1", "")])
+    assert same.warnings == [], "what no judge saw, and old runs, say nothing"
+    first = [judged("cuda", "d1"), judged("rocm", "d2")]
+    merged = merging.merge(file, first)
+    (warning,) = merged.warnings
+    assert "different contracts or judges" in warning and "d1 in cuda; d2 in rocm" in warning
+    assert merging.head(file, first, merged)["warnings"] == merged.warnings
+    (mixed,) = merging.merge(file, [judged("cuda", "d1", "d2")]).warnings
+    assert "d1 in cuda; d2 in cuda" in mixed
+    whole = Report("whole", merging.head(file, first, merged), True, merged.rows, merged.samples)
+    again = merging.merge(file, [whole, judged("ascend:910B3", "d1")]).warnings
+    assert any("d1 in cuda, ascend:910B3; d2 in rocm" in w for w in again), "also of the runs inside a merged run"
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
