@@ -324,7 +324,7 @@ class _Compilation:
 
     def _conclude_run(self, seconds: float) -> CompileOutcome:
         missing = [c for c in self.cells if c.index not in self.rows]
-        rows = [self.rows.get(c.index) or results.planned_row(c) for c in self.cells]
+        rows = [self.rows.get(c.index) or results.planned_row(c, results.INTERRUPTED) for c in self.cells]
         verdict, code = results.verdict(rows)
         stopped = self.interrupted and bool(missing)
         if self.writer and stopped:

@@ -19,7 +19,7 @@ from farm.errors import Message, UsageError
 from farm.sites import planfile
 from farm.sites.planfile import PlanFile, unit
 from farm.store import results
-from farm.store.results import ALIKE, COLUMNS, NO_RESULT, planned_row
+from farm.store.results import ALIKE, COLUMNS, INTERRUPTED, NO_RESULT, planned_row
 
 Row = Mapping[str, Any]
 _RANK = {Status.INFRA_ERROR.value: 1, Status.LOST.value: 2}
@@ -224,9 +224,10 @@ def _ended(report: Report, row: Row) -> float:
 
 
 def _reason(report: Report, row: Row) -> str:
-    if row["status"] == Status.LOST.value and row["reason"] == NO_RESULT and not report.complete:
+    if row["status"] == Status.LOST.value and str(row["reason"]).startswith(NO_RESULT) and not report.complete:
+        why = str(row["reason"])[len(NO_RESULT) :].removeprefix(f": {INTERRUPTED}").removeprefix(": ")
         end = f"was still being written by {report.writer}" if report.writer else "was interrupted"
-        return f"{NO_RESULT}: run {report.name} {end}"
+        return f"{NO_RESULT}: run {report.name} {end}{f' ({why})' if why else ''}"
     return str(row["reason"])
 
 

@@ -24,7 +24,7 @@ from farm.coordinator.request import RunOutcome
 from farm.errors import id_of
 from farm.judge.digest import judging_digest
 from farm.matrix import load_all, plan
-from farm.store import Store, recovery
+from farm.store import Store, fold, recovery
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -628,6 +628,8 @@ def test_a_run_whose_only_device_fails_its_probe_stops_and_can_be_resumed(tmp_pa
     (end,) = [e for e in journal if e["event"] in ("interrupted", "finished")]
     assert end["event"] == "interrupted" and end["reason"] == outcome.stopped
     assert id_of(outcome.stopped) == "run-devices-out"
+    why = {f"planned, no result: {outcome.stopped}"}
+    assert {r["reason"] for r in outcome.rows} == {r["reason"] for r in fold(journal)} == why
     assert not (tmp_path / "store/runs/run/run.json").exists()
     assert recovery.read(journal).rows == {}
 

@@ -167,6 +167,10 @@ def test_an_interrupted_site_counts_with_what_it_has(file: PlanFile) -> None:
     merged = merging.merge(file, [cut, report(file, "rocm"), report(file, "ascend")])
     assert results.counts(merged.rows)["lost"] == 2
     assert merged.rows[1]["reason"] == "planned, no result: run nv was interrupted"
+    for why, then in ((results.INTERRUPTED, ""), ("no device is left", " (no device is left)")):
+        rows[1] = results.planned_row(next(c for c in file.plan.cells if c.cell_id == rows[1]["cell_id"]), why)
+        merged = merging.merge(file, [replace(cut, rows=rows), report(file, "rocm"), report(file, "ascend")])
+        assert merged.rows[1]["reason"] == f"planned, no result: run nv was interrupted{then}"
     assert merged.silent == {}
     (warning,) = merged.warnings
     assert "run nv " in warning and "2 of 3 cells" in warning and "farm resume nv" in warning
