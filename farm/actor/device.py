@@ -34,7 +34,7 @@ from farm.actor.signal_deaths import SignalDeaths
 from farm.cell import spends
 from farm.child import protocol
 from farm.deadline import Deadline
-from farm.errors import FarmSignal, LockRefused, NoJudge, describe, fault_owner
+from farm.errors import FarmSignal, JudgeFailed, LockRefused, describe, fault_owner
 from farm.guard import locks, sample_checks, telemetry
 from farm.guard.device import Guard
 from farm.process import interrupts
@@ -268,12 +268,10 @@ class DeviceActor:
         try:
             attempt["spool"] = self._spool()
             prepared = self._judges.prepare(cell, Deadline(prepare_s))
-        except (NoJudge, TimeoutError) as reason:
-            self._end(attempt, "infra_error", "infra", f"the inputs could not be generated: {reason}")
-            return
         except Exception as error:
+            log = "" if isinstance(error, (JudgeFailed, TimeoutError)) else traceback.format_exc()
             what = f"the inputs could not be generated: {error}"
-            self._end(attempt, "infra_error", fault_owner(error), what, log=traceback.format_exc())
+            self._end(attempt, "infra_error", fault_owner(error), what, log=log)
             return
         self._show_start(attempt)
         try:
