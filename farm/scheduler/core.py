@@ -21,7 +21,8 @@ A run that is resumed begins anew: its journal has the results and the numbers o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any
 
 from farm.cell import DEADLY, Owner, Status
 from farm.errors import Message
@@ -128,6 +129,22 @@ class Scheduler:
         self._interrupted = False
         self._finished = False
         self._took: dict[str, tuple[float, float]] = {}  # backend -> (measured, estimated) seconds of what is done
+        self._handlers: dict[type[Event], Callable[[Any], list[Action]]] = {
+            DeviceAdded: self._added,
+            DeviceUp: self._up,
+            DeviceWaits: self._waits,
+            DeviceDown: self._down,
+            Drain: self._drain,
+            Away: self._nodes_away,
+            Started: self._started,
+            Progress: self._progressed,
+            MeasuredEvent: self._measured,
+            Ended: self._ended,
+            LeaseDone: self._lease_done,
+            JudgeDown: self._judge_down,
+            Probed: self._probed,
+            Tick: self._tick,
+        }
 
     def begin(self, at: float) -> list[Action]:
         """The first actions, before any event."""
@@ -188,23 +205,7 @@ class Scheduler:
             return [Finish()]
         if not isinstance(event, (Tick, DeviceAdded, Away)) and getattr(event, "device", None) not in self._devices:
             return []
-        handler = {
-            DeviceAdded: self._added,
-            DeviceUp: self._up,
-            DeviceWaits: self._waits,
-            DeviceDown: self._down,
-            Drain: self._drain,
-            Away: self._nodes_away,
-            Started: self._started,
-            Progress: self._progressed,
-            MeasuredEvent: self._measured,
-            Ended: self._ended,
-            LeaseDone: self._lease_done,
-            JudgeDown: self._judge_down,
-            Probed: self._probed,
-            Tick: self._tick,
-        }[type(event)]
-        out: list[Action] = handler(event)  # type: ignore[operator]  # each takes the events of its key
+        out = self._handlers[type(event)](event)
         if isinstance(event, (Started, Progress, MeasuredEvent)):
             return out  # nobody is idle by these who was not
         return out + self._sweep(event.at)
