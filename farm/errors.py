@@ -17,7 +17,7 @@
         ├── RecordsLost            timing, child      the profiler dropped records
         ├── DeviceUnfit            guard, actor       the device is not fit for another child
         ├── LockRefused            guard, actor       the device's lock cannot be had
-        ├── NoJudge                judge, actor       no judge answered: it died, or had no time left
+        ├── JudgeFailed            judge, actor       no judge answered (it died, or had no time left), or it failed
         └── of one room, and there:
             ├── InputsUnreadable   child.fault_owner
             ├── TimingUnusable     child.timing.common       also a NotImplementedError
@@ -27,7 +27,6 @@
             ├── Hung               backends._amdsmi
             ├── BadField           field_checks              also a ValueError
             ├── NotAFile           judge.judge
-            ├── JudgeFailed        judge.pool
             ├── NotInside          shipping.files            also a ValueError
             ├── BadCalibration     timing.roof               also a ValueError
             ├── PlanError          compile.ascend            also a RuntimeError
@@ -170,5 +169,10 @@ class LockRefused(FarmSignal):
         self.busy = busy
 
 
-class NoJudge(FarmSignal):
-    """No judge answered a call: it died, it had no time left, or none could be started."""
+class JudgeFailed(FarmSignal):
+    """A judge did not do what it was asked for.  `owner`: infra where none answered (it died, it had no time left, or
+    none could be started), else whose fault its own exception is."""
+
+    def __init__(self, reason: str, owner: str = "infra"):
+        super().__init__(reason)
+        self.owner = owner

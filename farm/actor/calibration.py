@@ -85,11 +85,10 @@ def follow(
                 return {"reason": said.reason, "log": said.trace, **({"capture": True} if capture else {})}
     except child_process.ChildTimedOut:
         child.show_stacks()
-        return {
-            "reason": f"the calibration took more than {deadline.seconds:g} s",
-            "log": child.log_tail(),
-            "capture": True,
-        }
+        late = f"the calibration took more than {deadline.seconds:g} s"
+        if child.suspended:
+            return {"reason": f"{late}, and its child could not run: {child.suspended.why}", "log": child.log_tail()}
+        return {"reason": late, "log": child.log_tail(), "capture": True}
     except child_process.ChildDied as error:
         ended = {"reason": f"the child ended with {error}", "log": child.log_tail()}
         return ended if crash_owner.sent(error.code) else {**ended, "capture": True}

@@ -61,6 +61,7 @@ class Child(LineProcess):
         self._door = Door()
         self._mark = secrets.token_hex(16)
         self._log_at = 0
+        self._behind: tuple[int, ...] = ()
         self._wrapped, self._env = environment.wrapped, env
         self._name = f"farm-{self._mark[:16]}"
         handed = {**(given or {}), _MARK: self._mark}
@@ -87,7 +88,13 @@ class Child(LineProcess):
         if not self._wrapped:
             return self.pid
         found = procfs.find(lambda words: list(words[1:3]) == list(START) and self._name in words)
+        self._behind = () if found is None else (found,)
         return self.pid if found is None else found
+
+    @property
+    def working_pids(self) -> tuple[int, ...]:
+        """As `device_pid` last found them: a search goes through all processes of the host."""
+        return (self.pid, *self._behind)
 
     @property
     def gone(self) -> bool:
@@ -101,7 +108,7 @@ class Child(LineProcess):
         """
         nonce = secrets.token_hex(16)
         self._door = Door(message, nonce)
-        self._log_at = self.log_size
+        self._log_at, self.suspended = self.log_size, None
         self.write(protocol.encode(message, nonce).encode())
 
     def receive(self, deadline: Deadline) -> protocol.Message:

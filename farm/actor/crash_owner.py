@@ -13,6 +13,8 @@ from farm.cell import Owner, Status
 #: Signals that a process gets from others: HUP, INT, QUIT, KILL, USR1, USR2, TERM, XCPU.  What a process does wrong
 #: itself ends it with another one (SEGV, ABRT, BUS, ILL, FPE).
 SENT = frozenset({1, 2, 3, 9, 10, 12, 15, 24})
+#: What stands for the signal of a child that was seen to be kept from running when its time was over.
+STOP = -19
 #: Signals within this time are of one cause: a scheduler's or an operator's, for all processes of a job.
 TOGETHER_SECONDS = 10.0
 #: Deaths by such a signal in one attempt, after which it ends even if others had one too.
@@ -29,12 +31,13 @@ class Death(NamedTuple):
 
 def sent(code: int) -> bool:
     """Whether a process that ended with `code` (minus a signal's number) got a signal that others send."""
-    return -code in SENT
+    return -code in SENT or code == STOP
 
 
 def tried_alone(code: int, phase: str, last_words: Fault | None, deaths: int, *, outside: bool) -> bool:
     """Whether the cell runs again in a fresh child, which has served no other, before anybody is blamed.  `deaths`: of
-    this attempt by such a signal, with this one; `outside`: the supervisor, a sibling or the run got one too."""
+    this attempt by such a signal, or until a deadline in such a stop, with this one; `outside`: the supervisor, a
+    sibling or the run got one too."""
     if phase == "spawn" or last_words or not sent(code):
         return False
     return deaths < (MOST_DEATHS if outside else 2)
@@ -55,3 +58,13 @@ def of_death(what: str, code: int, phase: str, last_words: Fault | None, *, outs
     if sent(code):
         text += ", and had done so before; the second time it ran alone in a fresh child"
     return Death(Status.CRASHED.value, Owner.KERNEL.value, text)
+
+
+def of_stop(why: str, limit_s: float, phase: str, *, outside: bool) -> Death:
+    """The second time that a child did not run when its time was over, it ran alone: who stopped it was its cell.  But
+    what a control group, an interrupt or another child's end shows to be from outside accuses nobody."""
+    text = f"phase {phase} took more than {limit_s:g} s, and the child could not run: {why}"
+    if outside:
+        return Death(Status.INFRA_ERROR.value, Owner.INFRA.value, f"{text}, so it was stopped from outside")
+    text += "; it had been ended or stopped before, and this time it ran alone in a fresh child"
+    return Death(Status.TIMED_OUT.value, Owner.KERNEL.value, text)

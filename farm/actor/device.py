@@ -34,7 +34,7 @@ from farm.actor.signal_deaths import SignalDeaths
 from farm.cell import spends
 from farm.child import protocol
 from farm.deadline import Deadline
-from farm.errors import FarmSignal, LockRefused, NoJudge, describe, fault_owner
+from farm.errors import FarmSignal, JudgeFailed, LockRefused, describe, fault_owner
 from farm.guard import locks, sample_checks, telemetry
 from farm.guard.device import Guard
 from farm.process import interrupts
@@ -268,12 +268,10 @@ class DeviceActor:
         try:
             attempt["spool"] = self._spool()
             prepared = self._judges.prepare(cell, Deadline(prepare_s))
-        except (NoJudge, TimeoutError) as reason:
-            self._end(attempt, "infra_error", "infra", f"the inputs could not be generated: {reason}")
-            return
         except Exception as error:
+            log = "" if isinstance(error, (JudgeFailed, TimeoutError)) else traceback.format_exc()
             what = f"the inputs could not be generated: {error}"
-            self._end(attempt, "infra_error", fault_owner(error), what, log=traceback.format_exc())
+            self._end(attempt, "infra_error", fault_owner(error), what, log=log)
             return
         self._show_start(attempt)
         try:
@@ -384,22 +382,27 @@ class DeviceActor:
         except (child_process.ChildTimedOut, child_process.ChildDied, child_process.ChildLied) as error:
             lied = isinstance(error, child_process.ChildLied)
             spoilt = shared and (lied or phase == "spawn")  # maybe by an earlier cell's code
-            if self._stopping or not (spoilt or self._signalled(attempt, error, phase)):
+            if self._stopping or not (spoilt or self._signalled(attempt, child, error, phase)):
                 return self._without_reply(attempt, call, child, error, phase, out_dir)
         # Asked again in a child of its own, the cell answers for itself.
         self._children.replace()
         _empty(out_dir)
         return self._converse(attempt, call, prepared, out_dir)
 
-    def _signalled(self, attempt: dict[str, Any], error: Exception, phase: str) -> bool:
-        """Whether the cell is tried again alone, because a signal that others send has ended its child."""
-        if not isinstance(error, child_process.ChildDied) or not crash_owner.sent(error.code):
+    def _signalled(self, attempt: dict[str, Any], child: child_process.Child, error: Exception, phase: str) -> bool:
+        """Whether the cell is tried again alone, because a signal that others send has ended its child, or kept it from
+        running until its time was over."""
+        words, frozen = None, False
+        if isinstance(error, child_process.ChildTimedOut) and child.suspended:
+            code, what, frozen = crash_owner.STOP, f"did not run ({child.suspended.why})", child.suspended.frozen
+        elif isinstance(error, child_process.ChildDied) and crash_owner.sent(error.code):
+            self._deaths.note()
+            code, what, words = error.code, f"ended with {error}", self._children.last_words(error)
+        else:
             return False
-        self._deaths.note()
         attempt["signalled"] = deaths = attempt.get("signalled", 0) + 1
-        attempt["signals"] = f"a child ended with {error} in phase {phase}, so the cell ran again alone"
-        words = self._children.last_words(error)
-        return crash_owner.tried_alone(error.code, phase, words, deaths, outside=self._from_outside())
+        attempt["signals"] = f"a child {what} in phase {phase}, so the cell ran again alone"
+        return crash_owner.tried_alone(code, phase, words, deaths, outside=frozen or self._from_outside())
 
     def _from_outside(self) -> bool:
         """Whether a signal that ended a child now may be one for more than this child."""
@@ -419,6 +422,7 @@ class DeviceActor:
         cell = attempt["cell"]
         ids = (self._config["revision"], attempt["round"], attempt["number"])
         if isinstance(error, child_process.ChildTimedOut):
+            stopped = child.suspended
             child.show_stacks()
             log = self._children.log()
             limit = attempt["deadlines"]["import" if phase == "spawn" else phase]
@@ -426,11 +430,14 @@ class DeviceActor:
                 text = "the child could not be killed: the device is stuck"
                 self._end(attempt, "infra_error", "device", text, log=log)
                 raise _DeviceGone(text, final=True) from None
-            if self._captures.suspected(cell, call, phase):
+            if self._captures.suspected(cell, call, phase) and not stopped:
                 return fallback.blamed(ids, f"did not end within {limit:g} s", log)
             if phase == "spawn":
                 text = f"the child did not answer for {limit:g} s before the cell began"
                 self._end(attempt, "infra_error", "infra", text, log=log)
+            elif stopped:
+                outside = stopped.frozen or self._from_outside()
+                self._end(attempt, *crash_owner.of_stop(stopped.why, limit, phase, outside=outside), log=log)
             else:
                 programs = out_of_time.read(out_dir) if phase == "check" and self._placed.interpreted else None
                 self._end(attempt, *out_of_time.ended(phase, limit, programs), log=log)

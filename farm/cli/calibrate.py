@@ -12,10 +12,11 @@ from typing import Any
 from farm import backends
 from farm.calibration import report
 from farm.cli import common, run_command
-from farm.cli.text import counted, printable
+from farm.cli.text import counted, printable, sentence
 from farm.coordinator.calibrate import DeviceCalibration, calibrate
-from farm.errors import BackendError, InfraError, UsageError
+from farm.errors import BackendError, InfraError, Message, UsageError
 from farm.guard.telemetry import complaint
+from farm.process import supervisor
 from farm.shipping import revision
 
 SECONDS = 40.0
@@ -109,6 +110,13 @@ def run(args: argparse.Namespace) -> int:
             "; ".join(f"{one.slot.device} was not calibrated: {one.reason}" for one in failed), id="calibrate-failed"
         )
     return 0
+
+
+def explain(command: str, outcome: supervisor.Outcome) -> None:
+    """Report the end of a calibration that its own process did not report."""
+    how = "it was interrupted" if outcome.kind == "interrupted" else f"its process ended with {outcome.how}"
+    told = Message(f"{how}, and the devices were not calibrated; repeat the command", id="calibrate-ended-early")
+    print(f"farm {command}: {sentence(told)}", file=sys.stderr)
 
 
 def _record(one: DeviceCalibration, rev: dict[str, Any]) -> dict[str, Any]:

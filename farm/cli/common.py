@@ -17,6 +17,7 @@ from farm.errors import Message, StoreError, UsageError
 from farm.matrix import Matrix
 from farm.matrix.load import load_files
 from farm.process import command
+from farm.process.steps import module_words, own_variables
 from farm.shipping import providers as shipping
 from farm.store import RUN_ID, Run, Store
 
@@ -88,8 +89,8 @@ def _page(store: Store, run_id: str) -> Path:
         from farm.dashboards.build import build
 
         return build(store, run_id).resolve()
-    words = [sys.executable, "-m", "farm", "dashboard", "build", run_id, "--out", str(store.path)]
-    done = command.run(words, PAGE_SECONDS, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    words = [*module_words("farm"), "dashboard", "build", run_id, "--out", str(store.path)]
+    done = command.run(words, PAGE_SECONDS, env=own_variables())
     if done.code != 0:
         last = (done.err.strip().splitlines() or [f"not built within {PAGE_SECONDS:g} s"])[-1]
         raise StoreError(last, id="page-unwritable")

@@ -15,12 +15,13 @@ from typing import Any
 from farm.cell import Cell
 from farm.cli import common, progress
 from farm.cli.progress import Live, Plain
-from farm.cli.text import counted, printable
+from farm.cli.text import counted, printable, sentence
 from farm.compile import ascend_environment
 from farm.compile.planning import plan_for, target_of
 from farm.compile.run import CompileOutcome, CompileRequest, chains_exist, execute
 from farm.compile.targets import TARGETS, parse
-from farm.errors import UsageError
+from farm.errors import Message, UsageError
+from farm.process import supervisor
 from farm.shipping import providers as shipping
 from farm.shipping import revision
 from farm.store import Store
@@ -104,11 +105,33 @@ def run(args: argparse.Namespace) -> int:
         for name, planned in request.plan.backends.items():
             if not planned.cells:
                 telling.line(f"  {name}: no cell to compile; the matrix or --select excludes every cell")
+        supervisor.running(run=run_id)
         outcome = execute(request, store.create(run_id), telling)
+        code = 3 if outcome.interrupted else outcome.exit_code
+        supervisor.concluded(code, complete=not outcome.interrupted)
     _tell(args, store, run_id, outcome)
     if args.json and not outcome.interrupted:
         print(json.dumps(store.run(run_id).head, indent=1))
-    return 3 if outcome.interrupted else outcome.exit_code
+    return code
+
+
+def explain(command: str, outcome: supervisor.Outcome) -> None:
+    """Report the end of a compilation that its own process did not report."""
+    run = outcome.facts.get("run")
+    kept = f"finished results are in the journal of {run}" if run else "nothing was stored"
+    told = {
+        "interrupted": Message(f"interrupted; {kept}; repeat the command", id="compile-interrupted"),
+        "unannounced": Message(
+            f"its process ended with {outcome.how} (it was killed, or the host ran out of memory); {kept}; repeat the "
+            "command",
+            id="compile-ended-unannounced",
+        ),
+        "page missing": Message(
+            f"the run is complete, but its page was not built; to build it, run farm dashboard build {run}",
+            id="run-page-missing",
+        ),
+    }[outcome.kind]
+    print(f"\nfarm {command}: {sentence(told)}", file=sys.stderr)
 
 
 class _Telling:
@@ -161,6 +184,7 @@ def _tell(args: argparse.Namespace, store: Store, run_id: str, outcome: CompileO
 def _difference(args: argparse.Namespace, request: CompileRequest) -> int:
     from farm.compile import revisions
 
+    supervisor.running()
     found = revisions.between(request, *args.diff)
     if args.json:
         print(json.dumps(found.to_dict(), indent=1))

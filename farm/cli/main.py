@@ -31,8 +31,9 @@ COMMANDS = (
     "doctor",
     "schema",
 )
-#: Commands that are done in a fork under a supervisor: Ray could end their process with an exit code of its own.
-SUPERVISED = ("run", "resume")
+#: Commands that are done in a fork under a supervisor, since Ray could end their process with an exit code of its own,
+#: and what they start could outlive them -> the module that explains an end which such a process did not announce.
+SUPERVISED = {"run": "run_command", "resume": "run_command", "calibrate": "calibrate", "compile": "compile"}
 SECRETS = ("RAY_AUTH_TOKEN",)
 
 
@@ -98,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
 def _explain(command: str, outcome: supervisor.Outcome) -> None:
     """What a command that could not tell its end itself has left."""
     with surviving():
-        import_module("farm.cli.run_command").explain(command, outcome)
+        import_module(f"farm.cli.{SUPERVISED[command]}").explain(command, outcome)
 
 
 def _command(arguments: list[str]) -> int:

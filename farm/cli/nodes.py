@@ -21,7 +21,9 @@ from farm.cli.text import printable, sentence
 from farm.cluster import address, listing, ray_folder, ray_token
 from farm.cluster.registry import DRAINED, DRAINING, bereft
 from farm.errors import InfraError, Message, UsageError
+from farm.kernel_package import ROOT
 from farm.node import config, join_command, slurm
+from farm.process.steps import module_words
 
 if TYPE_CHECKING:
     from farm.cluster.inventory import ClusterNode
@@ -504,9 +506,12 @@ def _slurm(args: argparse.Namespace, backend: str, head: str, token: str) -> int
     joined += [f"--ray={text}" for text in args.ray]
     joined += ["--skip-doctor"] if args.skip_doctor else []
     variables = {k: os.environ[k] for k in join_command.PASSED_ON if os.environ.get(k)}
+    there = variables.get("PYTHONPATH", "").split(os.pathsep)
+    if ROOT.name not in ("site-packages", "dist-packages"):  # it may have been found through the working directory
+        variables["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(ROOT), *filter(None, there)]))
     text = slurm.script(
         slurm.SlurmJob(args.time, args.notice, args.partition, args.account, args.gres, args.nodes, more=args.sbatch),
-        slurm.Script([sys.executable, "-m", "farm"], joined, head, {**variables, **join_command.authentication(token)}),
+        slurm.Script(module_words("farm"), joined, head, {**variables, **join_command.authentication(token)}),
     )
     if not args.script:
         print(text, end="")

@@ -1,8 +1,8 @@
 """Joins a Ray cluster, or starts one, in bounded time; what goes wrong is one sentence, and none of Ray's own lines.
 
 A probe (farm.cluster.connect_probe) joins first: Ray asks 20 s long with a wrong token, ends the process that cannot
-reach
-the node on its host, and cannot be interrupted while it waits.  Only where the probe could join, this process does.
+reach the node on its host, and cannot be interrupted while it waits.  Only where the probe could join, this process
+does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.cluster import address as addresses
-from farm.cluster import connect_probe, ray_token
+from farm.cluster import connect_probe, ray_token, raylet_watchdog
 from farm.cluster.ray_token import TokenFacts
 from farm.deadline import Deadline
 from farm.errors import FarmError, InfraError, UsageError
@@ -30,6 +30,8 @@ from farm.process.steps import ProbeResult, module_words, own_variables, run_ste
 ASK_SECONDS = 45.0  # the probe takes 1 s; a raylet that froze is told by Ray after 30
 JOIN_SECONDS = 60.0  # after the probe could; takes 0.1 s
 START_SECONDS = 240.0  # an own Ray takes 4 s, and waits 60 s itself for each of its processes
+PART_DIED_SECONDS = 10.0  # after a part of an own Ray died; Ray itself waits up to 60 s for it, then ends the process
+LOOK_SECONDS = 0.2
 _GIVE = "set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's token (ray get-auth-token on the head)"
 _CURE = "check this host with farm doctor, or run without Ray (--address inline)"
 
@@ -72,7 +74,7 @@ def _end_parts() -> None:
 
 
 def _part(words: Sequence[str]) -> bool:
-    return Path(words[0]).name in ("raylet", "gcs_server")
+    return Path(words[0]).name in raylet_watchdog.PARTS
 
 
 def ask(address: str, seconds: float | None = None) -> ProbeResult:
@@ -145,7 +147,11 @@ def _init(ray: Any, address: str, arguments: dict[str, Any], seconds: float, *, 
     did = "start" if ours else "answer"
     late = f"--address {address}: Ray did not {did} within {seconds:g} s{_busy(ours)}; {_CURE}"
     try:
-        with hushed() as told, ended_after(seconds, lambda: told(f"farm: {late}\n")):
+        with (
+            hushed() as told,
+            ended_after(seconds, lambda: told(f"farm: {late}\n")),
+            parts_watched(address, told) if ours else contextlib.nullcontext(),
+        ):
             ray.init(**arguments)
             interrupts.claim()  # Ray has set a handler of its own
     except Exception as error:
@@ -187,6 +193,39 @@ def hushed() -> Iterator[Callable[[str], None]]:
 def _write(descriptor: int, text: str) -> None:
     with contextlib.suppress(OSError):
         os.write(descriptor, text.encode("utf-8", "replace"))
+
+
+@contextlib.contextmanager
+def parts_watched(address: str, told: Callable[[str], None]) -> Iterator[None]:
+    """Where the raylet or GCS that the block starts dies, and the block does not end soon after: say so, and let the
+    supervisor start the command once more; the second time, or without a supervisor, end with exit code 3."""
+    over = threading.Event()
+
+    def watch() -> None:
+        seen: dict[int, str] = {}
+        limit: Deadline | None = None
+        while not over.wait(LOOK_SECONDS):
+            for pid in procfs.children(os.getpid()):
+                name = procfs.name(pid)
+                if name in raylet_watchdog.PARTS:
+                    seen[pid] = raylet_watchdog.PARTS[name]
+            dead = [part for pid, part in seen.items() if not procfs.alive(pid)]
+            if dead and limit is None:
+                limit = Deadline(PART_DIED_SECONDS)
+            if limit and limit.expired and not over.is_set():
+                again = supervisor.may_restart()
+                why = f"--address {address}: {raylet_watchdog.died(dead[0])} while Ray started"
+                cure = "trying once more" if again else f"repeat the command{_busy(True)}; {_CURE}"
+                told(f"farm: {why}; {cure} [{raylet_watchdog.died(dead[0]).id}-early]\n")
+                supervisor.restart()
+
+    watching = threading.Thread(target=watch, name="start of Ray", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()
 
 
 @contextlib.contextmanager

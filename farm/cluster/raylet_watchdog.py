@@ -28,6 +28,10 @@ UNSEEN_SECONDS = 25.0
 LOOK_SECONDS = 1.0
 
 
+#: Name of a process of Ray's -> the part that it is.
+PARTS = {"raylet": RAYLET, "gcs_server": GCS}
+
+
 def parts(node: str, *, own: bool) -> dict[str, int]:
     """Part of Ray -> its pid on this host: the raylet that connects this process, and the GCS of an own Ray.  One that
     another namespace hides is left out.  Without them, Ray ends this process with an exit code that would mean

@@ -16,7 +16,7 @@ STARTS = 2
 @dataclass(frozen=True)
 class CompileJob:
     """Cells of one target for one process, by index; `starts` counts processes that ended before they began a cell, and
-    `killed` is the cell that was under way at the last SIGKILL."""
+    `killed` is the cell that was under way when a process was last killed, or stopped, by somebody."""
 
     target: str
     cells: tuple[int, ...]
@@ -46,14 +46,17 @@ def split(target: str, cells: Sequence[Cell], workers: int) -> list[CompileJob]:
     return [CompileJob(target, tuple(sorted(job))) for job in jobs if job]
 
 
-def after(job: CompileJob, done: set[int], begun: int | None, how: str, timed_out: bool) -> Fate:
+def after(
+    job: CompileJob, done: set[int], begun: int | None, how: str, timed_out: bool, *, stopped: bool = False
+) -> Fate:
     """The fate of `job` when its worker ended (`how`: `signal 6 (SIGABRT)`) with cells `done`, and `begun` under way.
 
     The cell under way is named and costs nothing but itself.  A worker that ends before its first cell says nothing
-    about any cell; nor does a first SIGKILL at a cell, which may be the OOM killer's or an operator's.
+    about any cell; nor does a first SIGKILL at a cell, which may be the OOM killer's or an operator's, nor the first
+    time that it was `stopped` when its time was over.
     """
     if begun is not None and begun not in done:
-        if "SIGKILL" in how and not timed_out and job.killed != begun:
+        if (stopped or ("SIGKILL" in how and not timed_out)) and job.killed != begun:
             return Fate({}, CompileJob(job.target, tuple(c for c in job.cells if c not in done), killed=begun))
         status = Status.TIMED_OUT if timed_out else Status.CRASHED
         what = how if timed_out else f"the compiling process ended with {how}"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.util import find_spec
@@ -28,6 +27,7 @@ from farm.contracts.discovery import contract
 from farm.errors import BackendError
 from farm.kernel_package import ROOT
 from farm.matrix import Plan
+from farm.process import interrupts, supervisor
 from farm.shipping import providers as shipping
 from farm.store import RunWriter, results
 
@@ -144,6 +144,7 @@ class _Compilation:
     def run(self) -> CompileOutcome:
         begun = time.monotonic()
         folder = Path(tempfile.mkdtemp(prefix="farm-compile-"))
+        supervisor.removes(str(folder))
         try:
             first = [str(self.request.kernels)] if self.request.kernels else []
             if self.request.shipped:
@@ -163,18 +164,17 @@ class _Compilation:
                 cell_seconds=lambda index: self.seconds[self.cells[index].matrix],
                 machine_code=self.request.machine_code,
             )
-            with _interrupts(self._interrupt):
-                self._settle()
-                pool.run(self._jobs())
-        except KeyboardInterrupt:
-            if not self.interrupted:
-                raise
+            with interrupts.heard() as heard:
+                try:
+                    self._settle()
+                    pool.run(self._jobs(), lambda: heard.noted)
+                except KeyboardInterrupt:
+                    if not heard.noted:
+                        raise
+                self.interrupted = heard.noted
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return self._conclude_run(time.monotonic() - begun)
-
-    def _interrupt(self) -> None:
-        self.interrupted = True
 
     def _workers(self) -> int:
         return self.request.workers or max(1, min(8, os.cpu_count() or 1))
@@ -324,7 +324,7 @@ class _Compilation:
 
     def _conclude_run(self, seconds: float) -> CompileOutcome:
         missing = [c for c in self.cells if c.index not in self.rows]
-        rows = [self.rows.get(c.index) or results.planned_row(c) for c in self.cells]
+        rows = [self.rows.get(c.index) or results.planned_row(c, results.INTERRUPTED) for c in self.cells]
         verdict, code = results.verdict(rows)
         stopped = self.interrupted and bool(missing)
         if self.writer and stopped:
@@ -362,25 +362,3 @@ class _Compilation:
 
 def _without_hash(launch: Mapping[str, Any]) -> dict[str, Any]:
     return {name: launch[name] for name in ("kernel", "grid", "phase")}
-
-
-@contextmanager
-def _interrupts(note: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C, SIGTERM and a closed terminal all end the work as KeyboardInterrupt, once noted."""
-
-    def handle(number: int, frame: Any) -> None:
-        note()
-        raise KeyboardInterrupt
-
-    previous: dict[int, Any] = {}
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
-                previous[number] = signal.signal(number, handle)
-    except ValueError:
-        pass  # not the main thread: somebody else's signals
-    try:
-        yield
-    finally:
-        for known, handler in previous.items():
-            signal.signal(known, handler)

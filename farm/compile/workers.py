@@ -19,12 +19,13 @@ from typing import Any, Protocol
 
 from farm.cell import Owner, Status
 from farm.compile.jobs import CompileJob, after
-from farm.deadline import Deadline
+from farm.deadline import Deadline, stalled
 from farm.errors import FarmError, InfraError, describe
 from farm.field_checks import Check, integer, listed, mapped, number, one_of, plain, record, refuse, text
 from farm.node.environment import Environment, child_variables
 from farm.process.group import describe_exit
 from farm.process.line_process import ChildLied, LineProcess
+from farm.process.steps import module_words
 
 #: Seconds until a worker has imported torch and Triton; the first time on a host that may be from a cold disk.
 START_SECONDS = 180.0
@@ -114,11 +115,12 @@ class WorkerPool:
         self.started = 0
         self.selector = selectors.DefaultSelector()
 
-    def run(self, jobs: Sequence[CompileJob]) -> None:
-        """Until every cell of every job is told of.  Whatever ends this early ends the workers too."""
+    def run(self, jobs: Sequence[CompileJob], stopped: Callable[[], bool] = lambda: False) -> None:
+        """Until every cell of every job is told of, or work is `stopped`.  Whatever ends this early ends the workers
+        too."""
         self.queue.extend(jobs)
         try:
-            while self.queue or self.running:
+            while (self.queue or self.running) and not stopped():
                 while self.queue and len(self.running) < self.workers:
                     self._start(self.queue.popleft())
                 self._turn()
@@ -162,7 +164,7 @@ class WorkerPool:
             },
             Environment(path=chain.path),
         )
-        words = [chain.python, "-m", "farm.compile.worker", str(file)]
+        words = [*module_words("farm.compile.worker", chain.python), str(file)]
         process = LineProcess(words, env=variables, cwd=self.folder, longest=_LONGEST_LINE)
         worker = _Running(job, process, Deadline(self.start_seconds))
         self.selector.register(process, selectors.EVENT_READ, worker)
@@ -170,7 +172,13 @@ class WorkerPool:
 
     def _turn(self) -> None:
         dead = [w for w in self.running if not w.process.alive]  # asked before the pipes are read
-        for key, _ in self.selector.select(_LOOK_SECONDS):
+        since = time.monotonic()
+        spoke = self.selector.select(_LOOK_SECONDS)
+        late = stalled(since, _LOOK_SECONDS)
+        for worker in self.running:
+            worker.deadline.extend(late)
+            worker.process.look()
+        for key, _ in spoke:
             self._read(key.data)
         for worker in list(self.running):
             if worker.lied or worker.process.at_end or worker in dead:
@@ -203,7 +211,7 @@ class WorkerPool:
         elif event == "unusable":
             worker.unusable = said["reason"]
         elif event == "begin":
-            worker.begun, worker.mark = said["cell"], int(said["log"])
+            worker.begun, worker.mark, worker.process.suspended = said["cell"], int(said["log"]), None
             worker.deadline = Deadline(self.cell_seconds(said["cell"]))
         elif event == "kernel":
             self.collector.kernel(worker.job.target, said)
@@ -225,7 +233,7 @@ class WorkerPool:
 
     def _conclude(self, worker: _Running, timed_out: bool) -> None:
         """The process has ended, or must."""
-        seconds = worker.deadline.seconds
+        seconds, stopped = worker.deadline.seconds, worker.process.suspended if timed_out else None
         if timed_out:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(worker.process.pid, signal.SIGUSR1)  # its stacks go to the log
@@ -240,11 +248,13 @@ class WorkerPool:
                 if timed_out
                 else "invalid data on the process's private pipe"
             )
+        if stopped:
+            how += f", and its process could not run: {stopped.why}"
         if worker.unusable:
             for cell in worker.job.cells:
                 self.collector.settled(cell, Status.UNSUPPORTED, Owner.INFRA, worker.unusable, self._log(worker))
         else:
-            fate = after(worker.job, worker.done, worker.begun, how, timed_out)
+            fate = after(worker.job, worker.done, worker.begun, how, timed_out, stopped=bool(stopped))
             for cell, (status, owner, reason) in fate.settled.items():
                 self.collector.settled(cell, status, owner, reason, self._log(worker))
             if fate.rest:

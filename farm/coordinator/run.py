@@ -373,7 +373,8 @@ class _Coordinator:
                 "this is a bug in the farm, please report it",
                 id="coordinator-cells-missing",
             )
-        rows = [self.reports.rows.get(c.index) or Concluded(c, results.planned_row(c)) for c in self.cells]
+        open_why = self.stopped or results.INTERRUPTED
+        rows = [self.reports.rows.get(c.index) or Concluded(c, results.planned_row(c, open_why)) for c in self.cells]
         verdict, code = results.verdict(rows, strict_peers=self.request.strict_peers)
         if stopped:
             why = {"reason": self.stopped} if self.stopped else {}

@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 
 from farm.doctor.facts import EnvironmentFacts, ProbeResult
-from farm.node.environment import START, Environment, child_variables, dropped, filled, given_variables
+from farm.node.environment import Environment, child_variables, dropped, filled, given_variables
 from farm.process.steps import STEP_SECONDS, TOTAL_SECONDS, module_words, run_steps
 from farm.shipping import bundle
 
 _MODULE = "farm.doctor.probes"
-#: As a child is started: from its PYTHONPATH first, wherever it stands and whatever a `.pth` file of that Python names.
-_START = tuple(word.replace("farm.child", _MODULE) for word in START)
+#: As a child is started.
+_START = module_words(_MODULE)[1:]
 #: The steps in the supervisor's own Python.
 trials = partial(run_steps, words=module_words(_MODULE))
 

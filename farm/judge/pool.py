@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from farm import limits
 from farm.cell import canonical_json
 from farm.deadline import Deadline
-from farm.errors import FarmSignal, Message, NoJudge, describe, fault_owner
+from farm.errors import JudgeFailed, Message, describe, fault_owner
 from farm.judge.processes import JudgeProcesses
 
 LATE_LOOK_SECONDS = 1.0
@@ -85,7 +85,7 @@ class LocalJudges:
             return coming.result(timeout=deadline.remaining)
         except FutureTimeout:
             text = f"the judge had no inputs within {deadline.seconds:g} s"
-            raise NoJudge(Message(text, id="judge-silent")) from None
+            raise JudgeFailed(Message(text, id="judge-silent")) from None
 
     def judge(self, request: dict[str, Any], done: Done, seconds: float = limits.TABLE["judge"]) -> None:
         self._pools["judge"].submit(self._judge, request, done, seconds)
@@ -93,24 +93,16 @@ class LocalJudges:
     def _judge(self, request: dict[str, Any], done: Done, seconds: float) -> None:
         try:
             judged = self._processes.call("judge", request, seconds)
-        except NoJudge as error:
-            judged = _judge_failed(error.args[0])
         except Exception as error:
-            judged = {**_judge_failed(f"the judge failed: {error}"), "owner": "harness"}
+            said = error.args[0] if isinstance(error, JudgeFailed) else describe(error)
+            reason = said if isinstance(said, Message) else f"the judge failed: {said}"
+            judged = {**_judge_failed(reason), "owner": fault_owner(error)}
         done(judged)
 
     def close(self) -> None:
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
         self._processes.close()
-
-
-class JudgeFailed(FarmSignal):
-    """A judge could not make a cell's inputs; `owner` says whose fault that is."""
-
-    def __init__(self, reason: str, owner: str = "infra"):
-        super().__init__(reason)
-        self.owner = owner
 
 
 @dataclass(frozen=True)

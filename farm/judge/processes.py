@@ -11,7 +11,7 @@ from typing import Any
 
 from farm import STARTED_NS, limits
 from farm.deadline import Deadline
-from farm.errors import Message, NoJudge
+from farm.errors import JudgeFailed, Message
 from farm.judge.digest import judging_digest
 from farm.process.line_process import ChildDied, ChildLied, ChildTimedOut, LineProcess
 from farm.process.steps import module_words, own_variables
@@ -46,8 +46,8 @@ class JudgeProcesses:
         self._give_back(self._started())
 
     def call(self, name: str, given: Mapping[str, Any], seconds: float) -> Any:
-        """The answer.  RuntimeError with the text of an exception there; NoJudge where none answered in time, or two
-        died: what killed the first may be gone for the second."""
+        """The answer.  JudgeFailed with the text of an exception there, and where none answered in time, or two died:
+        what killed the first may be gone for the second."""
         order = json.dumps({"call": name, "given": given}, separators=(",", ":")).encode() + b"\n"
         deadline = Deadline(seconds)
         try:
@@ -57,7 +57,7 @@ class JudgeProcesses:
         try:
             return self._ask(order, deadline)
         except ChildDied as error:
-            raise NoJudge(Message(f"the judge died ({error})", id="judge-died")) from None
+            raise JudgeFailed(Message(f"the judge died ({error})", id="judge-died")) from None
 
     def _ask(self, order: bytes, deadline: Deadline) -> Any:
         process = self._take()
@@ -66,17 +66,17 @@ class JudgeProcesses:
             process.write(order, deadline.remaining)
             answer = json.loads(process.read(deadline))
         except (ChildLied, ValueError) as error:
-            raise NoJudge(Message(f"the judge {error}", id="judge-died")) from None
+            raise JudgeFailed(Message(f"the judge {error}", id="judge-died")) from None
         except ChildTimedOut:
             text = f"the judge did not answer within {deadline.seconds:g} s"
-            raise NoJudge(Message(text, id="judge-silent")) from None
+            raise JudgeFailed(Message(text, id="judge-silent")) from None
         finally:
             if not self._closed and process.log_size > mark:
                 sys.stderr.write(process.log(_KEEP_LOG, mark))
             self._new.discard(process)
             self._give_back(process) if answer is not None else self._drop(process)
         if "failed" in answer:
-            raise RuntimeError(answer["failed"])
+            raise JudgeFailed(answer["failed"], answer["owner"])
         return answer["found"]
 
     def _take(self) -> LineProcess:
@@ -97,7 +97,7 @@ class JudgeProcesses:
                     break
                 self._changed.wait(left if left > 0 else LOOK_SECONDS)
             else:
-                raise NoJudge("the run has ended")
+                raise JudgeFailed("the run has ended")
         return self._started()
 
     def _started(self) -> LineProcess:
@@ -107,7 +107,7 @@ class JudgeProcesses:
         try:
             process = LineProcess(words, env=own_variables(), orders=True)
         except OSError as error:
-            raise NoJudge(Message(f"no judge could be started ({error})", id="judge-died")) from None
+            raise JudgeFailed(Message(f"no judge could be started ({error})", id="judge-died")) from None
         finally:
             with self._changed:
                 self._starting -= 1

@@ -1,7 +1,7 @@
 """`python -m farm.judge.worker SPOOL THREADS LOCK_SECONDS DIGEST SINCE`: a judge in a process of its own, answering a
 call a line.  It has the DIGEST of who starts it, unless something was changed since then (in nanoseconds).
 
-    {"call": "prepare", "given": {...}}    ->    {"found": {...}}, or {"failed": "ValueError: ..."}
+    {"call": "prepare", "given": {...}}    ->    {"found": {...}}, or {"failed": "ValueError: ...", "owner": "infra"}
 
 Who starts it is `farm.judge.processes`: it kills one that does not answer, and one that dies costs it a call.
 """
@@ -15,6 +15,7 @@ import sys
 import traceback
 from typing import Any
 
+from farm.errors import fault_owner
 from farm.judge.digest import unchanged
 from farm.judge.judge import Judge
 from farm.process import group
@@ -36,7 +37,7 @@ def main(argv: list[str]) -> None:
             answer = {"found": getattr(judge, CALLS[CALLS.index(order["call"])])(order["given"])}
         except Exception as error:
             traceback.print_exc()
-            answer = {"failed": f"{type(error).__name__}: {error}"}
+            answer = {"failed": f"{type(error).__name__}: {error}", "owner": fault_owner(error)}
         sys.stdout.flush()
         sys.stderr.flush()
         sink.write(json.dumps(answer, separators=(",", ":"), default=_plain) + "\n")

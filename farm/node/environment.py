@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from farm.process.steps import module_words
+
 #: The host's variables that a child inherits: names, and prefixes with `*`.  All others stay behind, because nobody
 #: knows which of them is a secret; an environment's `pass` adds to them.
 INHERITED = (
@@ -37,14 +39,8 @@ _INHERITED_BY_OWN = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 NEVER = ("RAY_", "PYTHON", "VIRTUAL_ENV", "__PYVENV", "TRITON_INTERPRET", "OMP_NUM_THREADS")
 #: A name that a prefix in INHERITED does not cover: NVIDIA_API_KEY is no setting of a driver.
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE|APIKEY|(^|_)(AUTH|KEY|PAT|PWD)(_|$)", re.I)
-#: Starts the child from its PYTHONPATH, in any folder and whatever else its Python has: before 3.11 there is no
-#: PYTHONSAFEPATH, and the working directory would come first; so would a farm that a `.pth` file of that Python names.
-START = (
-    "-c",
-    "import os,sys;p=[x for x in os.environ.get('PYTHONPATH','').split(os.pathsep) if x];"
-    "sys.path[:]=p+[x for x in sys.path if x and x not in p];"
-    "import runpy;runpy.run_module('farm.child',None,'__main__',True)",
-)
+#: Starts the child, after the words that name its Python.
+START = module_words("farm.child")[1:]
 #: Placeholders of a template.  The last two stand for several words and must be alone.
 PLACES = ("python", "path", "spool", "name", "device", "uid", "gid", "child", "env")
 _MANY = ("child", "env")

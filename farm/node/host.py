@@ -14,6 +14,7 @@ from farm.errors import BackendError, UsageError, id_of
 from farm.node import admission
 from farm.node.config import NodeConfig
 from farm.node.join_command import JoiningHost
+from farm.process.steps import module_words
 
 
 def gather(
@@ -82,4 +83,4 @@ def _same(values: object) -> str:
 def ray_words() -> list[str]:
     """The words that run Ray's command line with this Python, and not with another one on PATH."""
     beside = Path(sys.executable).with_name("ray")
-    return [str(beside)] if beside.is_file() else [sys.executable, "-m", "ray.scripts.scripts"]
+    return [str(beside)] if beside.is_file() else [*module_words("ray.scripts.scripts")]

@@ -74,7 +74,6 @@ def script(job: SlurmJob, call: Script) -> str:
             f"({limit // 2} s)",
             id="slurm-notice",
         )
-    farm = " ".join(map(shlex.quote, call.farm))
     join = " ".join(map(shlex.quote, call.join))
     head = shlex.quote(call.head)
     exports = [f"unset {k}" if v is None else f"export {k}={shlex.quote(v)}" for k, v in call.variables.items()]
@@ -87,6 +86,7 @@ def script(job: SlurmJob, call: Script) -> str:
             "# Submit it once: it requeues itself before the walltime, until scancel.",
             "set -u",
             *exports,
+            f"farm=({' '.join(map(shlex.quote, call.farm))})",
             "",
             "# shellcheck disable=SC2317  # called by trap",
             "leave() {",
@@ -95,7 +95,7 @@ def script(job: SlurmJob, call: Script) -> str:
             '    mapfile -t names < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
             "    # A head that does not answer must not cost the requeue.",
             f"    timeout --kill-after=1 {longest} \\",
-            f'        {farm} nodes drain "${{names[@]}}" --once --wait {patience} --address {head} \\',
+            f'        "${{farm[@]}}" nodes drain "${{names[@]}}" --once --wait {patience} --address {head} \\',
             '        --reason "walltime of Slurm job $SLURM_JOB_ID" || echo "farm: draining failed; continuing" >&2',
             '    kill -TERM "$joined" 2>/dev/null',
             "    for _ in 1 2 3 4 5 6 7 8 9 10; do",
@@ -119,7 +119,7 @@ def script(job: SlurmJob, call: Script) -> str:
             "trap end TERM INT",
             "",
             f'srun --nodes="${{SLURM_NNODES:-{job.nodes}}}" --ntasks-per-node=1 --kill-on-bad-exit=0 \\',
-            f"    {farm} nodes join {join} &",
+            f'    "${{farm[@]}}" nodes join {join} &',
             "joined=$!",
             'wait "$joined"',
             "code=$?",

@@ -9,13 +9,15 @@ import os
 import selectors
 import subprocess
 import tempfile
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from farm import limits
-from farm.deadline import Deadline
+from farm.deadline import Deadline, stalled
 from farm.errors import FarmSignal
+from farm.process import procfs
 from farm.process.group import ProcessGroup, describe_exit
 
 #: How often a wait for a line also looks whether the process lives: one that it forked may hold its pipe.
@@ -70,6 +72,8 @@ class LineProcess(ProcessGroup):
         self._rest = bytearray()
         #: Whether it has closed its pipe, and so has everything that it started.
         self.at_end = False
+        #: How it was last seen to be kept from running while it was waited for; its user sets this back to None.
+        self.suspended: procfs.Suspended | None = None
         for pipe in (self.stdin, self.stdout):
             if pipe:
                 os.set_blocking(pipe.fileno(), False)
@@ -98,12 +102,17 @@ class LineProcess(ProcessGroup):
         """The next line.  ChildTimedOut, ChildDied or ChildLied say why there is none."""
         while not self._lines:
             alive = self.alive  # asked before the pipe is: what a dead one said has been read when that is empty
-            if self._selector.select(min(deadline.remaining, LOOK_SECONDS)):
+            since, seconds = time.monotonic(), min(deadline.remaining, LOOK_SECONDS)
+            speaks = self._selector.select(seconds)
+            deadline.extend(stalled(since, seconds))
+            if speaks:
                 self._pump()
                 if self.at_end and not self._lines:
                     raise self._silent()
             elif not alive:
                 raise ChildDied(self._code(self.code or 0))
+            else:
+                self.look()
             if deadline.expired and not self._lines:
                 raise ChildTimedOut
         return self._lines.popleft()
@@ -114,6 +123,16 @@ class LineProcess(ProcessGroup):
         found = list(self._lines)
         self._lines.clear()
         return found
+
+    def look(self) -> None:
+        """See whether it is kept from running now."""
+        for pid in self.working_pids:
+            self.suspended = procfs.suspended(pid) or self.suspended
+
+    @property
+    def working_pids(self) -> tuple[int, ...]:
+        """This host's pids of the processes without which it says nothing."""
+        return (self.pid,)
 
     @property
     def has_spoken(self) -> bool:

@@ -5,10 +5,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+#: Letters of a process's state, for one that waits until another lets it go on.
+_STOPPED = {"T": "it is stopped by a signal", "t": "it is stopped by a debugger"}
+
+
+class Suspended(NamedTuple):
+    """Why a process does not run.  `frozen`: its control group is, which is the doing of who manages the host."""
+
+    why: str
+    frozen: bool = False
 
 
 def parent(pid: int) -> int | None:
@@ -23,6 +33,13 @@ def children(pid: int) -> list[int]:
     with contextlib.suppress(psutil.Error):
         return [child.pid for child in psutil.Process(pid).children()]
     return []
+
+
+def name(pid: int) -> str:
+    """The name of a process's file, at most 15 bytes of it; also while its parent has not read that it has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
+    return ""
 
 
 def alive(pid: int) -> bool:
@@ -41,6 +58,35 @@ def started(pid: int) -> str:
     with contextlib.suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
     return ""
+
+
+def suspended(pid: int, *, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> Suspended | None:
+    """Whether a process is kept from running, and by what; None if it is not, or cannot be seen."""
+    with contextlib.suppress(OSError, IndexError):
+        stat = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        state = stat.rpartition(")")[2].split()[0]
+        if state in _STOPPED:
+            return Suspended(_STOPPED[state])
+    with contextlib.suppress(OSError):
+        for line in (proc / str(pid) / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines():
+            number, controllers, path = [*line.split(":", 2), "", ""][:3]
+            place = path.lstrip("/")
+            if number == "0":
+                files = [folder / place / "cgroup.events" for folder in (groups, groups / "unified")]
+            elif "freezer" in controllers.split(","):
+                files = [groups / "freezer" / place / "freezer.state"]
+            else:
+                continue
+            if any(_frozen(file) for file in files):
+                return Suspended(f"its control group {path} is frozen", frozen=True)
+    return None
+
+
+def _frozen(file: Path) -> bool:
+    with contextlib.suppress(OSError):
+        said = file.read_text(encoding="ascii", errors="replace").split()
+        return "FROZEN" in said or "frozen 1" in " ".join(said)
+    return False
 
 
 def find(match: Callable[[Sequence[str]], bool], *, of: int | None = None) -> int | None:

@@ -78,7 +78,9 @@ def run_steps(
 
 
 def module_words(name: str, python: str = sys.executable) -> tuple[str, str, str]:
-    """The words that run a module of this farm, from any folder: `-m` would import a folder `farm` that lies there."""
+    """The words that run a module of this farm, from its PYTHONPATH first, in any folder and whatever else its Python
+    has: with `-m`, a folder `farm` or `kernels` of the working directory would come first (before 3.11 there is no
+    PYTHONSAFEPATH); so would a farm that a `.pth` file of that Python names."""
     text = (
         "import os,sys;p=[x for x in os.environ.get('PYTHONPATH','').split(os.pathsep) if x];"
         "sys.path[:]=p+[x for x in sys.path if x and x not in p];"

@@ -44,6 +44,7 @@ class Course:
     interrupted: bool = False
     kill_at: float | None = None
     folders: list[str] = field(default_factory=list)  # to remove when nothing can write to them any more
+    again: bool = False  # the worker has asked for another one in its place
 
     def told(self, word: Mapping[str, Any], now: float) -> None:
         """The worker has said something."""
@@ -53,6 +54,8 @@ class Course:
             self.concluded = word
         elif word["event"] == "folder":
             self.folders.append(word["path"])
+        elif word["event"] == "again":
+            self.again = True
         elif word["event"] == "leaves":
             self.code, self.kill_at = int(word["code"]), now + LEAVE_SECONDS
 
@@ -69,6 +72,8 @@ class Course:
     def outcome(self, status: int) -> Outcome:
         """How the command has ended, of a worker that ended with `status` (minus a signal's number)."""
         facts = dict(self.running or {})
+        if self.again and not self.interrupted:
+            return Outcome(FAILED, "again", facts)
         if self.code is not None:
             return Outcome(self.code, "announced", facts)
         if self.concluded and self.concluded["complete"]:
@@ -80,8 +85,8 @@ class Course:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`kind`: `announced` needs no words; `page missing`, `interrupted` and `unannounced` do.  `facts`: those that the
-    worker told `running`."""
+    """`kind`: `announced` and `again` need no words; `page missing`, `interrupted` and `unannounced` do.  `facts`:
+    those that the worker told `running`."""
 
     code: int
     kind: str
@@ -92,6 +97,7 @@ class Outcome:
 # in the worker
 
 _line: int | None = None  # to the supervisor
+_first = False  # whether another worker may follow
 
 
 def there() -> bool:
@@ -101,6 +107,8 @@ def there() -> bool:
 
 def running(**facts: Any) -> None:
     """From now on the worker ends in order by itself when it is interrupted."""
+    global _first
+    _first = False
     _say(event="running", **facts)
 
 
@@ -123,6 +131,19 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+def may_restart() -> bool:
+    """Whether `restart` does the command anew: under a supervisor, once, and before it has begun its own work."""
+    return _first
+
+
+def restart() -> NoReturn:
+    """End this process now, and let the supervisor do the command in another one: where a library hangs in a call that
+    nobody can interrupt.  FAILED unless `may_restart`."""
+    if _first:
+        _say(event="again")
+    leave(FAILED)
+
+
 def _say(**word: Any) -> None:
     if _line is not None:
         with contextlib.suppress(OSError):
@@ -136,29 +157,34 @@ def run(work: Callable[[], int], explain: Callable[[Outcome], None], secrets: Se
     """The exit code of `work()`, done in a fork.  `explain` tells people of an outcome that nobody announced.
     `secrets`: variables that the supervisor does not need, and that others could read in its environment."""
     with interrupts.heard(raising=False) as signals:
-        reading, writing = os.pipe()
         supervisor = os.getpid()
         with contextlib.suppress(OSError, AttributeError):  # elsewhere than on Linux
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans of the worker become ours
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        try:
-            pid = os.fork()
-        except OSError:  # no process is to be had
-            os.close(reading)
+        kept = {name: os.environ[name] for name in secrets if name in os.environ}
+        for first in (True, False):
+            reading, writing = os.pipe()
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            try:
+                pid = os.fork()
+            except OSError:  # no process is to be had
+                os.close(reading)
+                os.close(writing)
+                signals.raising = True
+                return work()
+            if pid == 0:
+                die_with_parent()
+                if os.getppid() != supervisor:
+                    os._exit(FAILED)
+                os.close(reading)
+                os.environ.update(kept)
+                return _worked(work, writing, first)
             os.close(writing)
-            signals.raising = True
-            return work()
-        if pid == 0:
-            die_with_parent()
-            if os.getppid() != supervisor:
-                os._exit(FAILED)
-            os.close(reading)
-            return _worked(work, writing)
-        os.close(writing)
-        for name in secrets:
-            variables.forget(name)
-        outcome = _Supervisor(pid, reading, signals).watch()
+            for name in secrets:
+                variables.forget(name)
+            outcome = _Supervisor(pid, reading, signals).watch()
+            if outcome.kind != "again":
+                break
         signals.raising = True
         if outcome.kind != "announced":
             with contextlib.suppress(Exception, KeyboardInterrupt):  # nothing changes the exit code now
@@ -166,10 +192,10 @@ def run(work: Callable[[], int], explain: Callable[[Outcome], None], secrets: Se
         return outcome.code
 
 
-def _worked(work: Callable[[], int], line: int) -> int:
+def _worked(work: Callable[[], int], line: int, first: bool) -> int:
     """Do it and announce the exit code.  A SystemExit that is not the farm's is a library's, of a signal's number."""
-    global _line
-    _line = line
+    global _line, _first
+    _line, _first = line, first
     try:
         code = work()
     except SystemExit as end:

@@ -19,7 +19,7 @@ from farm.errors import Message, UsageError
 from farm.sites import planfile
 from farm.sites.planfile import PlanFile, unit
 from farm.store import results
-from farm.store.results import ALIKE, COLUMNS, NO_RESULT, planned_row
+from farm.store.results import ALIKE, COLUMNS, INTERRUPTED, NO_RESULT, planned_row
 
 Row = Mapping[str, Any]
 _RANK = {Status.INFRA_ERROR.value: 1, Status.LOST.value: 2}
@@ -224,9 +224,10 @@ def _ended(report: Report, row: Row) -> float:
 
 
 def _reason(report: Report, row: Row) -> str:
-    if row["status"] == Status.LOST.value and row["reason"] == NO_RESULT and not report.complete:
+    if row["status"] == Status.LOST.value and str(row["reason"]).startswith(NO_RESULT) and not report.complete:
+        why = str(row["reason"])[len(NO_RESULT) :].removeprefix(f": {INTERRUPTED}").removeprefix(": ")
         end = f"was still being written by {report.writer}" if report.writer else "was interrupted"
-        return f"{NO_RESULT}: run {report.name} {end}"
+        return f"{NO_RESULT}: run {report.name} {end}{f' ({why})' if why else ''}"
     return str(row["reason"])
 
 
@@ -268,6 +269,7 @@ def _sources(report: Report) -> list[dict[str, Any]]:
             **({"writer": report.writer} if report.writer else {}),
             "command": head.get("command", ""),
             "counts": results.counts(report.rows),
+            "judged_by": sorted({str(r["judged_by"]) for r in report.rows if r.get("judged_by")}),
             "nodes": sorted({str(r["node"]) for r in report.rows if r.get("node")}),
         }
     ]
@@ -299,7 +301,23 @@ def _unlike(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         if len(seen) > 1 and not (key == "kernels" and "name" in out):
             which = "; ".join(f"{value} in {', '.join(ids)}" for value, ids in seen.items())
             out[key] = f"the sites ran different {what}: {which}"
-    return list(out.values())
+    return [*out.values(), *_judges(runs)]
+
+
+def _judges(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A warning where not all verdicts come from the same contracts and judge.  Runs of older schemas do not record by
+    what they were judged."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        for digest in run.get("judged_by") or ():
+            found.setdefault(digest, []).append(str(run["run_id"]))
+    if len(found) < 2:
+        return []
+    which = "; ".join(f"{digest} in {', '.join(ids)}" for digest, ids in found.items())
+    return [
+        "the verdicts come from different contracts or judges (judged_by of each cell), so they cannot be compared: "
+        f"{which}; judge the merged run again (farm judge), or run one of the parts again"
+    ]
 
 
 def _unfinished(runs: Iterable[Mapping[str, Any]]) -> list[str]:

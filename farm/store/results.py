@@ -24,6 +24,7 @@ from farm.timing.statistics import Bounds, impossible_because, quality, summariz
 SCHEMA = 5
 #: The reason of a planned cell that has no result yet.
 NO_RESULT = "planned, no result"
+INTERRUPTED = "the run was interrupted"
 #: Schemas whose rows differ from today's only in columns that they lack: runs of these are resumed and merged.
 ALIKE = (4, 5)
 #: Column -> kind of value: text, int, float; JSON values are text.
@@ -117,8 +118,9 @@ def _text_of(encode: Callable[[Any], str], items: tuple[tuple[str, str, Any], ..
     return encode({key: value for key, _, value in items})
 
 
-def planned_row(cell: Cell) -> dict[str, Any]:
-    """What is known of a cell before it runs; its status is `lost` until it has a result."""
+def planned_row(cell: Cell, why: str = "") -> dict[str, Any]:
+    """What is known of a cell before it runs; its status is `lost` until it has a result.  `why`: a clause on how its
+    run ended without one."""
     row = dict(_EMPTY)
     row.update(
         cell_id=cell.cell_id,
@@ -141,7 +143,7 @@ def planned_row(cell: Cell) -> dict[str, Any]:
         family=cell.family,
         seed=cell.seed,
         status=Status.LOST.value,
-        reason=NO_RESULT,
+        reason=f"{NO_RESULT}: {why}" if why else NO_RESULT,
         flags="[]",
         metrics="{}",
         gates="{}",

@@ -37,7 +37,7 @@ from farm.store import lock as runlock
 from farm.store import recovery
 from farm.store.journal import Damage, Journal, LineReader, encoded
 from farm.store.recovery import CellReader, Concluded
-from farm.store.results import COLUMNS, SCHEMA, planned_row
+from farm.store.results import COLUMNS, INTERRUPTED, SCHEMA, planned_row
 from farm.store.tables import Row, compact, compacted, read_table, write_table
 from farm.timing import roof
 from farm.timing.roof import Calibration
@@ -533,20 +533,25 @@ def fold(journal: Iterable[Mapping[str, Any]]) -> list[Row]:
     """Rows from events: the planned cells, each with its result, or `lost`."""
     cell_of, planned = CellReader(), dict[int, Cell]()
     rows: dict[int, Row] = {}
+    why = ""  # how the run ended; nobody knows of one that was killed
 
     def results() -> Iterator[Mapping[str, Any]]:
+        nonlocal why
         for line in journal:
             if line.get("event") == "cell":
                 planned[line["cell"]["index"]] = cell_of(line["cell"])
             elif line.get("event") == "result":
                 yield line["row"]
+            elif line.get("event") == "interrupted":
+                why = str(line.get("reason") or INTERRUPTED)
             elif line.get("event") == "resumed":  # what was lost is run again
+                why = ""
                 for index in [i for i, row in rows.items() if row["status"] == "lost"]:
                     del rows[index]
 
     for row in compacted(results()):
         rows[row["index"]] = row
-    for row in compacted(planned_row(cell) for index, cell in planned.items() if index not in rows):
+    for row in compacted(planned_row(cell, why) for index, cell in planned.items() if index not in rows):
         rows[row["index"]] = row
     return [rows[i] for i in sorted(rows)]
 

@@ -17,6 +17,7 @@ from farm.cell import Owner, Status
 from farm.compile.jobs import CompileJob
 from farm.compile.workers import Chain, WorkerPool
 from farm.errors import InfraError
+from farm.process import procfs
 
 
 class Heard:
@@ -207,7 +208,7 @@ def test_ctrl_c_ends_the_workers_and_leaves_a_readable_run(tmp_path: Path) -> No
     end = time.monotonic() + 60
     while not children and time.monotonic() < end:
         time.sleep(0.2)
-        children = _children(process.pid)
+        children = _compiling(process.pid)
     assert children
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
@@ -224,13 +225,13 @@ def test_ctrl_c_ends_the_workers_and_leaves_a_readable_run(tmp_path: Path) -> No
     assert [r["status"] for r in found.rows] == ["lost"] * 3
 
 
-def _children(pid: int) -> list[int]:
-    """Processes that `pid` started and that run the compiling module."""
+def _compiling(supervisor: int) -> list[int]:
+    """Processes that run the compiling module for the command that `supervisor` supervises."""
     out = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
-            if parent == str(pid) and b"farm.compile.worker" in (entry / "cmdline").read_bytes():
+            parent = procfs.parent(procfs.parent(int(entry.name)) or 0)
+            if parent == supervisor and b"farm.compile.worker" in (entry / "cmdline").read_bytes():
                 out.append(int(entry.name))
         except (OSError, IndexError):
             continue

@@ -26,6 +26,7 @@ from farm.cluster.base import DeviceHandle
 from farm.coordinator import calibrate as coordinator
 from farm.errors import CannotMeasure
 from farm.guard import locks
+from farm.process import procfs
 from farm.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -259,6 +260,8 @@ def test_a_fake_that_plays_a_vendors_part_is_no_device_that_was_measured(
 class FakeChild:
     """A child that says what it is given; an exception is raised."""
 
+    suspended: procfs.Suspended | None = None
+
     def __init__(self, *said: Any):
         self.said: Iterator[Any] = iter(said)
         self.heard: list[Any] = []
@@ -296,6 +299,13 @@ def test_a_child_that_does_not_calibrate_ends_with_a_reason(said: Any, reason: s
     ended = supervised.follow(FakeChild(protocol.Phase(*IDS, "step"), said), "abc", ORDER, lambda text: None)  # type: ignore[arg-type]
     ended.pop("capture", None)
     assert ended["reason"].startswith(reason) and ended["log"] and "found" not in ended
+
+
+def test_a_child_that_was_stopped_says_nothing_of_captures() -> None:
+    child = FakeChild(child_process.ChildTimedOut())
+    child.suspended = procfs.Suspended("it is stopped by a signal")
+    ended = supervised.follow(child, "abc", ORDER, lambda text: None)  # type: ignore[arg-type]
+    assert "could not run: it is stopped by a signal" in ended["reason"] and "capture" not in ended
 
 
 def test_a_child_that_calibrates_is_followed_to_its_end() -> None:

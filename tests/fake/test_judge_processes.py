@@ -18,7 +18,7 @@ from one_device import OneDevice
 from farm.cell import Cell
 from farm.contracts.discovery import contract
 from farm.deadline import Deadline
-from farm.errors import NoJudge, id_of
+from farm.errors import JudgeFailed, id_of
 from farm.judge.pool import LocalJudges
 
 
@@ -76,7 +76,7 @@ def test_one_that_hangs_is_killed_at_its_limit_and_another_answers_the_next(judg
     prepared(judges, 2)
     first = the_process(judges)
     os.kill(first, signal.SIGSTOP)
-    with pytest.raises(NoJudge) as silent:
+    with pytest.raises(JudgeFailed) as silent:
         judges._processes.call("prepare", a_cell(3), 0.3)
     assert id_of(silent.value.args[0]) == "judge-silent"
     assert prepared(judges, 3) and is_dead(first)
@@ -113,7 +113,7 @@ def test_inputs_that_no_judge_makes_are_the_farms_fault_and_tried_again(
     one = OneDevice(tmp_path)
     try:
         one.up()
-        prepare, said = one.judges.prepare, iter([NoJudge("gone")])
+        prepare, said = one.judges.prepare, iter([JudgeFailed("gone")])
 
         def lost_once(*given: Any) -> Any:
             for error in said:

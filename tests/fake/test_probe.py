@@ -12,6 +12,7 @@ from one_device import DEADLINES, OneDevice
 from farm.contracts.call import call_for
 from farm.contracts.discovery import contract
 from farm.coordinator.probes import small_cell
+from farm.errors import JudgeFailed
 from farm.judge.digest import judging_digest
 
 
@@ -40,3 +41,39 @@ def test_a_probe_is_one_event_whether_it_passes_or_not(device: OneDevice) -> Non
     device.actor.submit(order(3))
     assert device.wait("probe", "device_down")["status"] == "passed", "another child serves the next"
     assert {e["event"] for e in device.events} == {"device_up", "probe"}
+
+
+@pytest.mark.parametrize("call", ["prepare", "judge"])
+def test_a_probe_does_not_pass_where_no_judge_answers(
+    device: OneDevice, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Device and child are well; a node whose judges are dead gets no work all the same."""
+    real = device.judges._processes.call
+
+    def dead(name: str, given: Any, seconds: float) -> Any:
+        if name == call:
+            raise JudgeFailed("no judge could be started")
+        return real(name, given, seconds)
+
+    monkeypatch.setattr(device.judges._processes, "call", dead)
+    device.actor.submit(order(1))
+    failed = device.wait("probe", "device_down")
+    assert (failed["status"], failed["owner"]) == ("infra_error", "infra") and "no judge" in failed["reason"]
+
+
+def test_a_probe_uses_device_child_and_judge(device: OneDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them is asked for it: nothing that was made or judged before stands in."""
+    calls: list[str] = []
+    real = device.judges._processes.call
+
+    def noted(name: str, given: Any, seconds: float) -> Any:
+        calls.append(name)
+        return real(name, given, seconds)
+
+    monkeypatch.setattr(device.judges._processes, "call", noted)
+    for number in (1, 2):
+        calls.clear()
+        device.actor.submit(order(number, exit=3) if number == 2 else order(number))
+        probe = device.wait("probe", "device_down")
+        assert (probe["status"] == "passed") is (number == 1) and "prepare" in calls
+        assert ("judge" in calls) is (number == 1)

@@ -162,6 +162,49 @@ def test_a_ray_that_never_answers_ends_the_process_with_a_sentence() -> None:
     assert done.stderr.count("\n") == 1
 
 
+ORPHANED = """
+import os, signal, subprocess, sys, time
+from types import SimpleNamespace
+from farm.cluster import connect
+from farm.process import supervisor
+connect.PART_DIED_SECONDS = 0.2
+def init(**arguments):
+    part = subprocess.Popen([sys.argv[1], "600"])
+    if supervisor.may_restart() or sys.argv[2] == "always":
+        time.sleep(0.5)
+        part.kill()
+        while True:
+            time.sleep(100)  # as Ray does, for a minute
+    part.kill()
+def work():
+    connect.start(SimpleNamespace(init=init), "local", {})
+    return 0
+sys.exit(supervisor.run(work, print) if sys.argv[3] == "supervised" else work())
+"""
+
+
+@pytest.mark.parametrize("part", ["gcs_server", "raylet"])
+@pytest.mark.parametrize(
+    ("dies", "how", "code", "said"),
+    [
+        ("once", "supervised", 0, ["trying once more"]),
+        ("always", "supervised", 3, ["trying once more", "repeat the command"]),
+        ("always", "alone", 3, ["repeat the command"]),
+    ],
+)
+def test_a_part_that_dies_while_ray_starts_is_not_waited_for(
+    tmp_path: Path, part: str, dies: str, how: str, code: int, said: list[str]
+) -> None:
+    shutil.copy(str(shutil.which("sleep")), tmp_path / part)
+    words = [sys.executable, "-c", ORPHANED, str(tmp_path / part), dies, how]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, cwd=ROOT)
+    assert done.returncode == code, done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(said) and all(word in line for word, line in zip(said, lines, strict=True)), lines
+    kind = {"gcs_server": "gcs", "raylet": "raylet"}[part]
+    assert all("died (" in line and line.endswith(f"[{kind}-died-early]") for line in lines), lines
+
+
 @pytest.mark.parametrize("what", ["time.sleep(100)", "os._exit(1)"])
 def test_a_probe_that_hangs_or_dies_is_told_and_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str

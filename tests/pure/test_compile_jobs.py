@@ -57,6 +57,15 @@ def test_the_cell_under_way_is_named_and_the_rest_goes_on() -> None:
     assert fate.rest == CompileJob("sm_90", (5, 6))
 
 
+def test_a_cell_whose_process_was_stopped_until_its_deadline_is_tried_once_more() -> None:
+    first = after(JOB, {3}, 4, "the cell was not compiled within 9 s", timed_out=True, stopped=True)
+    assert not first.settled and first.rest is not None and first.rest.cells == (4, 5, 6)
+    again = after(first.rest, set(), 4, "the cell was not compiled within 9 s", timed_out=True, stopped=True)
+    assert again.settled[4][:2] == (Status.TIMED_OUT, Owner.KERNEL) and again.rest == CompileJob("sm_90", (5, 6))
+    other = after(first.rest, {4}, 5, "the cell was not compiled within 9 s", timed_out=True, stopped=True)
+    assert not other.settled, "another cell has a second chance of its own"
+
+
 def test_a_cell_beyond_its_deadline_is_named_as_such() -> None:
     fate = after(JOB, set(), 3, "the cell was not compiled within 5 s", timed_out=True)
     assert fate.settled[3] == (Status.TIMED_OUT, Owner.KERNEL, "the cell was not compiled within 5 s")

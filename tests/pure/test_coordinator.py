@@ -24,7 +24,7 @@ from farm.coordinator.request import RunOutcome
 from farm.errors import id_of
 from farm.judge.digest import judging_digest
 from farm.matrix import load_all, plan
-from farm.store import Store, recovery
+from farm.store import Store, fold, recovery
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -148,6 +148,7 @@ def run(
     cells: int = 3,
     grace: float = 0.0,
     wait: float = 0.0,
+    finished: recovery.Recovery | None = None,
     **more: Any,
 ) -> tuple[RunOutcome, list[dict[str, Any]], Quiet]:
     file = tmp_path / "m.yaml"
@@ -160,11 +161,19 @@ def run(
     }
     file.write_text(json.dumps(data), encoding="utf-8")
     matrices = load_all(file)
-    writer = Store(tmp_path / "store").create("run")
+    store = Store(tmp_path / "store")
+    writer = store.reopen("run") if finished else store.create("run")
     progress = Quiet()
     backends = list(dict.fromkeys(s.backend for s in slots)) or ["cuda"]
     request = RunRequest(
-        plan(matrices, backends), slots, "farm run", ["run"], {"name": "r"}, wait_for_devices_s=grace, wait_s=wait
+        plan(matrices, backends),
+        slots,
+        "farm run",
+        ["run"],
+        {"name": "r"},
+        finished=finished,
+        wait_for_devices_s=grace,
+        wait_s=wait,
     )
     outcome = execute(request, cluster, writer, progress)
     journal = [json.loads(line) for line in (tmp_path / "store/runs/run/journal.jsonl").read_text().splitlines()]
@@ -628,8 +637,21 @@ def test_a_run_whose_only_device_fails_its_probe_stops_and_can_be_resumed(tmp_pa
     (end,) = [e for e in journal if e["event"] in ("interrupted", "finished")]
     assert end["event"] == "interrupted" and end["reason"] == outcome.stopped
     assert id_of(outcome.stopped) == "run-devices-out"
+    why = {f"planned, no result: {outcome.stopped}"}
+    assert {r["reason"] for r in outcome.rows} == {r["reason"] for r in fold(journal)} == why
     assert not (tmp_path / "store/runs/run/run.json").exists()
     assert recovery.read(journal).rows == {}
+
+
+def test_a_resumed_run_begins_with_all_devices_ready(tmp_path: Path) -> None:
+    """A quarantine is not carried over: whoever resumes has repaired something, and if not, it costs what it did."""
+    cluster = ScriptedCluster()
+    cluster.bad = {"cuda:0"}
+    _, journal, _ = run(tmp_path, cluster, [slot("cuda:0")], cells=40)
+    assert [e["state"] for e in journal if e["event"] == "health"][-1] == "quarantined"
+    well = ScriptedCluster()
+    outcome, _, _ = run(tmp_path, well, [slot("cuda:0")], cells=40, finished=recovery.read(journal))
+    assert {r["status"] for r in outcome.rows} == {"passed"} and well.probes == []
 
 
 def test_a_judge_that_died_is_a_fault_of_its_node(tmp_path: Path) -> None:

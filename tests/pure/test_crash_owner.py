@@ -10,12 +10,12 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.actor.crash_owner import MOST_DEATHS, SENT, Death, of_death, sent, tried_alone
+from farm.actor.crash_owner import MOST_DEATHS, SENT, STOP, Death, of_death, of_stop, sent, tried_alone
 from farm.actor.signal_deaths import SignalDeaths
 from farm.backends.api import Fault
 
 OWN = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS", "SIGTRAP")
-CODES = st.sampled_from([*(-n for n in sorted(SENT)), *(-getattr(signal, name) for name in OWN), 0, 1, 3])
+CODES = st.sampled_from([STOP, *(-n for n in sorted(SENT)), *(-getattr(signal, name) for name in OWN), 0, 1, 3])
 PHASES = st.sampled_from(["import", "compile", "check", "timing", "teardown"])
 
 
@@ -26,6 +26,8 @@ def play(ends: list[tuple[int, bool]], phase: str) -> tuple[Death | None, int]:
     for taken, (code, outside) in enumerate(ends, 1):
         deaths += sent(code)
         if not tried_alone(code, phase, None, deaths, outside=outside):
+            if code == STOP:
+                return of_stop("it is stopped", 3.0, phase, outside=outside), taken
             return of_death("it", code, phase, None, outside=outside), taken
     return None, len(ends)
 
@@ -39,7 +41,8 @@ def test_who_is_accused(ends: list[tuple[int, bool]], phase: str) -> None:
         return
     code, outside = ends[taken - 1]
     if found.owner == "kernel":  # its own doing, or twice a signal of which no other heard at the end
-        assert found.status == "crashed" and (not sent(code) or (taken >= 2 and not outside))
+        assert found.status == ("timed_out" if code == STOP else "crashed")
+        assert not sent(code) or (taken >= 2 and not outside)
         assert all(sent(code) for code, _ in ends[: taken - 1])
     else:
         assert (found.status, found.owner) == ("infra_error", "infra") and sent(code) and outside

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from farm.deadline import Deadline
-from farm.errors import fault_owner
+from farm.errors import JudgeFailed, fault_owner
 from farm.judge import pool
 from farm.judge.judge import Judge
-from farm.judge.pool import JudgeFailed, JudgeHandle, RayJudges
+from farm.judge.pool import JudgeHandle, RayJudges
 
 
 class Died(Exception):

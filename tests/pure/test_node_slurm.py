@@ -102,7 +102,8 @@ def test_a_value_with_spaces_is_refused(word: str) -> None:
 
 def test_words_are_quoted_and_a_token_is_not_in_it() -> None:
     text = script(SlurmJob("60"), CALL)
-    assert "'/opt/farm bin/python' -m farm nodes join --backend rocm --label 'rack=r 7' &" in text
+    assert "\nfarm=('/opt/farm bin/python' -m farm)\n" in text
+    assert "\"${farm[@]}\" nodes join --backend rocm --label 'rack=r 7' &" in text
     assert """export FARM_NODE='/etc/farm/it'"'"'s.yaml'""" in text
     assert "unset RAY_AUTH_TOKEN\n" in text
 

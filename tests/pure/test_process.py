@@ -291,3 +291,67 @@ def test_facts_about_a_planted_host(tmp_path: Path) -> None:
     assert host.cgroup(tmp_path) == "/user.slice" and host.kernel_setting("core_pattern", tmp_path) == "|/bin/x"
     assert (host.memory(tmp_path / "x"), host.cgroup(tmp_path / "x")) == ({}, "")
     assert host.pid_namespace().startswith("pid:[") and len(host.boot()) == 36 and host.processor()
+
+
+# One that is kept from running
+
+
+def test_one_that_is_stopped_is_seen_to_be(start: Start) -> None:
+    child = start("print('up')\nimport time\ntime.sleep(60)")
+    assert child.read(Deadline(20)) == b"up" and child.suspended is None
+    with pytest.raises(ChildTimedOut):
+        child.read(Deadline(0.3))
+    assert child.suspended is None, "who only waits is not stopped"
+    os.kill(child.pid, signal.SIGSTOP)
+    with pytest.raises(ChildTimedOut):
+        child.read(Deadline(0.5))
+    assert child.suspended is not None and "stopped by a signal" in child.suspended.why and not child.suspended.frozen
+    os.kill(child.pid, signal.SIGCONT)
+    with pytest.raises(ChildTimedOut):
+        child.read(Deadline(0.3))
+    assert child.suspended is not None, "what was seen while it was waited for stays until its user has seen to it"
+
+
+@pytest.mark.parametrize(
+    ("groups", "file", "text", "frozen"),
+    [
+        ("0::/a/b", "a/b/cgroup.events", "populated 1\nfrozen 1\n", True),
+        ("0::/a/b", "a/b/cgroup.events", "populated 1\nfrozen 0\n", False),
+        ("6:freezer:/\n0::/a", "unified/a/cgroup.events", "populated 1\nfrozen 1\n", True),
+        ("6:freezer:/docker/x\n4:memory:/m\n0::/", "freezer/docker/x/freezer.state", "FROZEN\n", True),
+        ("6:cpu,freezer:/docker/x", "freezer/docker/x/freezer.state", "THAWED\n", False),
+        ("4:memory:/docker/x", "freezer/docker/x/freezer.state", "FROZEN\n", False),
+        ("not what it looks like", "freezer.state", "FROZEN\n", False),
+        ("0::/../outside", "a/cgroup.events", "frozen 1\n", False),
+    ],
+)
+def test_a_frozen_control_group_is_read(tmp_path: Path, groups: str, file: str, text: str, frozen: bool) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "stat").write_text("7 (a) b) S 1 7 7 0", encoding="utf-8")
+    (tmp_path / "7" / "cgroup").write_text(groups + "\n", encoding="utf-8")
+    place = tmp_path / "groups" / file
+    place.parent.mkdir(parents=True)
+    place.write_text(text, encoding="utf-8")
+    found = procfs.suspended(7, proc=tmp_path, groups=tmp_path / "groups")
+    assert (found is not None and found.frozen) is frozen
+
+
+def test_the_time_in_which_a_supervisor_was_stopped_itself_is_nobodys(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm stops all processes of a job (`scontrol suspend`); whoever supervises wakes up long after the deadline."""
+    child = start("import time\ntime.sleep(1)\nprint('late')\ntime.sleep(60)")
+    selector, wait = child._selector, child._selector.select
+    slept: list[float] = []
+
+    def select(seconds: float) -> object:
+        if not slept:  # the first wait takes three seconds more than was asked for, and shows nothing
+            slept.append(3.0)
+            os.kill(child.pid, signal.SIGSTOP)
+            time.sleep(seconds + slept[0])
+            os.kill(child.pid, signal.SIGCONT)
+            return []
+        return wait(seconds)
+
+    monkeypatch.setattr(selector, "select", select)
+    assert child.read(Deadline(2.5)) == b"late"

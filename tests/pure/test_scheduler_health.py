@@ -135,6 +135,8 @@ class Farm:
                 self.probe(action)
             elif isinstance(action, Conclude):
                 assert action.cell not in self.ends
+                without = action.status in (Status.LOST, Status.INFRA_ERROR)
+                assert len(action.reason.split()) > 1 or not without, f"{action} has no sentence"
                 self.ends[action.cell] = action
             elif isinstance(action, (Replace, Start)):
                 self.start(action.device)
@@ -145,6 +147,8 @@ class Farm:
                 self.health.append(action)
             elif isinstance(action, Finish):
                 self.stopped = action.stopped
+                left = self.scheduler.open_cells
+                assert bool(left) is bool(action.stopped), f"{left} cells are open: {action.stopped!r}"
 
     def later(self, at: float, device: str, life: int, event: Event) -> None:
         self.number += 1

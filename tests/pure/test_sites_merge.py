@@ -167,6 +167,10 @@ def test_an_interrupted_site_counts_with_what_it_has(file: PlanFile) -> None:
     merged = merging.merge(file, [cut, report(file, "rocm"), report(file, "ascend")])
     assert results.counts(merged.rows)["lost"] == 2
     assert merged.rows[1]["reason"] == "planned, no result: run nv was interrupted"
+    for why, then in ((results.INTERRUPTED, ""), ("no device is left", " (no device is left)")):
+        rows[1] = results.planned_row(next(c for c in file.plan.cells if c.cell_id == rows[1]["cell_id"]), why)
+        merged = merging.merge(file, [replace(cut, rows=rows), report(file, "rocm"), report(file, "ascend")])
+        assert merged.rows[1]["reason"] == f"planned, no result: run nv was interrupted{then}"
     assert merged.silent == {}
     (warning,) = merged.warnings
     assert "run nv " in warning and "2 of 3 cells" in warning and "farm resume nv" in warning
@@ -291,6 +295,26 @@ def test_devices_of_a_run_that_comes_twice_are_listed_once(file: PlanFile) -> No
     reports = [merged_run(file, [cuda]), cuda]
     head = merging.head(file, reports, merging.merge(file, reports))
     assert head["backends"]["cuda"]["devices"] == [{"run": "cuda", "device": "cuda:0"}]
+
+
+def test_sites_that_judged_by_different_contracts_are_told_loudly(file: PlanFile) -> None:
+    def judged(part: str, *digests: str | None) -> Report:
+        found = report(file, part)
+        rows = [{**r, "judged_by": digests[i % len(digests)]} for i, r in enumerate(found.rows)]
+        return of_rows(file, part, rows)
+
+    same = merging.merge(file, [judged("cuda", "d1"), judged("rocm", "d1", None), judged("ascend:910B3", "d1", "")])
+    assert same.warnings == [], "what no judge saw, and old runs, say nothing"
+    first = [judged("cuda", "d1"), judged("rocm", "d2")]
+    merged = merging.merge(file, first)
+    (warning,) = merged.warnings
+    assert "different contracts or judges" in warning and "d1 in cuda; d2 in rocm" in warning
+    assert merging.head(file, first, merged)["warnings"] == merged.warnings
+    (mixed,) = merging.merge(file, [judged("cuda", "d1", "d2")]).warnings
+    assert "d1 in cuda; d2 in cuda" in mixed
+    whole = Report("whole", merging.head(file, first, merged), True, merged.rows, merged.samples)
+    again = merging.merge(file, [whole, judged("ascend:910B3", "d1")]).warnings
+    assert any("d1 in cuda, ascend:910B3; d2 in rocm" in w for w in again), "also of the runs inside a merged run"
 
 
 @pytest.mark.parametrize(

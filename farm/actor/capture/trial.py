@@ -55,6 +55,8 @@ def follow(
             elif isinstance(said, protocol.Failed):
                 return _failed(said, phase)
     except child_process.ChildTimedOut:
+        if child.suspended:
+            return _unreached(f"the trial process did not run: {child.suspended.why}", False)
         if phase == "timing":
             return CaptureOutcome(
                 False, f"capture did not end within {deadline.seconds:g} s in the trial", False, lost=True
