@@ -188,7 +188,12 @@ PLANTS: dict[str, tuple[Facts, str, Level, str]] = {
     "environment without numpy": (env(trials={**COMMON, "numpy": missing("numpy")}), "environment-numpy", F, "numpy"),
     "variables stay behind": (env(dropped=("AWS_PROFILE", "GITHUB_TOKEN")), "environment-dropped", N, "GITHUB_TOKEN"),
     "no Landlock": (
-        env(trials={**COMMON, "python": replace(python(), data={**python().data, "unconfined": "the kernel has no Landlock"})}),
+        env(
+            trials={
+                **COMMON,
+                "python": replace(python(), data={**python().data, "unconfined": "the kernel has no Landlock"}),
+            }
+        ),
         "environment-unconfined",
         N,
         "the kernel has no Landlock",
