@@ -96,9 +96,10 @@ def test_no_token_is_in_an_environment(run: FarmRun) -> None:
 
 
 def test_what_a_child_can_still_read_as_the_same_user(run: FarmRun) -> None:
-    """docs/trust.md, "What a child can still read": the variables of the processes above it, and Ray's token."""
+    """docs/trust.md, "What a child can still read": Ray's token; and where it is not confined, by Landlock, the
+    variables of the processes above it, which name the token's file."""
     child = next(iter(run.child_pids().values()))
-    above = environ_of(parent_of(child))  # as the child, of the same user, would read it
+    above = environ_of(parent_of(child))
     assert above["GITHUB_TOKEN"] == "c4n4ry"
     assert len(Path(above["RAY_AUTH_TOKEN_PATH"]).read_text(encoding="utf-8")) == 64
 
