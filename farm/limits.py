@@ -20,7 +20,7 @@ PHASES: Mapping[str, float] = {
 AROUND: Mapping[str, float] = {
     "prepare": 300.0,  # the judge makes a cell's inputs
     "judge": 900.0,  # and judges its outputs, its reference included
-    "lock": 60.0,  # a judge waits for another process of its host that makes the same
+    "lock": 60.0,  # a thread of a judge waits for another that makes the same
     "write": 30.0,  # an order waits for room in the child's pipe
     "silence": 45.0,  # a device's actor, or its node, does not answer
 }

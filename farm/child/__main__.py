@@ -70,6 +70,9 @@ def main(argv: list[str]) -> int:
     _die_with_parent()
     _adopt_orphans()
     source, sink = _private_pipes()
+    from farm.child import confinement
+
+    unconfined = confinement.confine()  # before there are threads
     if os.environ.get("FARM_WRAPPED") == "1":
         threading.Thread(target=_end_with_pipe, args=(source.fileno(),), name="pipe", daemon=True).start()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by a Ray worker and inherited: ptxas must be able to fail
@@ -100,7 +103,8 @@ def main(argv: list[str]) -> int:
     if hasattr(session, "pipe"):  # the fake that may lie needs the means to
         session.pipe = sink.fileno()
     evidence = backends.get(backend).EVIDENCE
-    ready = (protocol.VERSION, os.getpid(), session.target, session.device_name, session.fingerprint, evidence)
+    fingerprint = {**session.fingerprint, **({"unconfined": unconfined} if unconfined else {})}
+    ready = (protocol.VERSION, os.getpid(), session.target, session.device_name, fingerprint, evidence)
     say(protocol.Ready(*ready))
     for line in source:
         message, nonce = protocol.decode_stamped(line)

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from farm.cell import DEADLY, FARM_FAULTS, FINDINGS, Cell, Status, deadly
 from farm.cli.text import counted, printable
-from farm.store.results import place
+from farm.store.results import doubts, place
 
 PLAIN_SECONDS = 5.0
 MAX_FINDINGS = 10
@@ -134,6 +134,10 @@ def summary(rows: Sequence[Mapping[str, Any]], seconds: float) -> list[str]:
     dead = sum(map(deadly, rows))
     if dead:
         out.append(f"of these infra_error: {counted(dead, 'cell')} given up because {DEADLY} each time")
+    if doubted := doubts(rows):
+        from farm.report.queries import doubt  # costs more to import than most runs need
+
+        out.append(printable(doubt(doubted)))
     total = sum(sum(c.values()) for c in groups.values())
     out.append(f"{len(rows)} planned = {total} accounted for, in {duration(seconds)}")
     return out

@@ -25,13 +25,13 @@ class JudgeActor:
     """A judge of the coordinator's revision: it imports what `bundles` contain, and without any (a Ray on the
     coordinator's own host) what the coordinator imports.  It keeps no essential state: another may take its place."""
 
-    def __init__(self, bundles: list[dict[str, Any]], spool: str, threads: int, lock_s: float):
+    def __init__(self, bundles: list[dict[str, Any]], spool: str, threads: int, lock_s: float, sharers: int):
         lock_s = min(lock_s, _cap("lock"))  # by the node's farm: what is shipped cannot read its configuration
         if bundles:
             _import_from(_unpacked(bundles, spool))
         from farm.judge.judge import Judge
 
-        self._judge = Judge(spool, threads, lock_s=lock_s)
+        self._judge = Judge(spool, threads, lock_s=lock_s, sharers=sharers)
 
     def prepare(self, cell: Mapping[str, Any]) -> dict[str, Any]:
         return self._judge.prepare(cell)

@@ -272,10 +272,10 @@ class RayCluster:
             # mostly wait for each other (4 processes of 8 threads fell 8 s behind two H200, 16 of 2 did not).
             count = max(1, min(16, cpus // 2))
             self._lock_s[node] = lock_s
-            self._judges[node] = [_NodeJudge(self._judge(node)) for _ in range(count)]
+            self._judges[node] = [_NodeJudge(self._judge(node, count)) for _ in range(count)]
         return [(i, judge.generation, judge.actor) for i, judge in enumerate(self._judges[node])]
 
-    def _judge(self, node: str) -> Any:
+    def _judge(self, node: str, sharers: int) -> Any:
         ray: Any = self._ray  # whose types do not know this option
         actor = ray.remote(concurrency_groups=GROUPS)(node_actors.JudgeActor)
         where = {"ray.io/node-id": node}
@@ -285,7 +285,7 @@ class RayCluster:
         # As bytes: of a reference among an actor's arguments Ray prints that a restart might not find it.  This process
         # keeps it as long as the run lasts.
         farms = [{**b, "blob": ray.cloudpickle.dumps(b["blob"])} for b in self._bundles() if b["name"] == "farm"]
-        return actor.remote(farms, self.spool, JUDGE_THREADS, self._lock_s[node])
+        return actor.remote(farms, self.spool, JUDGE_THREADS, self._lock_s[node], sharers)
 
     def _judge_down(self, event: dict[str, Any], now: float) -> list[dict[str, Any]]:
         """A device met a dead judge: reported once for the judge, which is replaced after a pause."""
@@ -308,7 +308,7 @@ class RayCluster:
             for index, judge in enumerate(judges):
                 if judge.due is None or now < judge.due:
                     continue
-                judge.due, judge.generation, judge.actor = None, judge.generation + 1, self._judge(node)
+                judge.due, judge.generation, judge.actor = None, judge.generation + 1, self._judge(node, len(judges))
                 for device in [d for d, slot in self._slots.items() if slot.node == node]:
                     actor = self._actors.get(device)
                     if actor is not None:

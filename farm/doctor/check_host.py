@@ -26,7 +26,7 @@ def space(f: Facts) -> Findings:
         yield _writable("store", f.store, "store", "use --out or FARM_STORE to name another folder")
         if f.cache.failure or f.cache.free < GIB:
             why = f.cache.failure or f"only {size(f.cache.free)} is free"
-            what = f"inputs and references cannot be kept in {f.cache.path} ({why}): every run computes them again"
+            what = f"large inputs and references cannot be put in {f.cache.path} ({why}): they take shared memory"
             yield warn("cache-unusable", "cache", what, "name another folder with FARM_CACHE")
         else:
             yield ok("cache", f"{f.cache.path}, {size(f.cache.free)} free")

@@ -59,6 +59,10 @@ def _environment(f: Facts, e: EnvironmentFacts) -> Findings:
         what = f"children do not get these variables of this host: {', '.join(e.dropped)}"
         cure = "list those that a child needs under pass in the node's configuration (names, or prefixes with *)"
         yield note("environment-dropped", section, what, cure)
+    if first.data.get("unconfined"):
+        what = f"children can read and change the farm's own processes ({first.data['unconfined']})"
+        cure = "use Linux 5.19 or newer with Landlock (lsm=landlock,... at boot), or run untrusted code as another user"
+        yield note("environment-unconfined", section, what, cure)
     numpy = e.trial("numpy")
     if not numpy.ok and not (e.own and f.packages.get("numpy") is None):
         what = f"numpy cannot be imported ({numpy}): no cell can run"

@@ -36,6 +36,7 @@ CODES: Mapping[str, str] = {
     "environment-silent": "an environment's interpreter does not start, crashes or hangs",
     "environment-python-old": "an environment's Python is older than 3.10",
     "environment-dropped": "children do not get some variables of this host",
+    "environment-unconfined": "children can read and change the farm's own processes",
     "environment-numpy": "an environment cannot import numpy",
     # Ray
     "ray-missing": "ray cannot be imported",

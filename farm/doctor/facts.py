@@ -153,7 +153,7 @@ class Facts:
     memory: SpaceFacts | None  # /dev/shm
     store: SpaceFacts
     scratch: SpaceFacts  # where Ray keeps its sessions
-    cache: SpaceFacts  # where inputs and references are kept between runs
+    cache: SpaceFacts  # the disk that holds large inputs and references, and what was compiled
     cxx: str | None
     cc: str | None
     variables: Mapping[str, str]  # the named environment variables that are set; of secrets only that they are set

@@ -44,6 +44,7 @@ def _python() -> Answer:
     header = Path(include, "Python.h").is_file()
     found = {name: version for name in LOOKED_FOR if (version := _installed(name))}
     data = {"executable": sys.executable, "machine": platform.machine(), "header": header, "distributions": found}
+    data["unconfined"] = import_module("farm.child.confinement").refusal()
     return platform.python_version(), data
 
 

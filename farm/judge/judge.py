@@ -1,9 +1,8 @@
 """The judge: makes inputs, keeps references, compares outputs.  `farm.judge.pool` is a pool of judges for one node.
 
-The pure core is `farm.accuracy.evaluate`; this module adds files and threads.  Inputs and references are kept by
-content (`farm.judge.cache`), so that the judges of a host, and its next run, share them without communication.
-
-Code under test never receives the path of a reference.  This is no sandbox: it runs as the same user (docs/trust.md).
+The pure core is `farm.accuracy.evaluate`; this module adds files and threads.  A judge makes its inputs and references
+itself, once per run, and keeps them where no path leads (`farm.judge.cache`); code under test gets copies of inputs.
+This is no sandbox: it runs as the same user (docs/trust.md).
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import hashlib
 import math
 import os
 import stat
-import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -28,72 +26,50 @@ from farm.accuracy import dtypes, evaluate, tolerances
 from farm.cell import Cell
 from farm.child.findings import disqualifying
 from farm.contracts import layouts, view
-from farm.contracts.digest import PARSING
 from farm.contracts.discovery import contract
 from farm.errors import FarmSignal, fault_owner
-from farm.judge.cache import FileCache, create, create_npy, default_root, names, source_digest
+from farm.judge.cache import SMALL_BYTES, Allocate, GivenFiles, Made, PrivateArrays, default_root
 from farm.judge.digest import judging_digest
 from farm.store import spool as spools
 
-#: Files up to this size are read and not mapped: a map costs more than their bytes.
-SMALL_BYTES = 1 << 20
-KEPT_SMALL = 32  # folders of small arrays that a judge keeps in memory
-_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
-
 
 class Judge:
-    """One judge on one node: `spool` is the run's folder in shared memory, `threads` its share of the cores, `lock_s`
-    how long it waits for others.  `digest`: of what judges here, where it is known."""
+    """One judge on one node: `spool` is the run's folder in shared memory, `threads` its share of the cores, `cache` a
+    folder whose disk holds large arrays, `lock_s` how long one thread waits for another, `sharers` how many judges this
+    host has.  `digest`: of what judges here, where it is known."""
 
     def __init__(
-        self, spool: str, threads: int, cache: str | None = None, lock_s: float = limits.TABLE["lock"], digest: str = ""
+        self,
+        spool: str,
+        threads: int,
+        cache: str | None = None,
+        lock_s: float = limits.TABLE["lock"],
+        digest: str = "",
+        sharers: int = 1,
     ):
         self.spool = Path(spool)
         self.closing = False
-        self._lock_s = lock_s
         self.digest = digest or judging_digest()
         self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="judge")
-        self._lock = threading.Lock()
-        self._small: dict[Path, dict[str, Any]] = {}
         spools.claim(spool)
-        spools.sweep(Path(spool).parent)  # on this node, where no other process may clean up
-        self._cache = self._open_cache(Path(cache) if cache else default_root())
-        self._own = self._cache if self._cache.root == self.spool / "cache" else None
-
-    def _open_cache(self, root: Path) -> FileCache:
-        """The host's cache, or the run's own if that cannot be written (for example without a home directory)."""
-        try:
-            return self._file_cache(root, "verified")
-        except OSError:
-            return self._file_cache(self.spool / "cache", "verified")
-
-    def _file_cache(self, root: Path, verified: str) -> FileCache:
-        return FileCache(root, verified=self.spool / verified, lock_s=self._lock_s)
-
-    def _folder(self, kind: str, key: str, make: Callable[[Path], None]) -> Path:
-        """From the cache; from the run's own folder if the cache is full or read-only."""
-        try:
-            return self._cache.folder(kind, key, make)
-        except OSError as error:
-            ended = self.closing or not self.spool.is_dir()  # a run that has ended needs nothing
-            if ended or self._own is self._cache or error.errno not in _UNWRITABLE:
-                raise
-            if self._own is None:
-                self._own = self._file_cache(self.spool / "cache", "verified-own")
-            return self._own.folder(kind, key, make)
+        spools.sweep(self.spool.parent)  # on this node, where no other process may clean up
+        self._reserve = spools.reserve(spool)
+        spools.sweep(self._reserve.parent)
+        self._private = PrivateArrays([Path(cache) if cache else default_root(), self.spool], None, sharers, lock_s)
+        self._given = GivenFiles(self.spool, self._reserve, sharers)
 
     def prepare(self, cell_data: Mapping[str, Any]) -> dict[str, Any]:
         """The description of the cell's tensors for the child (inputs with their files), and the model's bytes."""
         cell = Cell.from_dict(cell_data)
         op = contract(cell.op)
-        folder = self._inputs(cell)
+        files = self._given.files(self._input_key(cell), self._inputs(cell).arrays)
         tensors = []
         for t in evaluate.tensors_of(cell, op):
             plan: dict[str, Any] = {"name": t.name, "dtype": t.dtype, "shape": list(t.dims), "role": t.role, "of": t.of}
             plan["may_overwrite"] = t.may_overwrite
             plan["blocked"] = t.blocked
             if t.role in view.GIVEN:
-                plan["file"] = str(folder / f"{t.name}.bin")
+                plan["file"] = str(files[t.name])
             tensors.append(layouts.described(plan, cell.layout, evaluate.row_count(cell)))
         work = evaluate.work_of(cell, op)
         told: dict[str, Any] = {"bytes_moved": work.bytes_read + work.bytes_written}
@@ -104,7 +80,7 @@ class Judge:
     def warm(self, cell_data: Mapping[str, Any]) -> None:
         """Make the cell's inputs and reference now, so that no device has to wait for them later."""
         cell = Cell.from_dict(cell_data)
-        self._reference(cell, self._read_inputs(cell))
+        self._reference(cell, self._inputs(cell).arrays)
 
     def judge(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """{"status", "reason", "owner", metrics, tolerances, the worst of them, hashes} of an attempt's outputs, and
@@ -146,13 +122,13 @@ class Judge:
             except NotAFile as reason:
                 return {"status": "crashed", "owner": "kernel", "reason": f"{o['name']}: {reason}"}
             _digest(digest, outputs[o["name"]])
-        inputs = self._read_inputs(cell)
+        inputs = self._inputs(cell)
         judgement = evaluate.evaluate(
             cell,
             op,
             outputs,
-            inputs,
-            reference=self._reference(cell, inputs),
+            inputs.arrays,
+            reference=self._reference(cell, inputs.arrays),
             map=self._map,
             tolerances=request.get("tolerances", []),
         )
@@ -166,71 +142,42 @@ class Judge:
             "worst_metric": judgement.worst_metric,
             "worst_ratio": judgement.worst_ratio,
             "output_hash": digest.hexdigest()[:16],
-            "input_hash": (self._inputs(cell) / "hash").read_text(encoding="ascii"),
+            "input_hash": inputs.digest,
         }
 
-    # files by content
+    # inputs and references
 
     def _map(self, work: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
         """In the pool; a single item runs here, because the transfer costs more than the work of a small cell."""
         items = list(items)
         return self._pool.map(work, items) if len(items) > 1 else map(work, items)
 
-    def _inputs(self, cell: Cell) -> Path:
-        key = f"{source_digest(cell.op)}-{evaluate.input_key(cell, contract(cell.op))}"
-        return self._folder("inputs", key, lambda folder: self._make_inputs(cell, folder))
+    def _input_key(self, cell: Cell) -> str:
+        return f"inputs {cell.op} {evaluate.input_key(cell, contract(cell.op))}"
 
-    def _read_inputs(self, cell: Cell) -> dict[str, Any]:
-        folder = self._inputs(cell)
-        return self._in_mind(
-            folder,
-            lambda: {
-                t.name: _read(folder / f"{t.name}.bin", t.dtype, t.dims)
-                for t in evaluate.given_tensors(cell, contract(cell.op))
-            },
-        )
+    def _inputs(self, cell: Cell) -> Made:
+        def make(allocate: Allocate) -> Made:
+            arrays = evaluate.fill_inputs(cell, contract(cell.op), map=self._map, allocate=allocate)
+            digest = hashlib.sha256()
+            for name in sorted(arrays):
+                _digest(digest, arrays[name])
+            return Made(arrays, digest.hexdigest()[:16])
 
-    def _make_inputs(self, cell: Cell, folder: Path) -> None:
-        def allocate(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-            return create(folder / f"{name}.bin", dtype, shape)
-
-        files = evaluate.fill_inputs(cell, contract(cell.op), map=self._map, allocate=allocate)
-        digest = hashlib.sha256()
-        for name in sorted(files):
-            _digest(digest, files[name])
-        (folder / "hash").write_text(digest.hexdigest()[:16], encoding="ascii")
+        return self._private.get(self._input_key(cell), make)
 
     def _reference(self, cell: Cell, inputs: Mapping[str, Any]) -> dict[str, Any]:
         op = contract(cell.op)
-        key = f"{source_digest(cell.op)}-{evaluate.reference_key(cell, op)}"
-        folder = self._folder("references", key, lambda target: self._make_reference(cell, inputs, target))
-        return self._in_mind(folder, lambda: {Path(name).stem: _load(folder / name) for name in names(folder)})
 
-    def _in_mind(self, folder: Path, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The arrays of a folder.  Small ones are kept in memory for the next cells, which often share them."""
-        with self._lock:
-            found = self._small.get(folder)
-        if found is None:
-            found = read()
-            if sum(a.nbytes for a in found.values()) <= SMALL_BYTES:
-                for array in found.values():
-                    array.setflags(write=False)
-                with self._lock:
-                    self._small[folder] = found
-                    while len(self._small) > KEPT_SMALL:
-                        del self._small[next(iter(self._small))]
-        return dict(found)
+        def make(allocate: Allocate) -> Made:
+            return Made(evaluate.fill_reference(cell, op, inputs, map=self._map, allocate=allocate))
 
-    def _make_reference(self, cell: Cell, inputs: Mapping[str, Any], folder: Path) -> None:
-        def allocate(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-            return create_npy(folder / f"{name}.npy", dtype, shape)
-
-        evaluate.fill_reference(cell, contract(cell.op), inputs, map=self._map, allocate=allocate)
+        return dict(self._private.get(f"reference {cell.op} {evaluate.reference_key(cell, op)}", make).arrays)
 
     def clean(self) -> None:
         """Remove the run's folder."""
         self.closing = True
         spools.remove(self.spool)
+        spools.remove(self._reserve)
 
 
 def _both(first: dict[str, Any], other: dict[str, Any], where: str) -> dict[str, Any]:
@@ -278,14 +225,9 @@ def _read(path: Path, dtype: str, shape: tuple[int, ...]) -> Any:
         found = os.fstat(opened)
         if not stat.S_ISREG(found.st_mode) or found.st_size < count * stored.itemsize:
             raise NotAFile(f"its file was replaced, or is shorter than {count * stored.itemsize} bytes")
-        if count * stored.itemsize > SMALL_BYTES:
+        if count * stored.itemsize > SMALL_BYTES:  # read and not mapped: a map costs more than their bytes
             return np.memmap(file, dtype=stored, mode="r", shape=shape)
         return np.frombuffer(file.read(count * stored.itemsize), stored).reshape(shape)
-
-
-def _load(path: Path) -> Any:
-    with PARSING:  # NumPy parses the header as Python
-        return np.load(path, mmap_mode="r" if path.stat().st_size > SMALL_BYTES else None)
 
 
 def _digest(digest: Any, array: Any) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import threading
 import time
+import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -23,13 +25,14 @@ from farm.judge.processes import JudgeProcesses
 
 LATE_LOOK_SECONDS = 1.0
 JUDGELESS_SECONDS = 90.0  # how long a cell waits for a judge to be replaced: longer than any pause before that
-#: For how long, and for how many cells, an actor reuses a judge's answer about their inputs: far less than the half
-#: hour for which recently used files are kept (farm.judge.cache).
+#: For how long, and for how many cells, an actor reuses a judge's answer about their inputs: far less than recently
+#: used files are kept (farm.judge.cache).
 PREPARED_SECONDS, KEPT_PREPARED, KEPT_KEYS = 60.0, 64, 256
 Done = Callable[[dict[str, Any]], None]
 #: Calls of each kind at once, in one judge or of all inline ones.  Inputs that a device waits for are never queued
 #: behind judging.
 GROUPS = {"prepare": 2, "judge": 3, "warm": 1}
+FAR_BEHIND = 2 * GROUPS["judge"]  # outputs
 
 
 class Judges(Protocol):
@@ -71,10 +74,10 @@ class LocalJudges:
 
     def _ask(self, key: str, cell: dict[str, Any], seconds: float) -> None:
         if key not in self._coming:
-            self._coming[key] = self._pools["prepare"].submit(self._processes.call, "prepare", cell, seconds)
+            self._coming[key] = self._pools["prepare"].submit(self._processes.call, "prepare", cell, seconds, key)
 
     def warm(self, cell: dict[str, Any]) -> None:
-        self._pools["warm"].submit(self._processes.call, "warm", cell, self._table["judge"])
+        self._pools["warm"].submit(self._processes.call, "warm", cell, self._table["judge"], prepared_key(cell))
 
     def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
         key = prepared_key(cell)
@@ -92,7 +95,7 @@ class LocalJudges:
 
     def _judge(self, request: dict[str, Any], done: Done, seconds: float) -> None:
         try:
-            judged = self._processes.call("judge", request, seconds)
+            judged = self._processes.call("judge", request, seconds, prepared_key(request["cell"]))
         except Exception as error:
             said = error.args[0] if isinstance(error, JudgeFailed) else describe(error)
             reason = said if isinstance(said, Message) else f"the judge failed: {said}"
@@ -114,16 +117,21 @@ class JudgeHandle:
     generation: int
     actor: Any
 
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.index, self.generation
+
 
 class RayJudges:
-    """The pool as an actor sees it: the judges of its node, used in turn.  A judge that dies is reported once, by
+    """The pool as an actor sees it: the judges of its node.  Each makes inputs and references for itself, so the calls
+    of one `prepared_key` go to the same judge, unless it is far behind another.  A judge that dies is reported once, by
     `report(judge=, generation=, reason=)`, and not used again; `replace` brings the next of its place.  While no judge
     lives, outputs wait to be judged."""
 
     def __init__(self, handles: list[JudgeHandle]):
         self._handles = list(handles)
         self.report: Callable[..., None] = lambda **_: None
-        self._next = 0
+        self._behind: Counter[tuple[int, int]] = Counter()  # outputs that each has not judged yet
         self._coming: dict[str, tuple[JudgeHandle, Any]] = {}  # pending answers, by `prepared_key`
         self._ready: dict[str, tuple[Deadline, dict[str, Any]]] = {}  # recent answers, likewise
         self._keys: dict[tuple[int, str], str] = {}  # by the cell's index and key
@@ -131,18 +139,29 @@ class RayJudges:
         self._replaced = threading.Condition()  # its lock is that of the handles, and of what waits for a judge
         self._unjudged: list[tuple[dict[str, Any], Done, list[JudgeHandle]]] = []
 
-    def _one(self, deadline: Deadline | None = None) -> JudgeHandle | None:
-        """A living judge; None if there is none, after waiting for one until the `deadline`."""
+    def _one(self, key: str, deadline: Deadline | None = None) -> JudgeHandle | None:
+        """The living judge of a key; None if none lives, after waiting for one until the `deadline`."""
+        first = zlib.crc32(key.encode())
         with self._replaced:
             while True:
-                for _ in self._handles:
-                    self._next += 1
-                    found = self._handles[self._next % len(self._handles)]
+                count = len(self._handles)
+                for step in range(count):
+                    found = self._handles[(first + step) % count]
                     if found.actor is not None:
                         return found
                 if deadline is None or deadline.expired:
                     return None
                 self._replaced.wait(deadline.remaining)
+
+    def _nearest(self, key: str) -> JudgeHandle | None:
+        """As `_one`, or the one with least to do where that is so far behind that making everything again is faster."""
+        judge = self._one(key)
+        if judge is None:
+            return None
+        with self._replaced:
+            living = [handle for handle in self._handles if handle.actor is not None]
+            idlest = min(living, key=lambda h: self._behind[h.place], default=judge)
+            return idlest if self._behind[judge.place] - self._behind[idlest.place] >= FAR_BEHIND else judge
 
     def _died(self, judge: JudgeHandle, error: BaseException) -> str:
         """Use the judge no more; the reason."""
@@ -183,13 +202,13 @@ class RayJudges:
         known = self._ready.get(key)
         if key not in self._coming and (known is None or known[0].expired or not _there(known[1])):
             self._ready.pop(key, None)
-            judge = self._one(deadline)
+            judge = self._one(key, deadline)
             if judge is not None:
                 asked = judge.actor.prepare.options(concurrency_group="prepare").remote(cell)
                 self._coming[key] = judge, asked
 
     def warm(self, cell: dict[str, Any]) -> None:
-        judge = self._one()
+        judge = self._one(prepared_key(cell))
         if judge is not None:
             judge.actor.warm.options(concurrency_group="warm").remote(cell)
 
@@ -233,13 +252,16 @@ class RayJudges:
 
     def _give(self, request: dict[str, Any], once: Done, asked: list[JudgeHandle]) -> None:
         with self._replaced:
-            judge = self._one()
+            judge = self._nearest(prepared_key(request.get("cell") or {}))
             if judge is None:
                 self._unjudged.append((request, once, asked))
                 return
             asked.append(judge)
+            self._behind[judge.place] += 1
 
         def arrived(future: Future[Any]) -> None:
+            with self._replaced:
+                self._behind[judge.place] -= 1
             error = future.exception()
             if error is None:
                 once(future.result())

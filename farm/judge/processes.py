@@ -20,6 +20,7 @@ from farm.process.steps import module_words, own_variables
 #: while one is starting, which takes some tenths of a second, and longer on a busy host the more of them start.
 START_AFTER_SECONDS, STARTING_SECONDS = 0.5, 10.0
 LOOK_SECONDS = 1.0
+KEPT_KEYS = 256
 _KEEP_LOG = 16 << 10
 
 
@@ -33,6 +34,7 @@ class JudgeProcesses:
         self._idle: list[LineProcess] = []
         self._all: set[LineProcess] = set()
         self._new: set[LineProcess] = set()  # those that have not answered yet
+        self._served: dict[str, LineProcess] = {}  # by key, which of them had its call last
         self._starting = 0
         self._changed = threading.Condition(threading.RLock())
         self._closed = False
@@ -45,22 +47,23 @@ class JudgeProcesses:
             self._starting += 1
         self._give_back(self._started())
 
-    def call(self, name: str, given: Mapping[str, Any], seconds: float) -> Any:
-        """The answer.  JudgeFailed with the text of an exception there, and where none answered in time, or two died:
-        what killed the first may be gone for the second."""
+    def call(self, name: str, given: Mapping[str, Any], seconds: float, key: str = "") -> Any:
+        """The answer, if possible of the process that had the last call of this key.  JudgeFailed with the text of an
+        exception there, and where none answered in time, or two died: what killed the first may be gone for the
+        second."""
         order = json.dumps({"call": name, "given": given}, separators=(",", ":")).encode() + b"\n"
         deadline = Deadline(seconds)
         try:
-            return self._ask(order, deadline)
+            return self._ask(order, deadline, key)
         except ChildDied:
             pass
         try:
-            return self._ask(order, deadline)
+            return self._ask(order, deadline, key)
         except ChildDied as error:
             raise JudgeFailed(Message(f"the judge died ({error})", id="judge-died")) from None
 
-    def _ask(self, order: bytes, deadline: Deadline) -> Any:
-        process = self._take()
+    def _ask(self, order: bytes, deadline: Deadline, key: str) -> Any:
+        process = self._take(key)
         mark, answer = process.log_size, None
         try:
             process.write(order, deadline.remaining)
@@ -79,14 +82,22 @@ class JudgeProcesses:
             raise JudgeFailed(answer["failed"], answer["owner"])
         return answer["found"]
 
-    def _take(self) -> LineProcess:
-        """One that is idle, or a new one."""
+    def _take(self, key: str) -> LineProcess:
+        """One that is idle, or a new one: each makes inputs and references for itself, so the one that has those of
+        `key`, unless it stays at work."""
         with self._changed:
             begun = time.monotonic()
             while not self._closed:
+                known = self._served.get(key)
+                patient = begun + START_AFTER_SECONDS - time.monotonic()
+                if self._idle and known in self._all and known not in self._idle and patient > 0:
+                    self._changed.wait(patient)
+                    continue
                 while self._idle:
-                    process = self._idle.pop()
+                    process = known if known in self._idle else self._idle[-1]
+                    self._idle.remove(process)
                     if process.alive:
+                        self._serves(key, process)
                         return process
                     self._drop(process)
                 number = len(self._all) + self._starting
@@ -98,10 +109,20 @@ class JudgeProcesses:
                 self._changed.wait(left if left > 0 else LOOK_SECONDS)
             else:
                 raise JudgeFailed("the run has ended")
-        return self._started()
+        process = self._started()
+        with self._changed:
+            self._serves(key, process)
+        return process
+
+    def _serves(self, key: str, process: LineProcess) -> None:
+        if key:
+            self._served.pop(key, None)
+            self._served[key] = process
+            while len(self._served) > KEPT_KEYS:
+                del self._served[next(iter(self._served))]
 
     def _started(self) -> LineProcess:
-        told = (self._spool, self._threads, self.lock_s, judging_digest(), STARTED_NS)
+        told = (self._spool, self._threads, self.lock_s, judging_digest(), STARTED_NS, self._most)
         words = [*module_words("farm.judge.worker"), *map(str, told)]
         process = None
         try:

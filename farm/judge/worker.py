@@ -1,5 +1,5 @@
-"""`python -m farm.judge.worker SPOOL THREADS LOCK_SECONDS DIGEST SINCE`: a judge in a process of its own, answering a
-call a line.  It has the DIGEST of who starts it, unless something was changed since then (in nanoseconds).
+"""`python -m farm.judge.worker SPOOL THREADS LOCK_SECONDS DIGEST SINCE SHARERS`: a judge in a process of its own,
+answering a call a line.  It has the DIGEST of who starts it, unless something was changed since then (in nanoseconds).
 
     {"call": "prepare", "given": {...}}    ->    {"found": {...}}, or {"failed": "ValueError: ...", "owner": "infra"}
 
@@ -30,7 +30,8 @@ def main(argv: list[str]) -> None:
     os.dup2(2, 1)  # what a contract prints is no answer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to handle
     same = unchanged(int(argv[4]))
-    judge = Judge(argv[0], int(argv[1]), lock_s=float(argv[2]), digest=argv[3] if same else "")
+    digest = argv[3] if same else ""
+    judge = Judge(argv[0], int(argv[1]), lock_s=float(argv[2]), digest=digest, sharers=int(argv[5]))
     for line in sys.stdin:
         order = json.loads(line)
         try:

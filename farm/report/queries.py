@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from farm.compile.targets import TARGETS
 from farm.errors import Message
 from farm.report.format import FARM_FAULTS, HARM, PENDING, STATUSES, cells, clip, count, number, ratio, short_dtype
-from farm.store.results import NO_RESULT, place
+from farm.store.results import NO_RESULT, Doubt, doubts, place
 from farm.timing.roof import EXTRAPOLATED
 
 Row = Mapping[str, Any]
@@ -63,6 +63,8 @@ class RunVerdict:
     rest: Mapping[str, int] = field(default_factory=dict)  # status -> cells: those that did not pass
     idle: tuple[str, ...] = ()  # backends and targets on which nothing passed
     impossible: int = 0  # impossible timings
+    doubted: int = 0  # cells that subjects pass although every peer is inaccurate
+    peers: tuple[str, ...] = ()  # of these cells
 
     @property
     def kind(self) -> str:
@@ -75,6 +77,7 @@ KINDS: Mapping[str, str] = {
     "running": "running",
     "interrupted": "interrupted",
     "infrastructure-failures": "farm_fault",
+    "in-doubt": "farm_fault",
     "findings": "findings",
     "nothing-ran": "nothing",
     "nothing-supported": "nothing",
@@ -288,6 +291,9 @@ def verdict(run: RunLike) -> RunVerdict:
         causes = {str(r.get("reason") or "") for r in faults}
         cause = causes.pop() if len(causes) == 1 else ""
         return replace(made, id="infrastructure-failures", faults=len(faults), cause=cause)
+    if doubted := doubts(run.rows):
+        peers = tuple(sorted({name for d in doubted for name in d.peers}))
+        return replace(made, id="in-doubt", doubted=len(doubted), peers=peers)
     return made if bad else _without_findings(run, made)
 
 
@@ -319,7 +325,7 @@ def kind_of(run: RunLike, rows: Sequence[Row]) -> str:
     have = counts(rows)
     if have.get(PENDING) or (have.get("lost") and not run.complete):
         return "running" if writer(run) else "interrupted"
-    if any(have.get(s) for s in FARM_FAULTS):
+    if any(have.get(s) for s in FARM_FAULTS) or doubts(rows):
         return "farm_fault"
     if any(is_finding(run, r) for r in rows):
         return "findings"
@@ -337,6 +343,17 @@ def _unsupported_subjects(rows: Iterable[Row]) -> list[str]:
     return sorted(name for name, supported in seen.items() if not supported)
 
 
+def doubt(found: Sequence[Doubt]) -> Message:
+    """What cells in doubt mean, and what to do; `found` is not empty."""
+    peers, subjects = sorted({n for d in found for n in d.peers}), sorted({n for d in found for n in d.subjects})
+    text = (
+        f"The verdict of {cells(len(found))} is in doubt, first {found[0].cell_id}: every peer ({', '.join(peers)}) is "
+        f"inaccurate where {', '.join(subjects)} passed. Run again; if the doubt remains, check the contract's "
+        "reference and the tolerances before you trust this run."
+    )
+    return Message(text, id="report-in-doubt")
+
+
 def warnings(run: RunLike) -> list[Message]:
     """Contradictions within a run; the page shows each prominently."""
     out: list[Message] = []
@@ -348,6 +365,8 @@ def warnings(run: RunLike) -> list[Message]:
     total = sum(have.values())
     if damaged := journal_damage(run):
         warn("report-journal-damaged", damaged)
+    if doubted := doubts(run.rows):
+        out.append(doubt(doubted))
     if total != planned(run):
         sums = f"The statuses add up to {count(total)} cells, but {count(planned(run))} cells were planned."
         warn("report-sum-differs", sums)

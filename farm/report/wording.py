@@ -29,6 +29,9 @@ def sentence(found: RunVerdict) -> str:
         case "infrastructure-failures":
             cause = f": {clip(found.cause, 160).rstrip('.')}" if found.cause else ""
             return f"Infrastructure failures in {cells(found.faults)}{cause}{also}"
+        case "in-doubt":
+            whose = f"every peer ({', '.join(found.peers)}) is inaccurate where our kernels passed"
+            return f"In doubt: in {cells(found.doubted)} {whose}; the reference or the tolerances may be wrong{also}"
         case "findings":
             return f"Findings: {_failed(found)}."
         case "nothing-ran":
@@ -49,9 +52,10 @@ def sentence(found: RunVerdict) -> str:
 
 def title(found: RunVerdict) -> str:
     """The verdict in a word or two, for the tab of a browser: `FAILED 17`."""
-    words = {"infrastructure-failures": f" {count(found.faults)}"}
+    words = {"infrastructure-failures": f" {count(found.faults)}", "in-doubt": f" {count(found.doubted)}"}
     words |= dict.fromkeys(("running", "interrupted"), f" {found.planned - found.pending}/{found.planned}")
-    first = [] if found.id == "findings" else [tag(found.kind).upper() + words.get(found.id, "")]
+    name = "in doubt" if found.id == "in-doubt" else tag(found.kind)
+    first = [] if found.id == "findings" else [name.upper() + words.get(found.id, "")]
     return ", ".join(first + ([f"FAILED {count(found.failed)}"] if found.failed else []))
 
 

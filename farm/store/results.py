@@ -12,8 +12,10 @@ The columns are the schema of `cells.parquet`.  Schema history:
 from __future__ import annotations
 
 import json
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -300,13 +302,56 @@ def counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return {s.value: seen[s.value] for s in Status if seen[s.value]}
 
 
+@dataclass(frozen=True)
+class Doubt:
+    """A cell that subjects pass although every peer is inaccurate with the same inputs: more likely than that they are
+    all wrong is that the reference, the inputs or the tolerances are."""
+
+    cell_id: str  # of a subject
+    subjects: tuple[str, ...]
+    peers: tuple[str, ...]
+
+
+#: The peer without whose disagreement there is no doubt, since the others each have a rounding of their own; and peers
+#: that are the same code.
+TORCH, SAME_CODE = "torch", {"torch_compile": "torch"}
+_SAME_CELL = ("op", "operation", "dtypes", "dims", "params", "family", "seed", "input_hash")
+_LAYOUTS = re.compile(r"/\w*layout=[^/@]*")
+
+
+def doubts(rows: Iterable[Mapping[str, Any]]) -> list[Doubt]:
+    """Cells whose verdict is in doubt, in the plan's order.
+
+    At least two peers with different code, one of them `torch`, must exceed a tolerance, and none may pass.  Peers that
+    crash, or that return something else than was asked for, say nothing about the reference, and simulated devices say
+    nothing at all.
+    """
+    groups: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        exceeds = row["status"] == Status.INACCURATE.value and row.get("worst_metric")
+        if (exceeds or row["status"] == Status.PASSED.value) and row.get("evidence") != "simulated":
+            layouts = tuple(_LAYOUTS.findall(str(row.get("cell_id") or "")))
+            same = (place(row), layouts, tuple(row.get(name) for name in _SAME_CELL))
+            groups[same].append(row)
+    out = []
+    for alike in groups.values():
+        passed = [r for r in alike if r["status"] == Status.PASSED.value]
+        peers = {str(r.get("provider")) for r in alike if r["role"] == "peer"}
+        different = {SAME_CODE.get(name, name) for name in peers}
+        if passed and all(r["role"] == "subject" for r in passed) and TORCH in different and len(different) > 1:
+            subjects = dict.fromkeys(str(r.get("provider")) for r in passed)
+            out.append(Doubt(str(passed[0].get("cell_id")), tuple(subjects), tuple(sorted(peers))))
+    return out
+
+
 def verdict(rows: Iterable[Mapping[str, Any]], *, strict_peers: bool = False) -> tuple[str, int]:
-    """(name, exit code) of a run's verdict: 3 infrastructure failure, 1 findings, 4 inconclusive, 0 passed.
+    """(name, exit code) of a run's verdict: 3 infrastructure failure or doubt, 1 findings, 4 inconclusive, 0 passed.
 
     Inconclusive: a provider that was requested on a backend (or on a named target) proved nothing there, because all
     of its cells were unsupported.  For peers this counts only if the run has no subject.
     """
-    fault = finding = False
+    rows = list(rows)
+    fault, finding = bool(doubts(rows)), False
     proven: dict[tuple[str, str, str], bool] = {}
     for row in rows:
         status = Status(row["status"])

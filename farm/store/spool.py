@@ -40,6 +40,11 @@ def _prefix() -> str:
     return f"farm-{os.getuid()}-"
 
 
+def reserve(spool: str | Path) -> Path:
+    """Where files of a run go that its folder has no room for: a folder on a disk, to be claimed and swept likewise."""
+    return Path(os.environ.get("TMPDIR", "/tmp"), f"{Path(spool).name}-reserve")
+
+
 def claim(spool: str) -> None:
     """Create the folder, closed to other users, and record that this process uses it.  InfraError if another user made
     it first."""

@@ -23,6 +23,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "fake"), str(Path(__fi
 from expected import NAMED  # noqa: E402
 from farm_process import FarmRun  # noqa: E402
 
+from farm.child import confinement  # noqa: E402
+
 CHEATS = (Path(__file__).parent / "cheats.py").read_text(encoding="utf-8")
 MATRIX = json.dumps(
     {
@@ -59,15 +61,29 @@ def right(x, weight, eps, **kw):
 READS_WHAT_IT_CAN = """
 import os, socket
 from pathlib import Path
+import farm
+
+def opened(path, mode):
+    try:
+        with open(path, mode, buffering=0) as file:
+            return mode != "rb" or file.read(1 << 20)
+    except OSError:
+        return b""
 
 def right(x, weight, eps, **kw):
     above = Path(f"/proc/{os.getppid()}")
-    cache = Path(os.environ["FARM_CACHE"])
+    store = Path(os.environ["FARM_CACHE"]).parent / "store" / "runs"
+    given = [p for base in ("/dev/shm", "/tmp") for p in Path(base).glob(f"farm-{os.getuid()}-*/inputs-*/*/x.bin")]
+    variables = opened(above / "environ", "rb")
     found = {
-        "variables above": b"GITHUB_TOKEN=" in (above / "environ").read_bytes(),
-        "token above": b"RAY_AUTH_TOKEN=" in (above / "environ").read_bytes(),
-        "memory above": os.access(above / "mem", os.R_OK),
-        "references": any(p.is_file() and os.access(p, os.R_OK | os.W_OK) for p in (cache / "references").rglob("*")),
+        "variables above": b"GITHUB_TOKEN=" in variables,
+        "token above": b"RAY_AUTH_TOKEN=" in variables,
+        "memory above": opened(above / "mem", "r+b"),
+        "files above": any(opened(p, "rb") for p in (above / "fd").glob("[3-9]*")),
+        "references": list(Path(os.environ["FARM_CACHE"]).rglob("*")),
+        "inputs": any(os.access(p, os.R_OK | os.W_OK) for p in given),
+        "store": any(os.access(p, os.R_OK | os.W_OK) for p in store.glob("*/journal.jsonl")),
+        "code": os.access(Path(farm.__file__).parent, os.R_OK | os.W_OK),
         "home": os.access(Path.home(), os.R_OK | os.W_OK),
         "network": socket.create_server(("0.0.0.0", 0)).getsockname()[1] > 0,
     }
@@ -122,10 +138,16 @@ def test_no_secret_of_the_host_is_in_a_child_a_row_a_log_or_a_page(cheated: Farm
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
 def test_what_a_child_can_still_read_as_the_same_user(cheated: FarmRun) -> None:
     row = row_of(cheated, "reads")
-    for name in ("variables above", "references", "home", "network"):
+    for name in ("inputs", "store", "code", "home", "network"):
         assert f"'{name}'" in row["reason"], row
-    assert "'token above'" not in row["reason"], row
-    assert "'memory above'" in row["reason"] or os.getuid() != 0, row  # a host may forbid it (kernel.yama.ptrace_scope)
+    confined = not confinement.refusal()
+    for name in ("token above", "references", *(("memory above", "files above") if confined else ())):
+        assert f"'{name}'" not in row["reason"], row
+    if not confined:
+        assert "'variables above'" in row["reason"], row
+        assert "'memory above'" in row["reason"] or os.getuid() != 0, row  # a host may forbid it (ptrace_scope)
+    elif os.getuid() != 0:
+        assert "'variables above'" not in row["reason"], row
 
 
 @pytest.mark.parametrize("provider", ["honest", "torch", "huggingface"])

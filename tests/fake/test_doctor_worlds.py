@@ -149,6 +149,7 @@ ABOUT_THIS_HOST = (
     "python-header",
     "kernels-clash",
     "environment-dropped",
+    "environment-unconfined",
     "provider",
 )
 

@@ -187,6 +187,17 @@ PLANTS: dict[str, tuple[Facts, str, Level, str]] = {
     "environment on 3.9": (env(trials={**COMMON, "python": python("3.9.18")}), "environment-python-old", F, "3.9.18"),
     "environment without numpy": (env(trials={**COMMON, "numpy": missing("numpy")}), "environment-numpy", F, "numpy"),
     "variables stay behind": (env(dropped=("AWS_PROFILE", "GITHUB_TOKEN")), "environment-dropped", N, "GITHUB_TOKEN"),
+    "no Landlock": (
+        env(
+            trials={
+                **COMMON,
+                "python": replace(python(), data={**python().data, "unconfined": "the kernel has no Landlock"}),
+            }
+        ),
+        "environment-unconfined",
+        N,
+        "the kernel has no Landlock",
+    ),
     # Ray
     "no ray": (supervisors(SOUND, ray=missing("ray")), "ray-missing", F, "--address inline"),
     "no time": (supervisors(SOUND, ray=ProbeResult("skipped", "no time")), "ray-missing", F, "no time"),

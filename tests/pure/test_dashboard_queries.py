@@ -45,6 +45,22 @@ def test_verdict(rows, kind):
     assert queries.verdict(some(*rows)).kind == kind
 
 
+def test_a_doubt_is_the_verdict_a_warning_and_the_title():
+    wrong = {"status": "inaccurate", "role": "peer", "worst_metric": "max_ulp", "worst_ratio": 9.0}
+    run = some(row(0), row(0, provider="torch", **wrong), row(0, provider="liger", **wrong), row(1))
+    verdict = queries.verdict(run)
+    assert (verdict.id, verdict.kind, verdict.doubted, verdict.peers) == (
+        "in-doubt",
+        "farm_fault",
+        1,
+        ("liger", "torch"),
+    )
+    assert wording.title(verdict) == "IN DOUBT 1"
+    assert queries.kind_of(run, run.rows) == "farm_fault"
+    (warning,) = [w for w in queries.warnings(run) if w.id == "report-in-doubt"]
+    assert run.rows[0]["cell_id"] in warning and "every peer (liger, torch)" in warning and "Run again" in warning
+
+
 def test_strict_peers_are_findings():
     run = some(row(0), row(1, status="crashed", role="peer", provider="torch"))
     assert len(found.peer_failures(run)) == 1 and not found.findings(run)
@@ -67,12 +83,13 @@ def test_a_subject_of_which_nothing_is_supported_is_named():
 
 FACTS = {"failed": 41, "groups": 42, "planned": 143, "pending": 44, "writer": "process 45 on host", "faults": 46}
 FACTS |= {"cause": "cause-47", "unsupported": ("subject-48",), "passed": {"executed": 49}, "rest": {"skipped": 50}}
-FACTS |= {"idle": ("idle-51",), "impossible": 52}
+FACTS |= {"idle": ("idle-51",), "impossible": 52, "doubted": 53, "peers": ("peer-54",)}
 #: Verdict -> the facts that its sentence states.
 STATED = {
     "running": "45 44 99 143 41 42",
     "interrupted": "44 143 41 42",
     "infrastructure-failures": "46 47 41 42",
+    "in-doubt": "53 54 41 42",
     "findings": "41 42",
     "nothing-ran": "",
     "nothing-supported": "48",
@@ -94,6 +111,7 @@ def test_every_verdict_has_a_sentence_with_its_facts(name):
 @pytest.mark.parametrize("many", [1, 2, 1234])
 def test_sentences_count_one_as_one(many):
     facts = {"failed": many, "groups": many, "planned": many, "pending": many, "faults": many, "impossible": many}
+    facts |= {"doubted": many}
     for name in queries.KINDS:
         text = wording.sentence(queries.RunVerdict(name, **facts, passed={"executed": many}))
         assert not re.search(r"\b1 (cells|failures|timings|distinct failures)\b|1234", text), text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import subprocess
@@ -10,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from planted_contracts import Asked, cell_of, planted
@@ -20,7 +18,7 @@ from farm.contracts.discovery import contract
 from farm.coordinator.run import _Coordinator
 from farm.deadline import Deadline
 from farm.errors import ContractError
-from farm.judge.cache import FileCache
+from farm.judge import cache
 from farm.judge.pool import LocalJudges
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -235,7 +233,10 @@ def test_two_cells_of_one_index_get_their_own_answers(tmp_path: Path) -> None:
     assert shapes == [[5, 8], [4, 8]]
 
 
-def test_a_cache_that_is_deleted_under_a_run_is_made_again(plant: Plant, tmp_path: Path) -> None:
+def test_a_cache_that_is_deleted_under_a_run_is_made_again(
+    plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "SMALL_BYTES", 0)
     plant("plain", "version = 1")
     asked = Asked(tmp_path)
     assert asked.verdict(cell_of("plain"), lambda given: given["x"]) == "passed"
@@ -247,16 +248,10 @@ def test_a_cache_that_is_deleted_under_a_run_is_made_again(plant: Plant, tmp_pat
 def test_a_cache_that_cannot_be_written_costs_no_cell(
     plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(cache, "SMALL_BYTES", 0)
     plant("plain", "version = 1")
-    asked, real = Asked(tmp_path), FileCache.folder
-
-    def folder(cache: FileCache, *arguments: Any) -> Path:
-        if cache.root == tmp_path / "cache":
-            raise OSError(errno.EROFS, "Read-only file system")
-        return real(cache, *arguments)
-
-    monkeypatch.setattr(FileCache, "folder", folder)
-    assert asked.verdict(cell_of("plain"), lambda given: given["x"]) == "passed"
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    assert Asked(tmp_path).verdict(cell_of("plain"), lambda given: given["x"]) == "passed"
 
 
 def test_a_contract_that_fails_where_a_cell_is_announced_does_not_end_the_run(plant: Plant) -> None:

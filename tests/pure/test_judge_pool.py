@@ -77,8 +77,8 @@ def cell(number: int) -> dict[str, Any]:
     return {"index": number, "cell_key": str(number), "dims": {"rows": number}}
 
 
-def judged(pool: RayJudges, answers: list[dict[str, Any]]) -> None:
-    pool.judge({}, answers.append)
+def judged(pool: RayJudges, answers: list[dict[str, Any]], number: int = 0) -> None:
+    pool.judge({"cell": cell(number)}, answers.append)
 
 
 def test_a_judge_that_dies_while_inputs_are_made_costs_the_cell_nothing() -> None:
@@ -91,12 +91,40 @@ def test_a_dead_judge_is_reported_once_and_used_no_more() -> None:
     dead, living = FakeJudge("a", dies=True), FakeJudge("b")
     made, reports = judges(dead, living)
     answers: list[dict[str, Any]] = []
-    for _ in range(10):
-        judged(made, answers)
+    for number in range(10):
+        judged(made, answers, number)
     assert [a["status"] for a in answers].count("passed") == 9 and len(dead.calls) == 1
     (failed,) = [a for a in answers if a["status"] != "passed"]
     assert (failed["status"], failed["owner"], failed["judge_died"]) == ("infra_error", "infra", True)
     assert len(reports) == 1
+
+
+def test_the_calls_of_one_key_go_to_one_judge_and_all_judges_have_some() -> None:
+    """Each makes inputs and references for itself."""
+    actors = [FakeJudge(name) for name in "abcd"]
+    made, answers = judges(*actors)[0], list[dict[str, Any]]()
+    by = {number: made.prepare(cell(number), Deadline(60.0))["by"] for number in range(32)}
+    for number in [*range(32), *range(32)]:
+        made.warm(cell(number))
+        judged(made, answers, number)
+    assert [a["by"] for a in answers] == [*by.values()] * 2
+    assert set(by.values()) == set("abcd")
+    for actor in actors:
+        mine = [name for name in by.values() if name == actor.name]
+        assert [m for m, _ in actor.calls].count("warm") == 2 * len(mine)
+
+
+def test_a_judge_that_is_far_behind_is_relieved_by_the_idlest() -> None:
+    slow = [FakeJudge(name, slow=True) for name in "ab"]
+    made, answers = judges(*slow)[0], list[dict[str, Any]]()
+    for _ in range(20):
+        judged(made, answers)
+    assert sorted(len(judge.calls) for judge in slow) == [7, 13]
+    for judge in slow:
+        for _, answer in judge.calls:
+            answer.made.set_result({"status": "passed"})
+    judged(made, answers)  # and what is judged burdens nobody
+    assert sorted(len(judge.calls) for judge in slow) == [7, 14]
 
 
 def test_what_several_calls_met_is_one_death() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status, canonical_json
-from farm.store.results import COLUMNS, counts, finish_row, planned_row, verdict
+from farm.store.results import COLUMNS, counts, doubts, finish_row, planned_row, verdict
 
 CELL = Cell(
     backend="sim",
@@ -180,6 +180,55 @@ def test_a_subject_that_proved_nothing_leaves_a_run_inconclusive() -> None:
     assert verdict([fine, row("liger", "unsupported", "peer")]) == ("passed", 0)
     assert verdict([row("liger", "unsupported", "peer")]) == ("inconclusive", 4)
     assert verdict([row("torch", "passed", "peer"), row("liger", "unsupported", "peer")]) == ("passed", 0)
+
+
+def judged_row(provider: str, status: str, **more: Any) -> dict[str, Any]:
+    role = "subject" if provider in ("farm", "mine") else "peer"
+    metric = "max_ulp" if status == "inaccurate" else ""
+    known = {"op": "rms_norm", "dims": "{}", "input_hash": "i", "evidence": "executed", "worst_metric": metric}
+    cell_id = f"cuda/rms_norm/{provider}/auto/forward/bf16/4x8/llama"
+    return {
+        "provider": provider,
+        "role": role,
+        "status": status,
+        "backend": "cuda",
+        "cell_id": cell_id,
+        **known,
+        **more,
+    }
+
+
+OURS, TORCH, LIGER = judged_row("farm", "passed"), judged_row("torch", "inaccurate"), judged_row("liger", "inaccurate")
+
+
+def test_where_every_peer_is_inaccurate_and_a_subject_passes_the_verdict_is_in_doubt() -> None:
+    """A reference that an attacker wrote, or a contract that is wrong: whoever agrees with it is alone."""
+    mine = judged_row("mine", "inaccurate")
+    rows = [TORCH, mine, OURS, LIGER, judged_row("torch", "passed", input_hash="other")]
+    (doubt,) = doubts(rows)
+    assert (doubt.cell_id, doubt.subjects, doubt.peers) == (OURS["cell_id"], ("farm",), ("liger", "torch"))
+    assert verdict(iter(rows)) == ("farm_fault", 3)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [OURS, TORCH],  # one peer alone may be worse than a good kernel
+        [OURS, TORCH, judged_row("torch_compile", "inaccurate")],  # which is the same code
+        [OURS, LIGER, judged_row("quack", "inaccurate")],  # of another rounding, both
+        [OURS, TORCH, LIGER, judged_row("huggingface", "passed")],
+        [OURS, TORCH, LIGER, judged_row("liger", "passed", mode="other")],
+        [judged_row("farm", "inaccurate"), TORCH, LIGER],
+        [TORCH, LIGER],
+        [OURS, TORCH, judged_row("liger", "crashed")],
+        [OURS, TORCH, judged_row("liger", "inaccurate", worst_metric="")],  # another shape, or a cheat
+        [OURS, TORCH, {**LIGER, "input_hash": "other"}],
+        [OURS, TORCH, {**LIGER, "cell_id": "cuda/rms_norm/liger/auto/forward/bf16/4x8/llama/x_layout=strided"}],
+        [{**r, "evidence": "simulated"} for r in (OURS, TORCH, LIGER)],
+    ],
+)
+def test_there_is_no_doubt_for_less(rows: list[dict[str, Any]]) -> None:
+    assert doubts(rows) == [] and verdict(rows)[0] != "farm_fault"
 
 
 def test_the_farms_own_fault_comes_before_findings() -> None:

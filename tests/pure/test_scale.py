@@ -16,7 +16,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -54,7 +53,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]
     """Calls of `owner.name`, as they come."""
     seen: list[Any] = []
     real = getattr(owner, name)
-    monkeypatch.setattr(owner, name, lambda *args: seen.append(args) or real(*args))
+    monkeypatch.setattr(owner, name, lambda *args, **named: seen.append(args) or real(*args, **named))
     return seen
 
 
@@ -315,27 +314,13 @@ def a_whole_cell() -> Cell:
     return replace(a_cell(0), params=parameters, cell_key="")
 
 
-def test_cells_that_share_inputs_share_their_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_that_share_inputs_share_their_making(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Judge(str(tmp_path / "spool"), 1, str(tmp_path / "cache"))
-    read = counted(monkeypatch, judge, "_read")
-    first = made._read_inputs(a_whole_cell())
-    count = len(read)
-    again = made._read_inputs(a_whole_cell())
-    assert count > 0 and len(read) == count
-    assert all(np.array_equal(first[name], again[name]) for name in first)
+    filled = counted(monkeypatch, judge.evaluate, "fill_inputs")
+    first = made._inputs(a_whole_cell()).arrays
+    again = made._inputs(replace(a_whole_cell(), provider="other", mode="other")).arrays
+    assert len(filled) == 1 and all(first[name] is again[name] for name in first)
     assert not any(array.flags.writeable for array in again.values())  # one cell's judging must not change another's
-    for i in range(judge.KEPT_SMALL + 5):
-        made._in_mind(Path(f"other{i}"), lambda: {"x": np.zeros(1)})
-    assert len(made._small) == judge.KEPT_SMALL
-
-
-def test_large_arrays_are_mapped_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "SMALL_BYTES", 8)
-    made = Judge(str(tmp_path / "spool"), 1, str(tmp_path / "cache"))
-    found = made._read_inputs(a_whole_cell())
-    assert any(isinstance(array, np.memmap) for array in found.values()) and made._small == {}
-    reference = made._reference(a_whole_cell(), found)
-    assert set(reference) and any(isinstance(array, np.memmap) for array in reference.values())
 
 
 def test_an_output_that_is_too_short_is_an_error(tmp_path: Path) -> None:
