@@ -345,7 +345,7 @@ def test_a_registry_that_died_is_looked_for_again(ray: FakeRay, monkeypatch: pyt
 def test_a_judge_that_died_is_reported_once_and_replaced_after_a_pause(
     cluster: RayCluster, ray: FakeRay, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "_judge", lambda node: f"next judge of {node}")
+    monkeypatch.setattr(cluster, "_judge", lambda node, sharers: f"next judge of {node}")
     cluster._judges = {"id-h": [ray_cluster._NodeJudge("first"), ray_cluster._NodeJudge("second")]}
     cluster._slots = {f"d{i}": DeviceHandle(f"d{i}", "cuda", "id-h") for i in range(3)}
     died = {"event": "judge_down", "judge": 1, "generation": 0, "reason": "killed"}
