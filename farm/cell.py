@@ -173,6 +173,7 @@ class Cell:
     matrix: str = ""
     target: str = ""  # where the planned unit is (key, target): `cuda:sm_90`, and the id ends in `@sm_90`
     layout: Mapping[str, str] = field(default_factory=dict)  # tensor -> of farm.contracts.layouts, what is not dense
+    contract_content: str = ""  # of a contract outside the farm: what it is made of
 
     def __post_init__(self) -> None:
         for name in ("dtypes", "dims", "params", "layout"):
@@ -204,13 +205,15 @@ class Cell:
         return next(iter(self.dtypes.values()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-able data; `from_dict` is its inverse.  A cell without layouts is what it was before there were
-        any."""
+        """Plain JSON-able data; `from_dict` is its inverse.  A cell without layouts, or of a built-in contract, is what
+        it was before there were others."""
         out = dict(self.__dict__)
         for name in ("dtypes", "dims", "params", "layout"):
             out[name] = dict(out[name])
         if not out["layout"]:
             del out["layout"]
+        if not out["contract_content"]:
+            del out["contract_content"]
         out["timing"] = self.timing.to_dict()
         return out
 
@@ -237,6 +240,7 @@ def cell_key(cell: Cell) -> str:
                 "timing": cell.timing.to_dict(),
                 "contract_version": cell.contract_version,
                 **({"layout": dict(cell.layout)} if cell.layout else {}),
+                **({"contract_content": cell.contract_content} if cell.contract_content else {}),
             }
         ).encode()
     ).hexdigest()

@@ -80,8 +80,11 @@ def row_count(cell: Cell) -> int:
 
 
 def default_rows(cell: Cell, contract: Contract) -> int:
-    """Rows per block, so that the widest blocked tensor has about BLOCK_ELEMENTS in it."""
+    """Rows per block, so that the widest blocked tensor has about BLOCK_ELEMENTS in it; all of them where rows depend
+    on where they stand."""
     rows = max(1, row_count(cell))
+    if not contract.rows_independent:
+        return rows
     width = max((t.size // rows for t in tensors_of(cell, contract) if t.blocked), default=1)
     return max(1, min(rows, BLOCK_ELEMENTS // max(width, 1)))
 
@@ -89,6 +92,20 @@ def default_rows(cell: Cell, contract: Contract) -> int:
 def blocks(total: int, rows_per_block: int) -> list[Block]:
     """[start, stop) of each block; one empty block for no rows, so that reductions still have their shape."""
     return [(at, min(at + rows_per_block, total)) for at in range(0, total, rows_per_block)] or [(0, 0)]
+
+
+def unsupported(cell: Cell, contract: Contract) -> str | None:
+    """Why no provider can run this cell, by its contract or by its size; or None."""
+    reason = contract.supports(cell)
+    if reason or contract.rows_independent:
+        return reason
+    largest = max(tensors_of(cell, contract), key=lambda t: t.size)
+    if largest.size <= SAMPLE_ABOVE:
+        return None
+    return (
+        f"{largest.name} has {largest.size:,} elements, but an op whose rows depend on each other is evaluated in one "
+        f"piece, of at most {SAMPLE_ABOVE:,}"
+    )
 
 
 def row_sample(cell: Cell, total: int) -> Array | None:
@@ -111,6 +128,7 @@ def input_key(cell: Cell, contract: Contract) -> str:
     """What a cell's inputs are cached by: all that `contract.inputs` can read, and the tensors that it fills."""
     seen = _views(cell, contract)
     parts = [*seen.inputs.parts(), view.layout(seen.given), default_rows(cell, contract)]
+    parts += [cell.contract_content] if cell.contract_content else []
     return _key([*parts, cell.contract_version, cell.family, cell.seed])
 
 
@@ -309,7 +327,7 @@ class _Work:
         self.total = row_count(cell)
         self.step = rows_per_block or default_rows(cell, contract)
         largest = max((t.size for t in self.tensors.values() if t.blocked), default=0)
-        self.sample = row_sample(cell, largest)
+        self.sample = row_sample(cell, largest) if contract.rows_independent else None
         self.has_reductions = any(not t.blocked for t in self.tensors.values())
         self.compared_rows = self.total if self.sample is None else len(self.sample)
 
@@ -445,5 +463,6 @@ __all__ = [
     "row_count",
     "row_sample",
     "tensors_of",
+    "unsupported",
     "work_of",
 ]

@@ -82,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
     common.check_run_id(args.run_id)
     targets = parse(args.target)
     own = common.own_providers(args)
+    common.use_contracts(args)
     request = CompileRequest(
         plan_for(common.matrices(args), targets, args.select),
         targets,
@@ -104,7 +105,9 @@ def run(args: argparse.Namespace) -> int:
         for name, planned in request.plan.backends.items():
             if not planned.cells:
                 telling.line(f"  {name}: no cell to compile; the matrix or --select excludes every cell")
-        outcome = execute(request, store.create(run_id), telling)
+        writer = store.create(run_id)
+        common.keep_contracts(writer)
+        outcome = execute(request, writer, telling)
     _tell(args, store, run_id, outcome)
     if args.json and not outcome.interrupted:
         print(json.dumps(store.run(run_id).head, indent=1))

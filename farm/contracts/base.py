@@ -148,6 +148,14 @@ class Contract:
     #: Whether a row must have the same bits alone as in a batch, from every provider: a choice of kernel by the number
     #: of rows, or a sum split by it, breaks that.
     batch_invariant: bool = False
+    #: Whether a row's result depends on that row and on whole tensors alone.  False for an op whose rows depend on
+    #: where they stand (ragged batches, a scan over rows): it is made and compared whole, in one block, its inputs are
+    #: never moved round, and a cell with a tensor of more than 2^26 elements is unsupported.
+    rows_independent: bool = True
+    #: Whether the reference is a PyTorch function (farm/contracts/from_torch.py), which runs in a process of its own.
+    needs_torch: bool = False
+    #: What an outside contract is made of, set where it is found (farm/contracts/discovery.py); "" for a built-in one.
+    content: str = ""
     #: forward or backward -> (a dimension, its largest size for which a kernel that `auto` chooses may not spill)
     spill_free: Mapping[str, tuple[str, int]] = {}
 

@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ import numpy as np
 
 from farm import STARTED_NS, limits
 from farm.contracts.digest import Origin, origin
-from farm.contracts.discovery import contract, module_of
+from farm.contracts.discovery import PACKAGE, contract, module_of
 from farm.deadline import Deadline
 from farm.errors import ContractError
 
@@ -73,7 +74,9 @@ def source_digest(op: str) -> str:
             id="contract-computed-import",
         )
     parts: list[Any] = [LAYOUT, own.digest, _evaluation().digest]
-    if own.changed_after(STARTED_NS) or _evaluation().changed_after(STARTED_NS):
+    # what was sent to this process was unpacked after it began, and its content was checked
+    loaded = replace(own, files={k: v for k, v in own.files.items() if not k.startswith(f"{PACKAGE}.")})
+    if loaded.changed_after(STARTED_NS) or _evaluation().changed_after(STARTED_NS):
         parts += [os.getpid(), STARTED_NS]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 

@@ -91,7 +91,7 @@ class Judge:
         for t in evaluate.tensors_of(cell, op):
             plan: dict[str, Any] = {"name": t.name, "dtype": t.dtype, "shape": list(t.dims), "role": t.role, "of": t.of}
             plan["may_overwrite"] = t.may_overwrite
-            plan["blocked"] = t.blocked
+            plan["blocked"] = t.blocked and op.rows_independent
             if t.role in view.GIVEN:
                 plan["file"] = str(folder / f"{t.name}.bin")
             tensors.append(layouts.described(plan, cell.layout, evaluate.row_count(cell)))
