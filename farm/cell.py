@@ -10,12 +10,14 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
-DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+_FLOATS8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+DTYPES = ("float64", "float32", "float16", "bfloat16", *_FLOATS8, "int64", "int32", "int16", "int8", "uint8", "bool")
 SHORT_DTYPES = {
     "float64": "fp64",
     "float32": "fp32",
     "float16": "fp16",
     "bfloat16": "bf16",
+    **{name: name.partition("_")[2] for name in _FLOATS8},
     "int64": "i64",
     "int32": "i32",
     "int16": "i16",

@@ -17,6 +17,7 @@ from farm.contracts import discovery
 from farm.errors import Message, StoreError, UsageError
 from farm.matrix import Matrix
 from farm.matrix.load import load_files
+from farm.node import config, reference
 from farm.process import command
 from farm.shipping import contracts
 from farm.shipping import providers as shipping
@@ -74,6 +75,7 @@ def contracts_option(parser: argparse.ArgumentParser) -> None:
 def use_contracts(args: argparse.Namespace) -> None:
     """Know the ops of every --contracts, and those that installed packages offer.  UsageError."""
     discovery.forget()
+    discovery.ask_torch_version(lambda: reference.torch_version(config.load()))
     for folder in args.contracts:
         discovery.add(folder)
     discovery.add_installed()
@@ -82,6 +84,7 @@ def use_contracts(args: argparse.Namespace) -> None:
 def use_kept_contracts(run: Run, place: str | Path) -> None:
     """Know the ops that a run was planned with, from what it has kept, unpacked under `place`."""
     discovery.forget()
+    discovery.ask_torch_version(lambda: reference.torch_version(config.load()))
     kept = run.contracts()
     if kept:
         contracts.install(contracts.parse(kept, str(run.dir)), place)

@@ -29,6 +29,7 @@ class JudgeActor:
         self, bundles: list[dict[str, Any]], spool: str, threads: int, lock_s: float, contracts: bytes | None = None
     ):
         lock_s = min(lock_s, _cap("lock"))  # by the node's farm: what is shipped cannot read its configuration
+        _leave_reference(spool)
         if bundles:
             _import_from(_unpacked(bundles, spool))
         from farm.judge.judge import Judge
@@ -49,6 +50,18 @@ class JudgeActor:
 
     def clean(self) -> None:
         self._judge.clean()
+
+
+def _leave_reference(spool: str) -> None:
+    """How the node evaluates references of PyTorch; where its configuration is broken, its devices say so."""
+    from farm.errors import FarmError
+
+    try:
+        from farm.node import reference
+
+        reference.leave(spool)
+    except (FarmError, ImportError):  # an older farm there; then with the judge's own Python
+        return
 
 
 def _fetched(reference: bytes) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from importlib import import_module, invalidate_caches, metadata
 from importlib.machinery import ModuleSpec
@@ -121,9 +121,6 @@ def contract(op: str) -> Contract:
     """The contract of `op`; KeyError if there is none, ContractError for an outside one that breaks a rule."""
     if op not in known_ops():
         raise KeyError(op)
-    if folder_of(op) is None:
-        found: Contract = import_module(module_of(op)).CONTRACT
-        return found
     with lazy_torch.standing_in():
         module = import_module(module_of(op))
     made = getattr(module, "CONTRACT", None)
@@ -134,7 +131,8 @@ def contract(op: str) -> Contract:
         )
     if not getattr(made, "op", ""):
         made.op = op  # of a contract that is made from a function
-    made.content = content(op) + (f"+torch-{torch_version()}" if made.needs_torch else "")
+    parts = [content(op), *([f"torch-{torch_version()}"] if made.needs_torch else [])]
+    made.content = "+".join(part for part in parts if part)
     return made
 
 
@@ -204,16 +202,22 @@ def requires(op: str) -> Mapping[str, str]:
 
 
 def torch_version() -> str:
-    """The version of torch in the environment that evaluates references; "" if it has none.  Replaced by what knows
-    that environment (farm/cli/common.py)."""
+    """The version of torch in the environment that evaluates references; "" if it has none."""
     return _torch_version[0]()
 
 
-def _own_torch() -> str:
+def own_torch() -> str:
+    """Of this Python, without importing it."""
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:
         return ""
 
 
-_torch_version = [_own_torch]
+_torch_version: list[Callable[[], str]] = [own_torch]
+
+
+def ask_torch_version(how: Callable[[], str]) -> None:
+    """From now on that version is asked so, once."""
+    _torch_version[0] = cache(how)
+    contract.cache_clear()

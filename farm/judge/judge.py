@@ -27,12 +27,15 @@ from farm import limits
 from farm.accuracy import dtypes, evaluate, tolerances
 from farm.cell import Cell
 from farm.child.findings import disqualifying
-from farm.contracts import layouts, view
+from farm.contracts import discovery, layouts, view
+from farm.contracts.base import Contract
 from farm.contracts.digest import PARSING
 from farm.contracts.discovery import contract
-from farm.errors import FarmSignal, fault_owner
+from farm.contracts.from_torch import evaluate_with
+from farm.errors import ContractError, FarmSignal, fault_owner
 from farm.judge.cache import FileCache, create, create_npy, default_root, names, source_digest
 from farm.judge.digest import judging_digest
+from farm.judge.references import References
 from farm.store import spool as spools
 
 #: Files up to this size are read and not mapped: a map costs more than their bytes.
@@ -57,6 +60,9 @@ class Judge:
         self._small: dict[Path, dict[str, Any]] = {}
         spools.claim(spool)
         spools.sweep(Path(spool).parent)  # on this node, where no other process may clean up
+        self._references = References(self.spool, threads)
+        evaluate_with(self._references)
+        discovery.ask_torch_version(self._references.version)
         self._cache = self._open_cache(Path(cache) if cache else default_root())
         self._own = self._cache if self._cache.root == self.spool / "cache" else None
 
@@ -86,6 +92,7 @@ class Judge:
         """The description of the cell's tensors for the child (inputs with their files), and the model's bytes."""
         cell = Cell.from_dict(cell_data)
         op = contract(cell.op)
+        _same_content(cell, op)
         folder = self._inputs(cell)
         tensors = []
         for t in evaluate.tensors_of(cell, op):
@@ -230,7 +237,18 @@ class Judge:
     def clean(self) -> None:
         """Remove the run's folder."""
         self.closing = True
+        self._references.close()
         spools.remove(self.spool)
+
+
+def _same_content(cell: Cell, op: Contract) -> None:
+    """ContractError if the cell was planned with another contract, or another torch to evaluate it."""
+    if op.content != cell.contract_content and (op.needs_torch or cell.contract_content):
+        raise ContractError(
+            f"the cell was planned with the contract {cell.contract_content or 'of the farm'}, but this judge has "
+            f"{op.content or 'that of the farm'}; plan again, and give every node the same torch",
+            id="judge-contract-content",
+        )
 
 
 def _both(first: dict[str, Any], other: dict[str, Any], where: str) -> dict[str, Any]:
