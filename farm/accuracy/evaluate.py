@@ -55,6 +55,16 @@ class Judgement:
 _views = lru_cache(maxsize=64)(view.of)
 
 
+def inputs_view(cell: Cell, contract: Contract) -> view.CellView:
+    """The cell as `contract.inputs` sees it."""
+    return _views(cell, contract).inputs
+
+
+def reference_view(cell: Cell, contract: Contract) -> view.CellView:
+    """The cell as `contract.reference` sees it."""
+    return _views(cell, contract).reference
+
+
 def tensors_of(cell: Cell, contract: Contract) -> tuple[Tensor, ...]:
     """Every tensor of the cell, whoever computes it."""
     return _views(cell, contract).tensors

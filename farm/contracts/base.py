@@ -169,6 +169,8 @@ class Contract:
     #: Families of the contract's own, each with the built-in one whose values the generator gives for it; `inputs`
     #: knows them by `family.asked`.
     own_families: Mapping[str, str] = {}
+    #: Dimension -> its size in the cells of `farm contract check`, where those that it chooses do not fit.
+    check_sizes: Mapping[str, int] = {}
     #: What an outside contract is made of, set where it is found (farm/contracts/discovery.py); "" for a built-in one.
     content: str = ""
     #: forward or backward -> (a dimension, its largest size for which a kernel that `auto` chooses may not spill)
