@@ -10,12 +10,14 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
-DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+_FLOATS8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+DTYPES = ("float64", "float32", "float16", "bfloat16", *_FLOATS8, "int64", "int32", "int16", "int8", "uint8", "bool")
 SHORT_DTYPES = {
     "float64": "fp64",
     "float32": "fp32",
     "float16": "fp16",
     "bfloat16": "bf16",
+    **{name: name.partition("_")[2] for name in _FLOATS8},
     "int64": "i64",
     "int32": "i32",
     "int16": "i16",
@@ -173,6 +175,7 @@ class Cell:
     matrix: str = ""
     target: str = ""  # where the planned unit is (key, target): `cuda:sm_90`, and the id ends in `@sm_90`
     layout: Mapping[str, str] = field(default_factory=dict)  # tensor -> of farm.contracts.layouts, what is not dense
+    contract_content: str = ""  # of a contract outside the farm: what it is made of
 
     def __post_init__(self) -> None:
         for name in ("dtypes", "dims", "params", "layout"):
@@ -204,13 +207,15 @@ class Cell:
         return next(iter(self.dtypes.values()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-able data; `from_dict` is its inverse.  A cell without layouts is what it was before there were
-        any."""
+        """Plain JSON-able data; `from_dict` is its inverse.  A cell without layouts, or of a built-in contract, is what
+        it was before there were others."""
         out = dict(self.__dict__)
         for name in ("dtypes", "dims", "params", "layout"):
             out[name] = dict(out[name])
         if not out["layout"]:
             del out["layout"]
+        if not out["contract_content"]:
+            del out["contract_content"]
         out["timing"] = self.timing.to_dict()
         return out
 
@@ -237,6 +242,7 @@ def cell_key(cell: Cell) -> str:
                 "timing": cell.timing.to_dict(),
                 "contract_version": cell.contract_version,
                 **({"layout": dict(cell.layout)} if cell.layout else {}),
+                **({"contract_content": cell.contract_content} if cell.contract_content else {}),
             }
         ).encode()
     ).hexdigest()

@@ -1,40 +1,27 @@
 """Storage dtypes: how each dtype lies in memory, its rounding, and the size of its last place.
 
-`bfloat16` has no NumPy dtype; it is stored as its 16 bits in `uint16`.  Everything here is exact or rounds to nearest,
-ties to even, with integer or correctly rounded arithmetic, so it gives the same bits on every host.
+`bfloat16` and the 8-bit floats have no NumPy dtype; they are stored as their bits in `uint16` and `uint8`.  Everything
+here is exact or rounds to nearest, ties to even, with integer or correctly rounded arithmetic, so it gives the same
+bits on every host.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from farm.contracts.dtypes import DTYPES, FLOATS8, values8
+
 Array = Any  # numpy.ndarray
 
-_STORAGE = {
-    "float64": np.float64,
-    "float32": np.float32,
-    "float16": np.float16,
-    "bfloat16": np.uint16,
-    "int64": np.int64,
-    "int32": np.int32,
-    "int16": np.int16,
-    "int8": np.int8,
-    "uint8": np.uint8,
-    "bool": np.bool_,
-}
 #: Bits of the significand, the hidden one included.
-PRECISION = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+PRECISION = {name: d.precision for name, d in DTYPES.items() if d.is_float}
 #: The smallest normal number, as a power of two.
-_SMALLEST_NORMAL = {"float64": -1022, "float32": -126, "float16": -14, "bfloat16": -126}
+_SMALLEST_NORMAL = {name: d.smallest for name, d in DTYPES.items() if d.is_float}
 #: The largest finite number.
-LARGEST = {
-    "float64": float(np.finfo(np.float64).max),
-    "float32": float(np.finfo(np.float32).max),
-    "float16": 65504.0,
-    "bfloat16": float.fromhex("0x1.fep127"),
-}
+LARGEST = {name: d.largest for name, d in DTYPES.items() if d.is_float}
 _CHUNK = 1 << 15  # elements rounded at a time, in cache
 _EXPONENT_BITS = np.uint64(0x7FF0000000000000)  # of a float64
 
@@ -46,14 +33,16 @@ def is_float(dtype: str) -> bool:
 
 def storage_dtype(dtype: str) -> np.dtype[Any]:
     """The NumPy dtype in which values of `dtype` lie in memory and in files, little-endian."""
-    if dtype not in _STORAGE:
-        raise ValueError(f"unknown dtype {dtype!r}; known dtypes: {', '.join(_STORAGE)}")
-    return np.dtype(_STORAGE[dtype]).newbyteorder("<")
+    if dtype not in DTYPES:
+        raise ValueError(f"unknown dtype {dtype!r}; known dtypes: {', '.join(DTYPES)}")
+    return np.dtype(DTYPES[dtype].storage).newbyteorder("<")
 
 
 def encode(values: Array, dtype: str) -> Array:
     """`values` rounded to `dtype`, in its storage dtype: ties to even, beyond the largest finite infinity, NaN kept."""
     values = np.asarray(values)
+    if dtype in FLOATS8:
+        return _codes8(values, dtype)
     if dtype != "bfloat16":
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             return values.astype(storage_dtype(dtype))
@@ -69,6 +58,9 @@ def decode(stored: Array, dtype: str) -> Array:
     stored = np.asarray(stored)
     if not is_float(dtype):
         return stored
+    if dtype in FLOATS8:
+        found: Array = _values8(dtype)[stored]
+        return found
     if dtype == "bfloat16":
         stored = (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
     with np.errstate(invalid="ignore"):  # a signalling NaN, which poison may be
@@ -81,9 +73,41 @@ def round_to(values: Array, dtype: str) -> Array:
     if dtype == "float32":
         return values
     stored = encode(values, dtype)
+    if dtype in FLOATS8:
+        return _values8(dtype)[stored].astype(np.float32)
     if dtype == "bfloat16":
         return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return stored.astype(np.float32)
+
+
+_values8 = cache(values8)
+
+
+@cache
+def _steps8(dtype: str) -> tuple[Array, int]:
+    """The points half-way between the non-negative finite values of an 8-bit float, the last one above the largest; and
+    the code of what lies beyond."""
+    positive = _values8(dtype)[:128]
+    finite = positive[np.isfinite(positive)]
+    beyond = 2 * finite[-1] - finite[-2]
+    code = 0x80 if DTYPES[dtype].fnuz else len(finite) if DTYPES[dtype].infinite else 0x7F
+    return (finite + np.append(finite[1:], beyond)) / 2, code
+
+
+def _codes8(values: Array, dtype: str) -> Array:
+    """The codes of an 8-bit float, to nearest, ties to even; beyond the largest infinity, or NaN without one."""
+    values = np.asarray(values, dtype=np.float64)
+    points, beyond = _steps8(dtype)
+    size = np.abs(values)
+    code: Array = np.searchsorted(points, size, side="left")
+    tie = points[np.minimum(code, len(points) - 1)] == size
+    code = np.where(tie & (code & 1 == 1), code + 1, code)
+    code = np.where((code >= len(points)) | ~(size <= np.inf), beyond, code)
+    code = np.where(np.isnan(values), 0x80 if DTYPES[dtype].fnuz else 0x7F, code)
+    negative = np.signbit(values) & ~np.isnan(values)
+    if DTYPES[dtype].fnuz:
+        negative &= (code != 0) & (code != 0x80)
+    return (code | np.where(negative, 0x80, 0)).astype(np.uint8)
 
 
 def _bfloat16_bits(values: Array) -> Array:
@@ -126,6 +150,9 @@ def ulp(values: Array, dtype: str) -> Array:
 
 def finite_mask(stored: Array, dtype: str) -> Array:
     """Which elements of a storage array are finite, without decoding it."""
+    if dtype in FLOATS8:
+        finite: Array = np.isfinite(_values8(dtype))[stored]
+        return finite
     if dtype == "bfloat16":
         return (stored & np.uint16(0x7F80)) != np.uint16(0x7F80)
     return np.isfinite(stored) if is_float(dtype) else np.ones(np.shape(stored), dtype=np.bool_)

@@ -23,6 +23,7 @@ from farm.accuracy.metrics import Partial, compare
 from farm.cell import Cell, canonical_json
 from farm.contracts import view
 from farm.contracts.base import Contract, Tensor, Work
+from farm.contracts.from_torch import SMALL_GRADIENT, SMALL_RESULT
 from farm.errors import ContractError
 
 Array = Any  # numpy.ndarray
@@ -54,6 +55,16 @@ class Judgement:
 _views = lru_cache(maxsize=64)(view.of)
 
 
+def inputs_view(cell: Cell, contract: Contract) -> view.CellView:
+    """The cell as `contract.inputs` sees it."""
+    return _views(cell, contract).inputs
+
+
+def reference_view(cell: Cell, contract: Contract) -> view.CellView:
+    """The cell as `contract.reference` sees it."""
+    return _views(cell, contract).reference
+
+
 def tensors_of(cell: Cell, contract: Contract) -> tuple[Tensor, ...]:
     """Every tensor of the cell, whoever computes it."""
     return _views(cell, contract).tensors
@@ -80,8 +91,11 @@ def row_count(cell: Cell) -> int:
 
 
 def default_rows(cell: Cell, contract: Contract) -> int:
-    """Rows per block, so that the widest blocked tensor has about BLOCK_ELEMENTS in it."""
+    """Rows per block, so that the widest blocked tensor has about BLOCK_ELEMENTS in it; all of them where rows depend
+    on where they stand."""
     rows = max(1, row_count(cell))
+    if not contract.rows_independent:
+        return rows
     width = max((t.size // rows for t in tensors_of(cell, contract) if t.blocked), default=1)
     return max(1, min(rows, BLOCK_ELEMENTS // max(width, 1)))
 
@@ -89,6 +103,20 @@ def default_rows(cell: Cell, contract: Contract) -> int:
 def blocks(total: int, rows_per_block: int) -> list[Block]:
     """[start, stop) of each block; one empty block for no rows, so that reductions still have their shape."""
     return [(at, min(at + rows_per_block, total)) for at in range(0, total, rows_per_block)] or [(0, 0)]
+
+
+def unsupported(cell: Cell, contract: Contract) -> str | None:
+    """Why no provider can run this cell, by its contract or by its size; or None."""
+    reason = contract.supports(cell)
+    if reason or contract.rows_independent:
+        return reason
+    largest = max(tensors_of(cell, contract), key=lambda t: t.size)
+    if largest.size <= SAMPLE_ABOVE:
+        return None
+    return (
+        f"{largest.name} has {largest.size:,} elements, but an op whose rows depend on each other is evaluated in one "
+        f"piece, of at most {SAMPLE_ABOVE:,}"
+    )
 
 
 def row_sample(cell: Cell, total: int) -> Array | None:
@@ -111,6 +139,7 @@ def input_key(cell: Cell, contract: Contract) -> str:
     """What a cell's inputs are cached by: all that `contract.inputs` can read, and the tensors that it fills."""
     seen = _views(cell, contract)
     parts = [*seen.inputs.parts(), view.layout(seen.given), default_rows(cell, contract)]
+    parts += [cell.contract_content] if cell.contract_content else []
     return _key([*parts, cell.contract_version, cell.family, cell.seed])
 
 
@@ -124,9 +153,14 @@ def _key(parts: list[Any]) -> str:
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:24]
 
 
+def family_of(cell: Cell, contract: Contract) -> Family:
+    """The generator of a cell's inputs; the contract's own families have a built-in one's values."""
+    return Family(contract.own_families.get(cell.family, cell.family), cell.seed, cell.family)
+
+
 def make_inputs(cell: Cell, contract: Contract, block: Block) -> dict[str, Array]:
     """The inputs and upstream gradients as storage arrays: blocked ones for rows [start, stop), the others whole."""
-    made = contract.inputs(_views(cell, contract).inputs, Family(cell.family, cell.seed), block)
+    made = contract.inputs(_views(cell, contract).inputs, family_of(cell, contract), block)
     dtypes = {t.name: t.dtype for t in given_tensors(cell, contract)}
     if set(made) != set(dtypes):
         wrong = f"inputs() makes {', '.join(made) or 'nothing'}, but the tensors are {', '.join(dtypes) or 'none'}"
@@ -264,6 +298,7 @@ def evaluate(
             return Judgement(False, problem, gates=gates, worst_output=tensor.name, worst_ratio=gating.WORST)
     work = _Work(cell, contract, rows_per_block)
     metrics = _measure(work, outputs, inputs, reference, map)
+    gates = gating.resolve(cell, contract, tolerances, metrics)
     found = gating.verdict(metrics, gates)
     return Judgement(
         found.ok,
@@ -309,7 +344,7 @@ class _Work:
         self.total = row_count(cell)
         self.step = rows_per_block or default_rows(cell, contract)
         largest = max((t.size for t in self.tensors.values() if t.blocked), default=0)
-        self.sample = row_sample(cell, largest)
+        self.sample = row_sample(cell, largest) if contract.rows_independent else None
         self.has_reductions = any(not t.blocked for t in self.tensors.values())
         self.compared_rows = self.total if self.sample is None else len(self.sample)
 
@@ -352,18 +387,29 @@ class _Work:
         if type(self.contract).judge is not Contract.judge:
             values = {name: decode(a, blocked[name].dtype) for name, a in stored.items()}
             own = self.contract.judge(self.cell, values, reference, rows.block) or {}
-        return {
-            name: compare(
-                stored[name],
-                reference[name],
-                t.dtype,
-                squared_scale=reference.get(f"{name}.scale2"),
-                spread=reference.get(f"{name}.spread"),
-                row_numbers=rows.numbers,
-            )
-            for name, t in blocked.items()
-            if name not in own
-        }, own
+            own = {
+                n: _with_nonfinite(v, blocked[n], stored[n], reference[n]) if n in reference and n in blocked else v
+                for n, v in own.items()
+            }
+        found = {name: self.generic(t, stored[name], reference, rows.numbers) for name, t in blocked.items()}
+        found = {name: partial for name, partial in found.items() if name not in own}
+        for name in (n for n in found.copy() if f"{n}.own" in reference):
+            mine = encode(reference[f"{name}.own"], blocked[name].dtype)
+            found[f"{name}.own"] = self.generic(blocked[name], mine, reference, rows.numbers)
+        return found, own
+
+    @staticmethod
+    def generic(tensor: Tensor, stored: Array, reference: Arrays, numbers: Array) -> Partial:
+        """The generic errors of rows of a blocked output."""
+        name = tensor.name
+        return compare(
+            stored,
+            reference[name],
+            tensor.dtype,
+            squared_scale=reference.get(f"{name}.scale2"),
+            spread=reference.get(f"{name}.spread"),
+            row_numbers=numbers,
+        )
 
 
 def _measure(
@@ -380,7 +426,7 @@ def _measure(
 
     for some, custom, share in map(job, work.compared):
         for name, partial in some.items():
-            partials[name] = partials[name].merge(partial)
+            partials[name] = partials.get(name, Partial()).merge(partial)
         for name, values in custom.items():
             so_far = own.setdefault(name, {})
             so_far.update({m: _maximum(v, so_far.get(m, 0.0)) for m, v in values.items()})
@@ -393,14 +439,57 @@ def _measure(
         totals = _reductions(work, inputs, map)
     for name, tensor in work.tensors.items():
         if not tensor.blocked:
-            scale = totals.get(f"{name}.scale2")
-            partials[name] = compare(
-                np.asarray(outputs[name]).reshape(1, -1),
-                totals[name].reshape(1, -1),
-                tensor.dtype,
-                squared_scale=None if scale is None else scale.reshape(1, -1),
-            )
-    return {name: own.get(name) or partials[name].finish() for name in work.tensors}
+            partials[name], mine = _reduction(work, name, outputs, totals)
+            if mine:
+                partials[f"{name}.own"] = mine
+            own.update(_own_reduction(work, name, outputs, totals))
+    return {name: own.get(name) or _finished(partials, name) for name in work.tensors}
+
+
+def _finished(partials: Mapping[str, Partial], name: str) -> dict[str, float]:
+    """An output's metrics; and, as `own_METRIC`, those of the reference's own result at the cell's dtypes."""
+    found = partials[name].finish()
+    if f"{name}.own" in partials:
+        mine = partials[f"{name}.own"].finish()
+        found |= {f"own_{metric}": mine[metric] for metric in gating.FACTORS}
+    return found
+
+
+def _reduction(work: _Work, name: str, outputs: Arrays, totals: Arrays) -> tuple[Partial, Partial | None]:
+    """The errors of an output without the row dimension, and of the reference's own."""
+    tensor, want = work.tensors[name], totals[name].reshape(1, -1)
+    scale = totals.get(f"{name}.scale2")
+    if scale is None and work.contract.own_tolerances and is_float(tensor.dtype) and want.size:
+        finite = np.where(np.isfinite(want), want, 0.0)
+        share = SMALL_GRADIENT if tensor.role == "gradient" else SMALL_RESULT
+        scale = np.full(want.shape, float(np.mean(finite**2)) * share**2)
+
+    def against(stored: Array) -> Partial:
+        squared = None if scale is None else scale.reshape(1, -1)
+        return compare(stored.reshape(1, -1), want, tensor.dtype, squared_scale=squared)
+
+    mine = totals.get(f"{name}.own")
+    return against(np.asarray(outputs[name])), None if mine is None else against(encode(mine, tensor.dtype))
+
+
+def _own_reduction(work: _Work, name: str, outputs: Arrays, totals: Arrays) -> dict[str, dict[str, float]]:
+    """What the contract's own judge says of an output without the row dimension, once all of it is there."""
+    if type(work.contract).judge is Contract.judge:
+        return {}
+    tensor = work.tensors[name]
+    values = {name: decode(np.asarray(outputs[name]), tensor.dtype)}
+    mine = {k: a for k, a in totals.items() if k.split(".")[0] == name}
+    found = work.contract.judge(work.cell, values, mine, (0, work.total)) or {}
+    return {k: _with_nonfinite(v, tensor, outputs[k], totals[k]) for k, v in found.items() if k == name}
+
+
+def _with_nonfinite(values: Mapping[str, float], tensor: Tensor, stored: Array, want: Array) -> dict[str, float]:
+    """A contract's own metrics, with `nonfinite` where it leaves that to the farm: a float output must be finite where
+    the reference is."""
+    if "nonfinite" in values or not is_float(tensor.dtype):
+        return dict(values)
+    wrong = np.isfinite(want) & ~finite_mask(np.asarray(stored), tensor.dtype).reshape(want.shape)
+    return {**values, "nonfinite": float(np.count_nonzero(wrong))}
 
 
 def _maximum(a: float, b: float) -> float:
@@ -445,5 +534,6 @@ __all__ = [
     "row_count",
     "row_sample",
     "tensors_of",
+    "unsupported",
     "work_of",
 ]

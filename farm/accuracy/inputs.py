@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from farm.accuracy.dtypes import round_to
+from farm.contracts.dtypes import FLOATS
 
 Array = Any  # numpy.ndarray
 
@@ -63,11 +64,12 @@ _ROW_UNIT = 2.0**-15
 class Family:
     """A named family of input data with a seed; implements `farm.contracts.base.FamilyLike`."""
 
-    def __init__(self, name: str = "mixed", seed: int = 0) -> None:
+    def __init__(self, name: str = "mixed", seed: int = 0, asked: str = "") -> None:
         if name not in FAMILIES:
             raise ValueError(f"unknown input family {name!r}; known families: {', '.join(FAMILIES)}")
         self.name = name
         self.seed = seed
+        self.asked = asked or name
 
     def rows(self, name: str, block: tuple[int, int], width: int, dtype: str, *, total: int) -> Array:
         """Rows [start, stop) of a `total` x `width` tensor in the family's kinds, float32, exact in `dtype`."""
@@ -115,6 +117,15 @@ class Family:
         elif self.name in NONFINITE_UPSTREAM and out.size:
             self._spoil(out, name, index, NONFINITE_UPSTREAM[self.name])
         return _rounded(out, dtype)
+
+    def integers(self, name: str, block: tuple[int, int], width: int, low: int, high: int) -> Array:
+        """Rows [start, stop) of integers in [low, high), int64 [stop - start, width]."""
+        start, stop = block
+        if low >= high:
+            raise ValueError(f"the integers of {name} are in [{low}, {high}), which is empty")
+        index = np.arange(start * width, stop * width, dtype=np.int64)
+        drawn = (hashes(f"{name}.integers", self.seed, index) >> np.uint64(11)) % np.uint64(high - low)
+        return (drawn.astype(np.int64) + low).reshape(stop - start, width)
 
     def _sign(self, out: Array, name: str, dtype: str) -> None:
         """Both signs, zeros, and what is large, in place."""
@@ -235,7 +246,7 @@ def _row_scales(kind: Array, dtype: str) -> Array:
 
 def _rounded(values: Array, dtype: str) -> Array:
     """float32 `values` rounded to `dtype`, in place, a cache-full at a time."""
-    if dtype in ("float16", "bfloat16"):
+    if dtype in FLOATS and dtype not in ("float64", "float32"):
         flat = values.reshape(-1)
         for at in range(0, flat.shape[0], _CHUNK):
             flat[at : at + _CHUNK] = round_to(flat[at : at + _CHUNK], dtype)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from farm.accuracy.dtypes import is_float
 from farm.cell import Cell
 from farm.contracts.base import Contract
+from farm.contracts.from_torch import FACTORS
 
 Metrics = Mapping[str, Mapping[str, float]]
 Gates = dict[str, dict[str, float]]
@@ -26,20 +27,40 @@ class Verdict(NamedTuple):
     worst_ratio: float
 
 
-def resolve(cell: Cell, contract: Contract, tolerances: Iterable[Mapping[str, Any]] = ()) -> Gates:
+def resolve(
+    cell: Cell, contract: Contract, tolerances: Iterable[Mapping[str, Any]] = (), metrics: Metrics | None = None
+) -> Gates:
     """All tolerances of the cell: the contract's, `nonfinite` 0 for floats, then overrides in their order, each a
-    `limit` for `metric` of `output` (a name, or `*` for all)."""
+    `limit` for `metric` of `output` (a name, or `*` for all).  `metrics`: those of the cell, for a contract whose
+    tolerances depend on what they say of a correct implementation."""
     stated = contract.gates(cell)
     gates: Gates = {}
     for tensor in contract.tensors(cell):
         if tensor.role in ("output", "gradient", "mutated"):
             always = {"nonfinite": 0.0} if is_float(tensor.dtype) else {}
             gates[tensor.name] = {**always, **stated.get(tensor.name, {})}
+    if metrics is not None and contract.own_tolerances:
+        gates = widened(gates, metrics, FACTORS)
     for item in tolerances:
         for name in gates if item["output"] == "*" else [item["output"]]:
             if name in gates:
                 gates[name][item["metric"]] = float(item["limit"])
     return gates
+
+
+def widened(gates: Gates, metrics: Metrics, factors: Mapping[str, float]) -> Gates:
+    """The tolerances of a contract whose reference also gave a correct implementation's result: of each metric the
+    larger of the limit, and of that result's own (`own_NAME`, among the metrics) times its factor."""
+    out = {}
+    for output, limits in gates.items():
+        of = metrics.get(output, {})
+        out[output] = {
+            metric: max(limit, factors[metric] * of[f"own_{metric}"])
+            if metric in factors and f"own_{metric}" in of
+            else limit
+            for metric, limit in limits.items()
+        }
+    return out
 
 
 def ratio(value: float | None, limit: float) -> float:

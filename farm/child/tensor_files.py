@@ -10,7 +10,11 @@ import torch
 
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name)
-    for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+    for name in (
+        *("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"),
+        *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
+    )
+    if hasattr(torch, name)
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -23,7 +27,8 @@ def load(path: str, dtype: str, shape: tuple[int, ...], device: torch.device) ->
         size *= n
     if size == 0:
         return torch.empty(shape, dtype=kind, device=device)
-    mapped = torch.from_file(path, shared=False, size=size, dtype=kind)
+    raw = torch.uint8 if dtype.startswith("float8") else kind  # of which torch reads no files
+    mapped = torch.from_file(path, shared=False, size=size, dtype=raw).view(kind)
     return mapped.to(device, copy=True).reshape(shape)
 
 

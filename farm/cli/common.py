@@ -13,13 +13,16 @@ from typing import Any
 
 from farm import backends
 from farm.cli.text import sentence
+from farm.contracts import discovery
 from farm.errors import Message, StoreError, UsageError
 from farm.matrix import Matrix
 from farm.matrix.load import load_files
+from farm.node import config, reference
 from farm.process import command
 from farm.process.steps import module_words, own_variables
+from farm.shipping import contracts
 from farm.shipping import providers as shipping
-from farm.store import RUN_ID, Run, Store
+from farm.store import RUN_ID, Run, RunWriter, Store
 
 MAX_DEVICES_RUN = 256  # per backend and node; a node may offer more (node.config.MAX_DEVICES)
 TOO_MUCH = (RecursionError, MemoryError)  # what data from elsewhere may be made to cause
@@ -55,6 +58,44 @@ def matrix_options(parser: argparse.ArgumentParser, *, backend: bool = True, nee
         metavar="[OP:]NAME=module:function",
         help="add your own provider, for example mine=my_kernels:rms_norm",
     )
+    contracts_option(parser)
+
+
+def contracts_option(parser: argparse.ArgumentParser) -> None:
+    """Add --contracts."""
+    parser.add_argument(
+        "--contracts",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="also find ops in this folder of contracts (DIR/OP/contract.py); may be given several times",
+    )
+
+
+def use_contracts(args: argparse.Namespace) -> None:
+    """Know the ops of every --contracts, and those that installed packages offer.  UsageError."""
+    discovery.forget()
+    discovery.ask_torch_version(lambda: reference.torch_version(config.load()))
+    for folder in args.contracts:
+        discovery.add(folder)
+    discovery.add_installed()
+
+
+def use_kept_contracts(run: Run, place: str | Path) -> None:
+    """Know the ops that a run was planned with, from what it has kept, unpacked under `place`."""
+    discovery.forget()
+    discovery.ask_torch_version(lambda: reference.torch_version(config.load()))
+    kept = run.contracts()
+    if kept:
+        contracts.install(contracts.parse(kept, str(run.dir)), place)
+
+
+def keep_contracts(writer: RunWriter) -> None:
+    """Keep the outside contracts of this process with a run."""
+    packed = contracts.pack()
+    if packed:
+        writer.keep_contracts(contracts.text(packed))
 
 
 def store_option(parser: argparse.ArgumentParser) -> None:

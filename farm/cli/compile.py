@@ -83,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
     common.check_run_id(args.run_id)
     targets = parse(args.target)
     own = common.own_providers(args)
+    common.use_contracts(args)
     request = CompileRequest(
         plan_for(common.matrices(args), targets, args.select),
         targets,
@@ -106,7 +107,9 @@ def run(args: argparse.Namespace) -> int:
             if not planned.cells:
                 telling.line(f"  {name}: no cell to compile; the matrix or --select excludes every cell")
         supervisor.running(run=run_id)
-        outcome = execute(request, store.create(run_id), telling)
+        writer = store.create(run_id)
+        common.keep_contracts(writer)
+        outcome = execute(request, writer, telling)
         code = 3 if outcome.interrupted else outcome.exit_code
         supervisor.concluded(code, complete=not outcome.interrupted)
     _tell(args, store, run_id, outcome)

@@ -8,6 +8,7 @@ import secrets
 import shlex
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
@@ -59,6 +60,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     p.add_argument("--json", action="store_true", help="print the derived run's run.json")
     p.add_argument("--no-page", action="store_true", help="do not build the run's page")
     common.store_option(p)
+    common.contracts_option(p)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,6 +69,11 @@ def run(args: argparse.Namespace) -> int:
     begun = time.monotonic()
     store = common.store(args)
     source = store.run(args.run)
+    unpacked = tempfile.TemporaryDirectory(prefix="farm-contracts-")
+    if args.contracts:
+        common.use_contracts(args)
+    else:
+        common.use_kept_contracts(source, unpacked.name)
     with common.readable(source):
         head, rows, cells = source.head, source.rows, source.cells()
         samples = source.samples()

@@ -26,6 +26,7 @@ COMMANDS = (
     "judge",
     "dashboard",
     "export",
+    "contract",
     "calibrate",
     "nodes",
     "doctor",

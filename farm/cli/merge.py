@@ -204,6 +204,9 @@ def _write(
     """Write the complete merged run: plan, results, logs, tables, run.json."""
     writer.plan({k: v for k, v in plan.items() if k != "backends"}, file.plan.cells)
     writer.keep_plan(file.text)
+    kept = next((text for text in (run.contracts() for run in found) if text), "")
+    if kept:  # the parts of one plan have the same
+        writer.keep_contracts(kept)
     for row, number in zip(merged.rows, merged.origin):
         if number is not None and row["log"]:
             row["log"] = writer.take_log(found[number], str(row["log"]), str(number + 1))

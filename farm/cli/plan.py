@@ -40,6 +40,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the plan."""
     asked = common.named_backends(args)
+    common.use_contracts(args)
     found = plan(common.matrices(args), asked, select=args.select)
     text = ""
     if args.out or args.json:

@@ -7,6 +7,7 @@ import contextlib
 import io
 import shlex
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -71,7 +72,9 @@ def run(args: argparse.Namespace) -> int:
     store = common.store(args)
     known, writer = _opened(store, args.run, lambda text: print(f"farm resume: {text}", file=sys.stderr, flush=True))
     cluster: Any = None
+    unpacked = tempfile.TemporaryDirectory(prefix="farm-contracts-")
     try:
+        common.use_kept_contracts(store.run(writer.id), unpacked.name)
         _as_begun(args, known.head.get("argv") or [])
         run_command.check(args)
         plan = _plan(known)
@@ -200,7 +203,7 @@ def _plan(known: Recovery) -> Plan:
         raise StoreError(
             f"the run's journal does not contain the matrices ({error}); start a new run", id="resume-matrices-missing"
         ) from None
-    unfit = planfile.unfit(known.cells, run_command.contract_version)
+    unfit = planfile.unfit(known.cells, run_command.contract_version, run_command.contract_content)
     if unfit:
         raise UsageError(
             f"{known.head['run_id']}: {unfit}; resume with the farm version that started this run, or start a new run",

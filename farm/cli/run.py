@@ -53,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
     """Plan, run and print the summary."""
     run_command.check(args)
     common.check_run_id(args.run_id)
+    common.use_contracts(args)
     work: Any = _PlanPart(args) if args.plan else _Matrices(args)
     providers, shipped = run_command.packed(work.providers)
     work.check_providers(providers)
@@ -66,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"farm run: {sentence(work.note)}", file=sys.stderr)
     try:
         writer = store.create(run_id)
+        common.keep_contracts(writer)
         if work.file:
             writer.keep_plan(work.file.text)
     except BaseException:
@@ -180,7 +182,7 @@ class _PlanPart:
                 f"{where}: --target is missing; name the part to run here: {have}", id="run-plan-target-missing"
             )
         self._part = planfile.part(self.file.plan, args.target)
-        unfit = planfile.unfit(self._part.cells, run_command.contract_version)
+        unfit = planfile.unfit(self._part.cells, run_command.contract_version, run_command.contract_content)
         if unfit:
             raise UsageError(
                 f"{where}: {unfit}; use the farm version that wrote the plan, or plan again with this version",

@@ -123,6 +123,12 @@ def contract_version(op: str) -> int | None:
     return found.version if found else None
 
 
+def contract_content(op: str) -> str:
+    """What the contract of an op is made of here, if it is outside the farm."""
+    found = discovery.find(op)
+    return found.content if found else ""
+
+
 def packed(providers: Mapping[str, str]) -> tuple[dict[str, dict[str, str]], dict[str, Any] | None]:
     """(`[OP:]NAME` -> {"path", "sha256" of its files, "" if installed}, the files that are sent to the devices)."""
     found = {}

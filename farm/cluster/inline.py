@@ -16,6 +16,7 @@ from farm.cluster.base import Changes, DeviceHandle
 from farm.cluster.local import host_devices, spool_folder
 from farm.judge.pool import LocalJudges
 from farm.node import config as node_config
+from farm.node.reference import leave as leave_reference
 from farm.process import variables
 from farm.store import spool
 
@@ -41,6 +42,7 @@ class InlineCluster:
         ]
 
     def start(self, slot: DeviceHandle, config: dict[str, Any]) -> None:
+        leave_reference(self.spool)
         self._judges.begin(limits.of(config["deadlines"], node_config.load().deadlines))
         actor = DeviceActor({**config, "spool": self.spool, "device_id": slot.device_id}, self._judges)
         self._actors[slot.device] = actor

@@ -25,12 +25,24 @@ class JudgeActor:
     """A judge of the coordinator's revision: it imports what `bundles` contain, and without any (a Ray on the
     coordinator's own host) what the coordinator imports.  It keeps no essential state: another may take its place."""
 
-    def __init__(self, bundles: list[dict[str, Any]], spool: str, threads: int, lock_s: float, sharers: int):
+    def __init__(
+        self,
+        bundles: list[dict[str, Any]],
+        spool: str,
+        threads: int,
+        lock_s: float,
+        sharers: int,
+        contracts: bytes | None = None,
+    ):
         lock_s = min(lock_s, _cap("lock"))  # by the node's farm: what is shipped cannot read its configuration
+        _leave_reference(spool)
         if bundles:
             _import_from(_unpacked(bundles, spool))
         from farm.judge.judge import Judge
+        from farm.shipping import contracts as shipping
 
+        if contracts:
+            shipping.install(_fetched(contracts), spool)
         self._judge = Judge(spool, threads, lock_s=lock_s, sharers=sharers)
 
     def prepare(self, cell: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,6 +58,25 @@ class JudgeActor:
         self._judge.clean()
 
 
+def _leave_reference(spool: str) -> None:
+    """How the node evaluates references of PyTorch; where its configuration is broken, its devices say so."""
+    from farm.errors import FarmError
+
+    try:
+        from farm.node import reference
+
+        reference.leave(spool)
+    except (FarmError, ImportError):  # an older farm there; then with the judge's own Python
+        return
+
+
+def _fetched(reference: bytes) -> Any:
+    """What the coordinator has put into the object store; the reference comes as bytes (RayCluster._judge)."""
+    import ray
+
+    return ray.get(ray.cloudpickle.loads(reference), timeout=FETCH_SECONDS)
+
+
 def _cap(name: str) -> float:
     """The node's own limit; none where its configuration is broken, which its devices say."""
     from farm.errors import UsageError
@@ -59,8 +90,6 @@ def _cap(name: str) -> float:
 
 def _unpacked(bundles: list[dict[str, Any]], spool: str) -> list[str]:
     """Folders to import from: where the children of this node's devices import from too."""
-    import ray
-
     from farm.shipping import bundle
     from farm.store import spool as spools
 
@@ -68,7 +97,7 @@ def _unpacked(bundles: list[dict[str, Any]], spool: str) -> list[str]:
     place = Path(spool, "bundles")
     found = []
     for b in bundles:
-        blob = ray.get(ray.cloudpickle.loads(b["blob"]), timeout=FETCH_SECONDS)
+        blob = _fetched(b["blob"])
         found.append(str(bundle.install(b["sha"], blob, place)))
     return found
 

@@ -34,7 +34,7 @@ from farm.node import config as node_config
 from farm.node.join_command import label_of
 from farm.process import interrupts, supervisor
 from farm.scheduler.health import JudgeHealth
-from farm.shipping import bundle, revision
+from farm.shipping import bundle, contracts, revision
 from farm.store import spool
 
 POLL_SECONDS = 2.0
@@ -105,6 +105,7 @@ class RayCluster:
         self._slots: dict[str, DeviceHandle] = {}
         self._polls: dict[Any, tuple[str, float]] = {}
         self._judges: dict[str, list[_NodeJudge]] = {}  # by node
+        self._contracts: Any = None  # the outside ones, in the object store; False: there are none
         self._lock_s: dict[str, float] = {}  # by node: how long its judges wait for a lock of the cache
         self._local = address == "local"
         self._run = run_id
@@ -285,7 +286,11 @@ class RayCluster:
         # As bytes: of a reference among an actor's arguments Ray prints that a restart might not find it.  This process
         # keeps it as long as the run lasts.
         farms = [{**b, "blob": ray.cloudpickle.dumps(b["blob"])} for b in self._bundles() if b["name"] == "farm"]
-        return actor.remote(farms, self.spool, JUDGE_THREADS, self._lock_s[node], sharers)
+        if self._contracts is None:
+            packed = contracts.pack()
+            self._contracts = self._ray.put(packed) if packed else False
+        sent = ray.cloudpickle.dumps(self._contracts) if self._contracts else None
+        return actor.remote(farms, self.spool, JUDGE_THREADS, self._lock_s[node], sharers, sent)
 
     def _judge_down(self, event: dict[str, Any], now: float) -> list[dict[str, Any]]:
         """A device met a dead judge: reported once for the judge, which is replaced after a pause."""

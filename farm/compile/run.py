@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from farm import kernel_package
+from farm.accuracy import evaluate
 from farm.cell import Cell, Owner, Status
 from farm.compile import ascend_environment, cache, gate
 from farm.compile.jobs import split
@@ -185,7 +186,7 @@ class _Compilation:
             if cell.skip_reason:
                 self._conclude(cell, Status.SKIPPED, None, cell.skip_reason)
                 continue
-            reason = contract(cell.op).supports(cell)
+            reason = evaluate.unsupported(cell, contract(cell.op))
             if reason:
                 self._conclude(cell, Status.UNSUPPORTED, None, reason)
 

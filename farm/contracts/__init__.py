@@ -2,11 +2,27 @@
 
 base        the class that a contract subclasses, and its parts
 gates       limits for outputs that were rounded once or twice
+dtypes      the registry of dtypes
+from_torch  a contract made from a PyTorch function
 ops/        the built-in contracts, a folder each: `ops/<op>/contract.py`
-discovery   which ops there are
+discovery   which ops there are; folders: those outside the farm
 call        how a cell becomes a call of a provider
 """
 
 from farm.contracts.base import Array, CellLike, Contract, Dimension, FamilyLike, Parameter, Tensor, Work, nbytes
+from farm.contracts.from_torch import Spec, from_torch, integers
 
-__all__ = ["Array", "CellLike", "Contract", "Dimension", "FamilyLike", "Parameter", "Tensor", "Work", "nbytes"]
+__all__ = [
+    "Array",
+    "CellLike",
+    "Contract",
+    "Dimension",
+    "FamilyLike",
+    "Parameter",
+    "Spec",
+    "Tensor",
+    "Work",
+    "from_torch",
+    "integers",
+    "nbytes",
+]

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from farm.contracts.dtypes import get
+
 Array = Any  # numpy.ndarray; NumPy's own generic alias would tell a reader no more
 
 
@@ -54,6 +56,13 @@ class FamilyLike(Protocol):
     ) -> Array:
         """Rows [start, stop) of a `total` x `width` upstream gradient: as `normal`, but with large, zero, tiny or
         nonfinite values in the families for upstream gradients (`upstream`, `upstream_nan`, `upstream_inf`)."""
+
+    def integers(self, name: str, block: tuple[int, int], width: int, low: int, high: int) -> Array:
+        """Rows [start, stop) of integers in [low, high), all equally likely, int64 [stop - start, width]."""
+
+    @property
+    def asked(self) -> str:
+        """The family that the matrix names, which may be one of the contract's own."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +157,22 @@ class Contract:
     #: Whether a row must have the same bits alone as in a batch, from every provider: a choice of kernel by the number
     #: of rows, or a sum split by it, breaks that.
     batch_invariant: bool = False
+    #: Whether a row's result depends on that row and on whole tensors alone.  False for an op whose rows depend on
+    #: where they stand (ragged batches, a scan over rows): it is made and compared whole, in one block, its inputs are
+    #: never moved round, and a cell with a tensor of more than 2^26 elements is unsupported.
+    rows_independent: bool = True
+    #: Whether the reference is a PyTorch function (farm/contracts/from_torch.py), which runs in a process of its own.
+    needs_torch: bool = False
+    #: Whether `reference` also gives what a correct implementation gives at the cell's dtypes (`NAME.own`), whose
+    #: error, times `farm.contracts.from_torch.FACTORS`, widens the tolerances of `gates`.
+    own_tolerances: bool = False
+    #: Families of the contract's own, each with the built-in one whose values the generator gives for it; `inputs`
+    #: knows them by `family.asked`.
+    own_families: Mapping[str, str] = {}
+    #: Dimension -> its size in the cells of `farm contract check`, where those that it chooses do not fit.
+    check_sizes: Mapping[str, int] = {}
+    #: What an outside contract is made of, set where it is found (farm/contracts/discovery.py); "" for a built-in one.
+    content: str = ""
     #: forward or backward -> (a dimension, its largest size for which a kernel that `auto` chooses may not spill)
     spill_free: Mapping[str, tuple[str, int]] = {}
 
@@ -212,7 +237,7 @@ class Contract:
 
 def nbytes(dtype: str) -> int:
     """Bytes per element of a dtype name."""
-    return {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}.get(dtype, 1)
+    return get(dtype).bits // 8
 
 
 __all__ = ["Contract", "Dimension", "Parameter", "Tensor", "Work", "nbytes"]

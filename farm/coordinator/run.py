@@ -58,7 +58,7 @@ def settled(cells: Sequence[Cell]) -> dict[int, tuple[Status, str]]:
         if cell.skip_reason:
             out[cell.index] = (Status.SKIPPED, cell.skip_reason)
             continue
-        reason = contract(cell.op).supports(cell)
+        reason = evaluate.unsupported(cell, contract(cell.op))
         if reason:
             out[cell.index] = (Status.UNSUPPORTED, reason)
     return out

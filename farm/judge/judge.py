@@ -25,11 +25,14 @@ from farm import limits
 from farm.accuracy import dtypes, evaluate, tolerances
 from farm.cell import Cell
 from farm.child.findings import disqualifying
-from farm.contracts import layouts, view
+from farm.contracts import discovery, layouts, view
+from farm.contracts.base import Contract
 from farm.contracts.discovery import contract
-from farm.errors import FarmSignal, fault_owner
+from farm.contracts.from_torch import evaluate_with
+from farm.errors import ContractError, FarmSignal, fault_owner
 from farm.judge.cache import SMALL_BYTES, Allocate, GivenFiles, Made, PrivateArrays, default_root
 from farm.judge.digest import judging_digest
+from farm.judge.references import References
 from farm.store import spool as spools
 
 
@@ -55,6 +58,9 @@ class Judge:
         spools.sweep(self.spool.parent)  # on this node, where no other process may clean up
         self._reserve = spools.reserve(spool)
         spools.sweep(self._reserve.parent)
+        self._references = References(self.spool, threads)
+        evaluate_with(self._references)
+        discovery.ask_torch_version(self._references.version)
         self._private = PrivateArrays([Path(cache) if cache else default_root(), self.spool], None, sharers, lock_s)
         self._given = GivenFiles(self.spool, self._reserve, sharers)
 
@@ -62,12 +68,13 @@ class Judge:
         """The description of the cell's tensors for the child (inputs with their files), and the model's bytes."""
         cell = Cell.from_dict(cell_data)
         op = contract(cell.op)
+        _same_content(cell, op)
         files = self._given.files(self._input_key(cell), self._inputs(cell).arrays)
         tensors = []
         for t in evaluate.tensors_of(cell, op):
             plan: dict[str, Any] = {"name": t.name, "dtype": t.dtype, "shape": list(t.dims), "role": t.role, "of": t.of}
             plan["may_overwrite"] = t.may_overwrite
-            plan["blocked"] = t.blocked
+            plan["blocked"] = t.blocked and op.rows_independent
             if t.role in view.GIVEN:
                 plan["file"] = str(files[t.name])
             tensors.append(layouts.described(plan, cell.layout, evaluate.row_count(cell)))
@@ -176,8 +183,19 @@ class Judge:
     def clean(self) -> None:
         """Remove the run's folder."""
         self.closing = True
+        self._references.close()
         spools.remove(self.spool)
         spools.remove(self._reserve)
+
+
+def _same_content(cell: Cell, op: Contract) -> None:
+    """ContractError if the cell was planned with another contract, or another torch to evaluate it."""
+    if op.content != cell.contract_content and (op.needs_torch or cell.contract_content):
+        raise ContractError(
+            f"the cell was planned with the contract {cell.contract_content or 'of the farm'}, but this judge has "
+            f"{op.content or 'that of the farm'}; plan again, and give every node the same torch",
+            id="judge-contract-content",
+        )
 
 
 def _both(first: dict[str, Any], other: dict[str, Any], where: str) -> dict[str, Any]:

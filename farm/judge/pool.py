@@ -22,6 +22,7 @@ from farm.cell import canonical_json
 from farm.deadline import Deadline
 from farm.errors import JudgeFailed, Message, describe, fault_owner
 from farm.judge.processes import JudgeProcesses
+from farm.shipping import contracts
 
 LATE_LOOK_SECONDS = 1.0
 JUDGELESS_SECONDS = 90.0  # how long a cell waits for a judge to be replaced: longer than any pause before that
@@ -56,6 +57,7 @@ class LocalJudges:
 
     def __init__(self, spool: str, threads: int | None = None):
         threads = threads or max(2, min(8, (os.cpu_count() or 2) // 2))
+        self._spool = spool
         self._processes = JudgeProcesses(spool, threads, sum(GROUPS.values()))
         self._pools = {group: ThreadPoolExecutor(n, thread_name_prefix=group) for group, n in GROUPS.items()}
         self._coming: dict[str, Future[dict[str, Any]]] = {}  # by `prepared_key`
@@ -65,6 +67,7 @@ class LocalJudges:
     def begin(self, table: Mapping[str, float]) -> None:
         """A run of these limits begins: its first judge is started."""
         self._table = table
+        contracts.leave(self._spool)
         self._processes.lock_s = table["lock"]
         self._processes.begin()
 

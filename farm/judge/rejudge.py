@@ -62,7 +62,11 @@ def judge_again(
         return _undecided(
             row, f"the stored metrics are from {versions}; run the cell again", "rejudge-contract-version"
         )
-    gates = gating.resolve(cell, contract, rules)
+    if contract.content != cell.contract_content:
+        text = f"the stored metrics are from the contract {cell.contract_content or 'of the farm'}, but here it is "
+        text += f"{contract.content or 'that of the farm'}; run the cell again"
+        return _undecided(row, text, "rejudge-contract-content")
+    gates = gating.resolve(cell, contract, rules, metrics)
     absent = [f"{o}.{m}" for o, of in gates.items() for m in of if metrics.get(o, {}).get(m) is None]
     if absent:
         text = f"the stored metrics lack {', '.join(absent)}, which now have a tolerance; run the cell again"

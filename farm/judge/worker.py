@@ -19,6 +19,7 @@ from farm.errors import fault_owner
 from farm.judge.digest import unchanged
 from farm.judge.judge import Judge
 from farm.process import group
+from farm.shipping import contracts
 
 CALLS = ("prepare", "warm", "judge")
 
@@ -30,6 +31,7 @@ def main(argv: list[str]) -> None:
     os.dup2(2, 1)  # what a contract prints is no answer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to handle
     same = unchanged(int(argv[4]))
+    contracts.take(argv[0])
     digest = argv[3] if same else ""
     judge = Judge(argv[0], int(argv[1]), lock_s=float(argv[2]), digest=digest, sharers=int(argv[5]))
     for line in sys.stdin:

@@ -158,7 +158,8 @@ def _expand(matrix: Matrix, view: View, backend: str, patterns: Sequence[str]) -
         for t, tm in zip(view.timings_on(backend), masks[8])
     ]
     absent = _absent(matrix, view)
-    head = f'{{"backend":{canonical_json(backend)},"contract_version":{version},"dims":'
+    content = f'"contract_content":{canonical_json(contract.content)},' if contract.content else ""
+    head = f'{{"backend":{canonical_json(backend)},{content}"contract_version":{version},"dims":'
     places = [(f"{backend}:{p}" if p else "", f"@{p}" if p else "", mask) for p, mask in zip(patterns, there)]
     for (target, target_id, mask_t), (dim_map, tag, dim_json, shape, mask0) in product(places, dims):
         for dtype_map, dtype_json, short, dtype_id, mask1 in dtypes:
@@ -198,4 +199,5 @@ def _expand(matrix: Matrix, view: View, backend: str, patterns: Sequence[str]) -
                             name,
                             target,
                             layout,
+                            contract.content,
                         )

@@ -11,6 +11,7 @@ from typing import Any
 
 from farm import backends as farm_backends
 from farm import limits
+from farm.accuracy.contract_check import declared
 from farm.cell import QUIET, Cell
 from farm.contracts import discovery as farm_ops
 from farm.contracts.base import Contract
@@ -185,6 +186,9 @@ class _Reader:
             why = f"{type(error).__name__}: {error}"[:200]
             message = f"names an op whose contract.py cannot be imported ({why}); correct that file"
             raise node.error(message, id="matrix-contract-import") from error
+        wrong = declared(contract, op)
+        if wrong:
+            raise node.error(f"names an op whose contract is wrong: {wrong}", id="matrix-contract-wrong")
         names = [d.name for d in contract.dimensions] + [p.name for p in contract.parameters]
         bad = next((n for n in names if n in ax.RESERVED or n.endswith(("_dtype", "_layout"))), None)
         if bad:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from farm.accuracy.contract_check import tensors_problem
 from farm.cell import Cell
 from farm.contracts.base import Contract
 from farm.errors import InfraError, MatrixError, UsageError
@@ -121,8 +122,22 @@ def plan(
         )
     _number(found)
     contracts = {m.contract.op: m.contract for m in matrices}
+    _check_tensors(found, contracts)
     by_backend, by_target = counts(found, backends, contracts), target_counts(found, contracts)
     return Plan(tuple(found), tuple(m.info for m in matrices), plan_hash(found), by_backend, by_target)
+
+
+def _check_tensors(cells: Sequence[Cell], contracts: Mapping[str, Contract]) -> None:
+    """MatrixError for a contract whose tensors are wrong, by the first cell of each op and operation."""
+    seen: set[tuple[str, str]] = set()
+    for cell in cells:
+        of = cell.op, cell.operation
+        if of not in seen and not cell.skip_reason:
+            seen.add(of)
+            wrong = tensors_problem(contracts[cell.op], cell)
+            if wrong:
+                text = f"the contract of {cell.op} is wrong: {wrong}; farm contract check {cell.op} checks all of it"
+                raise MatrixError(text, id="plan-contract-wrong")
 
 
 def _check_tolerances(matrix: Matrix, backends: Sequence[str]) -> None:

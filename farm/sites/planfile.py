@@ -121,13 +121,19 @@ def providers_of(file: PlanFile, cells: tuple[Cell, ...]) -> dict[str, Mapping[s
     return {name: its for name, its in file.providers.items() if name in called}
 
 
-def unfit(cells: tuple[Cell, ...], version: Callable[[str], int | None]) -> str:
+def unfit(
+    cells: tuple[Cell, ...], version: Callable[[str], int | None], content: Callable[[str], str] = lambda op: ""
+) -> str:
     """Why this farm would measure something other than the plan describes; "" if it would not.  `version`: the version
-    of an op's contract here, None if there is no such op."""
+    of an op's contract here, None if there is no such op; `content`: what a contract outside the farm is made of."""
     for cell in cells:
         here = version(cell.op)
         if here is None:
-            return f"the plan contains cells of {cell.op}, an op that this farm does not have"
+            cure = "; name its folder with --contracts" if cell.contract_content else ""
+            return f"the plan contains cells of {cell.op}, an op that this farm does not have{cure}"
+        if content(cell.op) != cell.contract_content:
+            there, ours = cell.contract_content or "the farm's own", content(cell.op) or "the farm's own"
+            return f"the plan uses the contract {there} of {cell.op}, but here it is {ours}"
         if here != cell.contract_version:
             return f"the plan uses version {cell.contract_version} of {cell.op}'s contract, but this farm has {here}"
         mine = VERSIONS.get(cell.timing.method, 1)

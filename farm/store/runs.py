@@ -43,6 +43,7 @@ from farm.timing import roof
 from farm.timing.roof import Calibration
 
 PLAN = "plan.json"
+CONTRACTS = "contracts.json"
 #: What a run may be called: the name of a folder everywhere, and of a page.
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LOG_LIMIT = 64 << 10  # characters
@@ -241,6 +242,14 @@ class RunWriter:
         except OSError as error:
             raise self._lost(PLAN, error) from None
 
+    def keep_contracts(self, text: str) -> None:
+        """Keep the contracts from outside the farm that this run was planned with (farm.shipping.contracts)."""
+        self._still_ours()
+        try:
+            _write_atomic(self.dir / CONTRACTS, text)
+        except OSError as error:
+            raise self._lost(CONTRACTS, error) from None
+
     def append(self, line: Mapping[str, Any]) -> int:
         """Append one event; returns the offset of its line in the journal.  Other processes of this machine see it at
         once (see `together`); it survives a power cut from the next `sync`.  InfraError if it cannot be written, or
@@ -360,16 +369,15 @@ class RunWriter:
         return f"logs/{path.name}"
 
     def take_logs(self, source: Run) -> None:
-        """Copy the logs of another run, which the rows of this one name, and the plan that it is a part of.  StoreError
-        if something there is not a plain file, because that run may come from elsewhere."""
+        """Copy the logs of another run, which the rows of this one name, its contracts, and the plan that it is a part
+        of.  StoreError if something there is not a plain file, because that run may come from elsewhere."""
         try:
-            links = [
-                p for p in (source.dir / PLAN, source.dir / "logs", *source.dir.glob("logs/**/*")) if p.is_symlink()
-            ]
+            kept = (source.dir / PLAN, source.dir / CONTRACTS)
+            links = [p for p in (*kept, source.dir / "logs", *source.dir.glob("logs/**/*")) if p.is_symlink()]
             if links:  # the run may come from elsewhere, and they point to anything here
                 raise OSError(f"{links[0]} is a link, and links are not followed")
-            if (source.dir / PLAN).is_file():
-                files.copy(source.dir / PLAN, self.dir / PLAN, _PLAN_LIMIT, whole=True)
+            for file in (file for file in kept if file.is_file()):
+                files.copy(file, self.dir / file.name, _PLAN_LIMIT, whole=True)
             if (source.dir / "logs").is_dir():
                 for name in files.plain(source.dir / "logs"):
                     files.copy(source.dir / "logs" / name, self.dir / "logs" / name, _LOG_BYTES)
@@ -519,6 +527,19 @@ class Run:
         """The plan."""
         cell_of = CellReader()
         return [cell_of(line["cell"]) for line in self.journal() if line.get("event") == "cell"]
+
+    def contracts(self) -> str:
+        """The contracts from outside the farm that the run was planned with, as they were kept; "" if there are none.
+        StoreError if they cannot be read."""
+        file = self.dir / CONTRACTS
+        if not file.is_symlink() and not file.exists():
+            return ""
+        try:
+            return files.read(file, _PLAN_LIMIT, whole=True).decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise StoreError(
+                f"{file}: the run's contracts cannot be read ({error}); copy the run again", id="store-contracts"
+            ) from None
 
     def samples(self) -> list[dict[str, Any]]:
         """The raw samples, one row per timed cell; none for a run without run.json."""

@@ -22,6 +22,7 @@ class Matmul(Contract):
     families = ("normal", "mixed")
     layouts = {"a": STRIDES, "b": STRIDES}
     determinism = "tolerance"
+    check_sizes = {"n": 96, "k": 64}
 
     def tensors(self, cell: CellLike) -> tuple[Tensor, ...]:
         """a [m, k], b [k, n], c [m, n], all of one dtype."""

@@ -1,0 +1,149 @@
+"""Evaluates references that are PyTorch functions, on the CPU: `python -m farm.child.reference THREADS`.
+
+An order is a line of JSON: where the contract is, its parameters and dtypes, and a folder with an array in a file for
+each input and upstream gradient.  The answer says which arrays it has put there: each output and gradient in float64,
+and under `NAME.own` what the function gives at the cell's dtypes.
+
+    {"root": "...", "op": "softmax", "number": 0, "folder": "...", "dtypes": {...}, "parameters": {...},
+     "backward": true}                        ->    {"arrays": ["y", "y.own"]} or {"failed": "ValueError: ..."}
+
+The process first says {"torch": "2.9.0"}.  Needs the standard library, NumPy and torch; it ends when its orders do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from farm.contracts.dtypes import DTYPES
+from farm.contracts.from_torch import Job, TorchContract
+
+#: The package as whose subpackages folders of contracts are imported here, with the real torch.
+PACKAGE = "farm_references"
+_contracts: dict[tuple[str, str], TorchContract] = {}
+
+
+def load(root: str, op: str) -> TorchContract:
+    """The contract of `op` in the folder `root`, "" for a built-in one, imported with the torch of this process."""
+    if (root, op) not in _contracts:
+        if not root:
+            name = f"farm.contracts.ops.{op}.contract"
+        else:
+            known = [r for r, _ in _contracts if r]
+            number = dict.fromkeys([*known, root])
+            part = f"r{list(number).index(root)}"
+            _package(PACKAGE, [])
+            _package(f"{PACKAGE}.{part}", [root])
+            name = f"{PACKAGE}.{part}.{op}.contract"
+        _contracts[root, op] = importlib.import_module(name).CONTRACT
+    return _contracts[root, op]
+
+
+def _package(name: str, path: list[str]) -> None:
+    if name not in sys.modules:
+        made = ModuleType(name)
+        made.__path__ = path
+        made.__spec__ = ModuleSpec(name, None, is_package=True)
+        sys.modules[name] = made
+
+
+def evaluate(contract: TorchContract, job: Job) -> dict[str, np.ndarray[Any, Any]]:
+    """Outputs and gradients in float64 (integers as integers), and `NAME.own` of those that are floats: the function's
+    own result at the cell's dtypes, float32 (float64 for float64)."""
+    out = _run(contract, job, exact=True)
+    for name, value in _run(contract, job, exact=False).items():
+        if DTYPES[job.dtypes[name]].is_float:
+            wide = np.float64 if job.dtypes[name] == "float64" else np.float32
+            out[f"{name}.own"] = value.astype(wide)
+    return out
+
+
+def _run(contract: TorchContract, job: Job, exact: bool) -> dict[str, np.ndarray[Any, Any]]:
+    def given(name: str) -> torch.Tensor:
+        values = torch.from_numpy(np.array(job.values[name]))  # a copy: the function may write to it
+        return (
+            values.to(torch.float64 if exact else _computed(job.dtypes[name])) if values.is_floating_point() else values
+        )
+
+    inputs = [given(name) for name in contract.given]
+    wanted = [t for t, name in zip(inputs, contract.given) if job.backward and name in contract.gradients]
+    for t in wanted:
+        t.requires_grad_(True)
+    arguments = dict(job.parameters)
+    with torch.set_grad_enabled(job.backward):
+        # an in-place function may not write to a leaf that requires a gradient
+        made = contract.function(*(t.clone() if t.requires_grad else t for t in inputs), **arguments)
+    outputs = list(made) if isinstance(made, (tuple, list)) else [made]
+    if len(outputs) != len(contract.made) or not all(isinstance(t, torch.Tensor) for t in outputs):
+        raise ValueError(f"the function returns {len(outputs)} values, not {len(contract.made)} tensors")
+    found = {name: _stored(t.detach(), job.dtypes[name], exact) for name, t in zip(contract.made, outputs)}
+    if not job.backward:
+        return found
+    upstream = {name: t for name, t in zip(contract.made, outputs) if f"d{name}" in job.values}
+    able = {name: t for name, t in upstream.items() if t.requires_grad}
+    gradients = torch.autograd.grad(
+        list(able.values()), wanted, [given(f"d{name}").to(t.dtype) for name, t in able.items()], allow_unused=True
+    )
+    for name, t, gradient in zip([n for n in contract.given if n in contract.gradients], wanted, gradients):
+        value = torch.zeros_like(t) if gradient is None else gradient
+        found[f"d{name}"] = _stored(value, job.dtypes[f"d{name}"], exact)
+    return found
+
+
+def _computed(dtype: str) -> torch.dtype:
+    """In what a dtype is computed: 8-bit floats in float32."""
+    found: torch.dtype = torch.float32 if DTYPES[dtype].bits < 16 else getattr(torch, dtype)
+    return found
+
+
+def _stored(value: torch.Tensor, dtype: str, exact: bool) -> np.ndarray[Any, Any]:
+    """An output, rounded to its dtype unless it is exact."""
+    if not DTYPES[dtype].is_float:
+        return value.to(getattr(torch, dtype)).numpy()
+    if exact:
+        return value.to(torch.float64).numpy()
+    wide = torch.float64 if dtype == "float64" else torch.float32
+    return value.to(getattr(torch, dtype)).to(wide).numpy()
+
+
+def _serve(order: Mapping[str, Any]) -> dict[str, Any]:
+    folder = Path(order["folder"])
+    contract = load(order["root"], order["op"])
+    values = {f.stem: np.load(f) for f in sorted(folder.glob("*.npy"))}
+    job = Job(order["op"], values, order["dtypes"], order["parameters"], order["backward"])
+    found = evaluate(contract, job)
+    for name, value in found.items():
+        np.save(folder / f"{name}.out", value)
+    return {"arrays": sorted(found)}
+
+
+def main(argv: list[str]) -> None:
+    """Serve orders until there are none."""
+    torch.set_num_threads(int(argv[0]))
+    sink = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)  # what a function prints is no answer
+    sink.write(json.dumps({"torch": torch.__version__}) + "\n")
+    for line in sys.stdin:
+        try:
+            answer = _serve(json.loads(line))
+        except Exception as error:
+            traceback.print_exc()
+            answer = {"failed": f"{type(error).__name__}: {error}"[:2000]}
+        sys.stdout.flush()
+        sink.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+    os._exit(0)

@@ -1,0 +1,249 @@
+"""`farm contract check`: each way in which a contract can be wrong, in one sentence; the score of planted faults."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from farm.accuracy import contract_check, low_precision, plants
+from farm.cli.main import main
+from farm.contracts import discovery
+from tests.pure.outside_contracts import known, write, write_text
+from tests.pure.planted_contracts import cell_of
+
+SOUND = """
+def gates(self, cell):
+    return {"y": {"max_ulp": 1.0, "rel_l2": 1e-3}}
+"""
+ADD_GRADIENT = """
+operations = ("forward", "backward")
+
+def tensors(self, cell):
+    t, d = self.shape(cell), cell.dtypes["x"]
+    out = [Tensor("x", d, t, "input")]
+    if cell.operation == "forward":
+        return (*out, Tensor("y", d, t, "output"))
+    return (*out, Tensor("dy", d, t, "upstream"), Tensor("dx", d, t, "gradient", of="x"))
+
+def inputs(self, cell, family, block):
+    made = {"x": self.x(cell, family, block)}
+    if cell.operation == "backward":
+        made["dy"] = family.upstream("dy", block, cell.dims["columns"], cell.dtypes["x"], total=cell.dims["rows"])
+    return made
+
+def reference(self, inputs, cell, block):
+    x = inputs["x"].astype(np.float64)
+    if cell.operation == "forward":
+        return {"y": x**3}
+    return {"dx": FACTOR * x**2 * inputs["dy"]}
+
+def gates(self, cell):
+    return {"y" if cell.operation == "forward" else "dx": {"max_ulp": 4.0}}
+"""
+
+
+def check(folder: Path, op: str) -> str:
+    with known(folder):
+        return contract_check.problem(discovery.contract(op), op)
+
+
+def test_a_sound_contract_has_no_problem(tmp_path: Path) -> None:
+    assert check(write(tmp_path, "sound", SOUND), "sound") == ""
+    assert check(write(tmp_path, "grad", ADD_GRADIENT, "FACTOR = 3"), "grad") == ""
+
+
+@pytest.mark.parametrize(
+    "body, says",
+    [
+        ('op = "softmx"', 'op is "softmx", but its folder is wrong'),
+        ('dimensions = Dimension("rows", 0, 9)', "write a comma behind it"),
+        ('dimensions = (Dimension("rows", 9, 0),)', "0 <= low <= high"),
+        ("typed = ()", "typed is ()"),
+        ('dtypes = ("float31",)', "not a dtype"),
+        ('operations = ("forwards",)', "operations has forwards"),
+        ('families = ("normal", "ties")', "own_families"),
+        ('parameters = (Parameter("k", int, "1"),)', "the parameter k"),
+        ('parameters = (Parameter("k", int, 1), Parameter("k", int, 1))', "k names two"),
+        ('typed = ("x", "z")', "typed has z"),
+        (
+            'def tensors(self, cell):\n    return (Tensor("x", "float32", (4, 8), "inptu"),)',
+            'the role "inptu"; known roles',
+        ),
+        ('def tensors(self, cell):\n    return (Tensor("x", "f32", self.shape(cell), "input"),)', 'the dtype "f32"'),
+        ("def tensors(self, cell):\n    return [1]", "a tuple of Tensor"),
+        ("def tensors(self, cell):\n    return undefined", "tensors() raises NameError"),
+        ('def tensors(self, cell):\n    return (Tensor("x", "float32", (7,), "input"),)', "write blocked=False"),
+        (
+            'def tensors(self, cell):\n    t = Tensor("x", "float32", self.shape(cell), "input")\n    return (t, t)',
+            "gives x twice",
+        ),
+        (
+            'def tensors(self, cell):\n    return (Tensor("x", cell.dtypes["x"], self.shape(cell), "input"),)',
+            "gives no output",
+        ),
+        ("def inputs(self, cell, family, block):\n    return {'z': 1}", "inputs() makes z"),
+        ("def inputs(self, cell, family, block):\n    return undefined", "inputs() raises NameError"),
+        ("def inputs(self, cell, family, block):\n    return {'x': np.zeros((3, 3))}", "inputs() makes x with sizes"),
+        (
+            "def inputs(self, cell, family, block):\n    return {'x': self.x(cell, family, block) + np.float32(1e-7)}",
+            "cannot hold",
+        ),
+        (
+            "def inputs(self, cell, family, block):\n    return {'x': family.normal('x', (0, block[1] - block[0]), 72, "
+            "cell.dtypes['x'])}",
+            "other rows of x in a block",
+        ),
+        ("def reference(self, inputs, cell, block):\n    return {'z': inputs['x']}", "but not y"),
+        ("def reference(self, inputs, cell, block):\n    return None", "reference() raises TypeError"),
+        ("def reference(self, inputs, cell, block):\n    return undefined", "reference() raises NameError"),
+        ("def reference(self, inputs, cell, block):\n    return {'y': inputs['x'][:, :-1]}", "gives y with sizes"),
+        (
+            "def reference(self, inputs, cell, block):\n    return {'y': inputs['x'].astype(np.float32)}",
+            "compute it in float64",
+        ),
+        (
+            "def reference(self, inputs, cell, block):\n    return {'y': inputs['x'] + 1e-3 * block[0]}",
+            "a row depends on the rows around it",
+        ),
+        (
+            "def reference(self, inputs, cell, block):\n    return {'y': np.cumsum(inputs['x'].astype(np.float64), 0)}",
+            "rows_independent = False",
+        ),
+        (
+            "def reference(self, inputs, cell, block):\n    n = np.arange(len(inputs['x']))[:, None] + block[0]\n"
+            "    return {'y': inputs['x'] * (1.0 + n)}",
+            "depends on where a row stands",
+        ),
+        ("def gates(self, cell):\n    return {'z': {'max_ulp': 1.0}}", "gates() has z"),
+        ("def gates(self, cell):\n    return {'y': {'max_upl': 1.0}}", "not a metric"),
+        ("def gates(self, cell):\n    return {'y': {'max_ulp': float('nan')}}", "must be a number"),
+        ("def gates(self, cell):\n    return {}", "no limit for y"),
+        (
+            "def gates(self, cell):\n    return {'y': {'max_ulp': 0.01}}\n"
+            "def reference(self, inputs, cell, block):\n    return {'y': inputs['x'] / 3.0}",
+            "reference itself",
+        ),
+        ("def work(self, cell):\n    return Work(-1, 0, {})", "work() gives"),
+        ("def supports(self, cell, target=None):\n    return 'never'", "check_sizes"),
+    ],
+)
+def test_a_wrong_contract_is_told_in_one_sentence(tmp_path: Path, body: str, says: str) -> None:
+    found = check(write(tmp_path, "wrong", body), "wrong")
+    assert says in found and "\n" not in found
+
+
+def test_a_wrong_gradient_is_found_by_differences(tmp_path: Path) -> None:
+    found = check(write(tmp_path, "grad", ADD_GRADIENT, "FACTOR = 3.2"), "grad")
+    assert "the gradient dx does not fit the reference" in found
+
+
+@pytest.mark.parametrize("op", ["fused_add_rms_norm", "matmul", "rms_norm", "rms_norm_quantize"])
+def test_the_built_in_contracts_find_every_plant_and_reject_nothing_correct(op: str) -> None:
+    contract = discovery.contract(op)
+    assert contract_check.problem(contract, op) == ""
+    score = contract_check.score(contract)
+    assert not score.accused
+    assert score.share >= 0.95, [f"{dtype}: {plant}" for dtype, plant in score.escaped]
+
+
+def test_loose_tolerances_let_faults_escape_and_too_tight_ones_reject_what_is_right(tmp_path: Path) -> None:
+    loose = write(tmp_path / "a", "loose", "def gates(self, cell):\n    return {'y': {'rel_l2': 0.5}}")
+    with known(loose):
+        score = contract_check.score(discovery.contract("loose"))
+    assert {"scale 1.005", "unwritten element"} <= {plant.name for _, plant in score.escaped}
+    body = "def gates(self, cell):\n    return {'y': {'rel_l2': 1e-9}}\n"
+    body += "def reference(self, inputs, cell, block):\n    return {'y': inputs['x'] / 3.0}"
+    with known(write(tmp_path / "b", "tight", body)):
+        assert contract_check.score(discovery.contract("tight")).accused
+
+
+def test_a_plant_that_changes_nothing_is_left_out(tmp_path: Path) -> None:
+    body = (
+        SOUND + "\ndef reference(self, inputs, cell, block):\n    return {'y': np.abs(inputs['x'].astype(np.float64))}"
+    )
+    with known(write(tmp_path, "absolute", body)):
+        score = contract_check.score(discovery.contract("absolute"))
+    assert {("float32", plants.Plant("y", "abs")), ("float32", plants.Plant("x", "sign"))} <= set(score.same)
+    assert not score.escaped
+
+
+def test_an_ignored_parameter_and_a_missing_epsilon_are_planted() -> None:
+    found = contract_check.score(discovery.contract("rms_norm"), ["mixed"]).found
+    names = {(plant.where, plant.name) for _, plant in found}
+    assert {
+        ("offset", "ignored"),
+        ("eps", "missing"),
+        ("eps", "ignored"),
+        ("dx", "without terms across columns"),
+    } <= names
+    assert ("casting", "ignored") not in names, "a rounding class does not change the result"
+
+
+def test_arithmetic_in_the_storage_dtype_rounds_every_step() -> None:
+    ones = np.full((1, 1000), 1.0)
+
+    def total(cell: object, values: object) -> dict[str, np.ndarray]:
+        x = values["x"]  # type: ignore[index]
+        wide = x.astype(np.float64)
+        return {
+            "sum": wide.sum(axis=1),
+            "mean": wide.mean(axis=1),
+            "einsum": np.einsum("ij,ij->i", wide, wide),
+            "dot": wide @ np.ones((1000, 1)),
+            "third": wide[:, :1] / 3,
+        }
+
+    names = ["sum", "mean", "einsum", "dot", "third"]
+    found = low_precision.evaluated(total, cell_of("x"), {"x": ones}, "bfloat16", names)
+    assert [float(found[n].reshape(-1)[0]) for n in names[:4]] == [256.0, 0.255859375, 256.0, 256.0]
+    assert float(found["third"][0, 0]) == 0.333984375
+    exact = low_precision.evaluated(total, cell_of("x"), {"x": ones}, "float64", names)
+    assert [float(exact[n].reshape(-1)[0]) for n in names[:4]] == [1000.0, 1.0, 1000.0, 1000.0]
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    yield
+    discovery.forget()
+
+
+def test_the_command_prints_a_score_and_fails_for_a_wrong_contract(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], forgotten: None
+) -> None:
+    assert main(["contract", "check", "matmul", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["op"] == "matmul" and told["share"] == 1.0 and not told["accused"]
+    folder = write(tmp_path, "wrong", "typed = ()")
+    write_text(folder, "broken", "import nothing_of_this_name\n")
+    write(folder, "loose", "def gates(self, cell):\n    return {'y': {'rel_l2': 0.5}}")
+    for op, id in (("wrong", "contract-wrong"), ("broken", "contract-import"), ("matmull", "contracts-op-unknown")):
+        assert main(["contract", "check", op, "--contracts", str(folder)]) == 2
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1 and f"[{id}]" in err
+    assert main(["contract", "check", "loose", "--contracts", str(folder)]) == 1
+    assert "escaped: float32: y: scale 1.005" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "body, says",
+    [
+        ('op = "softmx"', 'op is "softmx"'),
+        ('dimensions = Dimension("rows", 0, 9)', "dimensions is"),
+        ("typed = ()", "typed is ()"),
+        ('def tensors(self, cell):\n    return (Tensor("x", "float32", self.shape(cell), "inptu"),)', '"inptu"'),
+    ],
+)
+def test_a_plan_refuses_a_contract_that_is_wrong_on_its_face(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], forgotten: None, body: str, says: str
+) -> None:
+    folder = write(tmp_path / "c", "wrong", body)
+    file = tmp_path / "m.yaml"
+    file.write_text("name: m\nop: wrong\naxes: {shape: [{rows: 4, columns: 8}]}\n")
+    words = ["plan", str(file), "--contracts", str(folder), "--provider", "mine=os:getcwd"]
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert says in err and err.count("\n") == 1
