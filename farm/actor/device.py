@@ -66,6 +66,7 @@ class DeviceActor:
         spawn_s = self._config["deadlines"]["spawn"]
         self._children = ChildManager(self._placed, self._guard, spawn_s, lambda: self._stopping)
         spool.claim(config["spool"])
+        self._claimed = 0  # the inode of that folder
         self._thread = threading.Thread(target=self._guarded, name="device", daemon=True)
         self._thread.start()
 
@@ -471,8 +472,13 @@ class DeviceActor:
 
     def _spool(self) -> int:
         """The inode of the run's folder, which is made anew if somebody has deleted it."""
-        spool.claim(self._config["spool"])
-        return Path(self._config["spool"]).stat().st_ino
+        folder = self._config["spool"]
+        with contextlib.suppress(OSError):
+            if Path(folder).stat().st_ino == self._claimed:
+                return self._claimed
+        spool.claim(folder)
+        self._claimed = Path(folder).stat().st_ino
+        return self._claimed
 
     def _spends(self, attempt: dict[str, Any]) -> bool:
         """Whether the attempt's timing leaves a child that may time by no other method."""

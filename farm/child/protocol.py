@@ -178,7 +178,10 @@ def decode_stamped(line: str | bytes) -> tuple[Message, str]:
     """The message of one line, and its nonce ("" for none).  ValueError if it is none: a child that writes nonsense is
     a harness fault."""
     try:
-        data = printable(json.loads(line))
+        text = line if isinstance(line, str) else line.decode("utf-8", "surrogatepass")
+        data = json.loads(text)
+        if "\\u" in text or not text.isascii():  # else there is nothing that an encoder might refuse
+            data = printable(data)
         nonce = str(data.pop("nonce", ""))
         kind = KINDS[data.pop("kind")]
         message: Message = kind(**data)

@@ -81,7 +81,7 @@ def _row(line: Line) -> bool:
         and _index(row.get("index"))
         and row.get("status") in _STATUSES
         and COLUMNS.keys() - row.keys() <= LATER_COLUMNS
-        and all(row.get(name) is None or isinstance(row[name], _KINDS[kind]) for name, kind in COLUMNS.items())
+        and all(isinstance(row.get(name), kinds) for name, kinds in _COLUMN_KINDS)
     )
 
 
@@ -101,7 +101,12 @@ def _roof(line: Line) -> bool:
 
 
 _STATUSES = {s.value for s in Status}
-_KINDS: Mapping[str, Any] = {"text": str, "int": int | float, "float": int | float}
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "text": (str, type(None)),
+    "int": (int, float, type(None)),
+    "float": (int, float, type(None)),
+}
+_COLUMN_KINDS = [(name, _KINDS[kind]) for name, kind in COLUMNS.items()]
 
 
 def _end(line: Line) -> bool:

@@ -4,184 +4,29 @@ from __future__ import annotations
 
 import json
 import pkgutil
-import signal
 import time
 from collections import Counter
-from collections.abc import Mapping
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted_cluster import ScriptedCluster, events, run, slot
 
 from farm import backends, limits
 from farm.cluster.base import Changes, DeviceHandle
-from farm.coordinator import RunRequest, devices, execute
+from farm.coordinator import devices
 from farm.coordinator import run as coordinator_run
 from farm.coordinator.colocation import Colocation
 from farm.coordinator.devices import DRAINED, PLACE_SECONDS, RELEASED
 from farm.coordinator.request import RunOutcome
 from farm.errors import id_of
 from farm.judge.digest import judging_digest
-from farm.matrix import load_all, plan
-from farm.store import Store, fold, recovery
-
-pytestmark = pytest.mark.usefixtures("impatient")
+from farm.store import recovery
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "REFRESH_SECONDS", 0.0)
-
-
-class Quiet:
-    """A RunProgress that keeps what it receives."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def device(self, text: str) -> None:
-        self.lines.append(text)
-
-    def cell(self, row: Mapping[str, Any]) -> None: ...
-
-    def eta(self, seconds: Mapping[str, float]) -> None: ...
-
-
-class ScriptedCluster:
-    """Every device is up when it is started and passes every cell; `up` changes what a device says then.  `changes`:
-    what `refresh` gives, in turn.  A lease is answered when the next events are asked for."""
-
-    def __init__(self, up: Mapping[str, Mapping[str, Any]] | None = None, changes: list[Changes] | None = None):
-        self.up, self.changes = dict(up or {}), list(changes or [])
-        self.configs: dict[str, dict[str, Any]] = {}
-        self.grants: list[tuple[str, list[int]]] = []
-        self.calls: list[dict[str, Any]] = []
-        self.reports: list[tuple[str, str, str]] = []
-        self.stopped: list[str] = []
-        self.judge: dict[str, Any] = {"judged_by": judging_digest()}
-        self.pace = 0.0  # seconds between two looks for events
-        self.bad: set[str] = set()  # devices that fail every cell and every probe
-        self.probes: list[tuple[str, dict[str, Any]]] = []
-        self._queue: list[list[dict[str, Any]]] = []
-
-    def start(self, slot: DeviceHandle, config: dict[str, Any]) -> None:
-        self.configs[slot.device] = config
-        said = {
-            "event": "device_up",
-            "backend": slot.backend,
-            "target": {"backend": slot.backend, "model": "NVIDIA H200"},
-            "name": "H200",
-            "node": slot.host,
-            "fingerprint": {},
-            "pid": 1,
-            **self.up.get(slot.device, {}),
-        }
-        self._queue.append([{**said, "device": slot.device}])
-
-    def grant(self, device: str, lease: dict[str, Any]) -> None:
-        failure = {"status": "infra_error", "owner": "device", "reason": "ECC"}
-        said: list[dict[str, Any]] = []
-        if "probe" in lease:
-            self.probes.append((device, lease["probe"]))
-            at = {"event": "probe", "device": device, "probe": lease["probe"]["id"]}
-            self._queue.append(
-                [{**at, **(failure if device in self.bad else {"status": "passed", "owner": None, **self.judge})}]
-            )
-            return
-        self.grants.append((device, [a["cell"]["index"] for a in lease["attempts"]]))
-        for a in lease["attempts"]:
-            self.calls.append(a["call"])
-            index, number = a["cell"]["index"], a["number"]
-            origin = {
-                "target": {"backend": "cuda", "model": "NVIDIA H200"},
-                "device": device,
-                "node": "n",
-                "fingerprint": {},
-                "revision": "r",
-                "started": 0.0,
-                "seconds": 0.1,
-                "evidence": "simulated",
-            }
-            at = {"device": device, "cell": index, "attempt": number}
-            if device in self.bad:
-                said += [{"event": "started", **at}, {"event": "ended", **at, **failure, "origin": origin}]
-                continue
-            said += [
-                {"event": "started", **at},
-                {"event": "measured", **at, "facts": {"flags": []}, "timing": {"method": "none"}, "origin": origin},
-                {"event": "judged", **at, "status": "passed", "metrics": {}, "gates": {}, **self.judge},
-            ]
-        said.append({"event": "lease_done", "device": device, "lease": lease["id"]})
-        self._queue.append(said)
-
-    def stop(self, device: str) -> None:
-        self.stopped.append(device)
-
-    def events(self, wait_s: float) -> list[dict[str, Any]]:
-        time.sleep(self.pace)
-        batches, self._queue = self._queue, []
-        said = [e for turn in zip_longest(*batches) for e in turn if e]  # devices speak in turn
-        return [{**e, "at": time.monotonic()} for e in said]
-
-    def refresh(self) -> Changes:
-        return self.changes.pop(0) if self.changes else Changes()
-
-    def report(self, slot: DeviceHandle, event: Mapping[str, Any]) -> None:
-        self.reports.append((slot.device, event["event"], event["reason"]))
-
-    def slots(self, wanted: list[str]) -> list[DeviceHandle]:
-        return []
-
-    def close(self) -> None: ...
-
-
-def slot(name: str, host: str = "h") -> DeviceHandle:
-    return DeviceHandle(name, name.split(":")[0], "id-of-" + host, "0", host, {"model": "H200"})
-
-
-def run(
-    tmp_path: Path,
-    cluster: ScriptedCluster,
-    slots: list[DeviceHandle],
-    *,
-    cells: int = 3,
-    grace: float = 0.0,
-    wait: float = 0.0,
-    finished: recovery.Recovery | None = None,
-    **more: Any,
-) -> tuple[RunOutcome, list[dict[str, Any]], Quiet]:
-    file = tmp_path / "m.yaml"
-    data = {
-        "name": "m",
-        "op": "rms_norm",
-        "providers": ["torch"],
-        "axes": {"shape": [{"rows": 2, "hidden": [64 + i for i in range(cells)]}], "dtype": "float32"},
-        **more,
-    }
-    file.write_text(json.dumps(data), encoding="utf-8")
-    matrices = load_all(file)
-    store = Store(tmp_path / "store")
-    writer = store.reopen("run") if finished else store.create("run")
-    progress = Quiet()
-    backends = list(dict.fromkeys(s.backend for s in slots)) or ["cuda"]
-    request = RunRequest(
-        plan(matrices, backends),
-        slots,
-        "farm run",
-        ["run"],
-        {"name": "r"},
-        finished=finished,
-        wait_for_devices_s=grace,
-        wait_s=wait,
-    )
-    outcome = execute(request, cluster, writer, progress)
-    journal = [json.loads(line) for line in (tmp_path / "store/runs/run/journal.jsonl").read_text().splitlines()]
-    return outcome, journal, progress
-
-
-def events(journal: list[dict[str, Any]], *names: str) -> list[tuple[str, str]]:
-    return [(e["event"], e["device"]) for e in journal if e["event"] in names]
 
 
 def test_labels_go_to_the_actor_and_evidence_comes_from_it(tmp_path: Path) -> None:
@@ -590,127 +435,3 @@ def test_a_lease_that_never_arrived_costs_the_slack_and_no_cell(
     assert {r["status"] for r in outcome.rows} == {"passed"} and outcome.exit_code == 0
     assert cluster.stopped and events(journal, "replaced")
     assert max(Counter(index for _, cells in cluster.grants for index in cells).values()) >= 2
-
-
-# Health
-
-
-def test_a_device_that_fails_everything_is_probed_and_its_cells_run_elsewhere(tmp_path: Path) -> None:
-    cluster = ScriptedCluster()
-    cluster.bad = {"cuda:0"}
-    outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0"), slot("cuda:1", "g")], cells=40)
-    assert Counter(r["status"] for r in outcome.rows) == {"passed": 40} and outcome.exit_code == 0
-    states = [(e["device"], e["state"]) for e in journal if e["event"] == "health"]
-    assert states == [("cuda:0", "suspect"), ("cuda:0", "quarantined")]
-    found = [e for e in journal if e["event"] == "probe"]
-    assert [(e["device"], e["passed"], e["reason"]) for e in found] == [("cuda:0", False, "ECC")] * 2
-    assert (tmp_path / "store/runs/run" / found[0]["log"]).read_text() == "ECC"
-    assert ("cuda:0", "health", "its probe failed: ECC") in cluster.reports
-    assert not {e.get("cell") for e in journal if e["event"] == "started"} & {-1, None}, "a probe is no attempt"
-
-
-def test_a_probe_is_a_cell_that_passed_or_a_small_one_of_torchs_own(tmp_path: Path) -> None:
-    cluster = ScriptedCluster()
-    real, down = cluster.events, [2]
-
-    def events(wait_s: float) -> list[dict[str, Any]]:
-        said = real(wait_s)
-        if down[0] and any(e["event"] == "lease_done" for e in said):
-            down[0] -= 1
-            at, dead = time.monotonic(), {"event": "device_down", "device": "cuda:0", "final": False}
-            return [{**dead, "at": at, "reason": "killed"}]
-        return said
-
-    cluster.events = events  # type: ignore[method-assign]
-    outcome, _, _ = run(tmp_path, cluster, [slot("cuda:0")], cells=9)
-    ((device, order),) = cluster.probes
-    assert Counter(r["status"] for r in outcome.rows) == {"passed": 9}
-    assert (device, order["id"], order["call"]["provider"]["name"]) == ("cuda:0", 1, "torch")
-    assert order["cell"]["index"] == -1 and order["deadlines"]["timing"] > 0
-
-
-def test_a_run_whose_only_device_fails_its_probe_stops_and_can_be_resumed(tmp_path: Path) -> None:
-    cluster = ScriptedCluster()
-    cluster.bad = {"cuda:0"}
-    outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0")], cells=40)
-    assert outcome.interrupted and Counter(r["status"] for r in outcome.rows) == {"lost": 40}
-    (end,) = [e for e in journal if e["event"] in ("interrupted", "finished")]
-    assert end["event"] == "interrupted" and end["reason"] == outcome.stopped
-    assert id_of(outcome.stopped) == "run-devices-out"
-    why = {f"planned, no result: {outcome.stopped}"}
-    assert {r["reason"] for r in outcome.rows} == {r["reason"] for r in fold(journal)} == why
-    assert not (tmp_path / "store/runs/run/run.json").exists()
-    assert recovery.read(journal).rows == {}
-
-
-def test_a_resumed_run_begins_with_all_devices_ready(tmp_path: Path) -> None:
-    """A quarantine is not carried over: whoever resumes has repaired something, and if not, it costs what it did."""
-    cluster = ScriptedCluster()
-    cluster.bad = {"cuda:0"}
-    _, journal, _ = run(tmp_path, cluster, [slot("cuda:0")], cells=40)
-    assert [e["state"] for e in journal if e["event"] == "health"][-1] == "quarantined"
-    well = ScriptedCluster()
-    outcome, _, _ = run(tmp_path, well, [slot("cuda:0")], cells=40, finished=recovery.read(journal))
-    assert {r["status"] for r in outcome.rows} == {"passed"} and well.probes == []
-
-
-def test_a_judge_that_died_is_a_fault_of_its_node(tmp_path: Path) -> None:
-    cluster = ScriptedCluster()
-    real, told = cluster.events, [2]
-
-    def events(wait_s: float) -> list[dict[str, Any]]:
-        said = real(wait_s)
-        if told[0] and any(e["event"] == "lease_done" for e in said):
-            told[0] -= 1
-            died = {"event": "judge_down", "device": "cuda:0", "judge": 0, "reason": "a judge died"}
-            return [{**died, "at": time.monotonic()}, *said]
-        return said
-
-    cluster.events = events  # type: ignore[method-assign]
-    _, journal, _ = run(tmp_path, cluster, [slot("cuda:0"), slot("cuda:1")], cells=9)
-    assert len([e for e in journal if e["event"] == "judge_down"]) == 2
-    assert ("cuda:0", "judge_down", "a judge died") in cluster.reports
-
-
-class SignalledCluster(ScriptedCluster):
-    """Its children and this process get a signal at the same moment."""
-
-    def events(self, wait_s: float) -> list[dict[str, Any]]:
-        said = super().events(wait_s)
-        out = []
-        for event in said:
-            if event["event"] == "measured":
-                continue
-            if event["event"] == "judged":
-                kept = {k: event[k] for k in ("device", "cell", "attempt", "at")}
-                event = {"event": "ended", **kept, "status": "crashed", "owner": "kernel", "reason": "SIGTERM"}
-                event |= {"log": "", "origin": {"target": None, "device": "d", "node": "n", "fingerprint": {}}}
-            out.append(event)
-        if any(event["event"] == "ended" for event in out):
-            signal.raise_signal(signal.SIGTERM)
-        return out
-
-
-def test_a_signal_for_all_processes_accuses_no_kernel(tmp_path: Path) -> None:
-    outcome, journal, _ = run(tmp_path, SignalledCluster(), [slot("cuda:0")])
-    assert outcome.interrupted and {row["status"] for row in outcome.rows} == {"lost"}
-    assert not [e for e in journal if e["event"] in ("ended", "result")] and journal[-1]["event"] == "interrupted"
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-
-
-@pytest.mark.parametrize("interrupt", [False, True])
-def test_what_is_known_is_written_before_the_cluster_is_closed(tmp_path: Path, interrupt: bool) -> None:
-    """Closing takes long, or ends this process, where a part of the cluster is gone."""
-    there: list[list[str]] = []
-    folder = tmp_path / "store/runs/run"
-
-    class Closing(SignalledCluster if interrupt else ScriptedCluster):  # type: ignore[misc]
-        def close(self) -> None:
-            last = json.loads((folder / "journal.jsonl").read_text().splitlines()[-1])
-            there.append(
-                [last["event"], *sorted(p.name for p in folder.glob("*.parquet")), *map(str, folder.glob("run.json"))]
-            )
-
-    run(tmp_path, Closing(), [slot("cuda:0")])
-    finished = ["finished", "cells.parquet", "samples.parquet", str(folder / "run.json")]
-    assert there == [["interrupted"] if interrupt else finished]

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+from scripted_cluster import Quiet, ScriptedCluster, run, slot
 from synthetic_runs import FakeStore, interrupted_run
-from test_coordinator import Quiet, ScriptedCluster, run, slot
 from test_store import a_cell, a_row
 
 from farm.actor import backpressure
