@@ -26,7 +26,7 @@ Row = Mapping[str, Any]
 FLOP_BOUND = 50.0
 PLACE = ("backend", "op", "provider", "mode")
 MEASURED = 1e8  # a worst ratio from here on stands for what no metric measures: not finite, another layout
-SCHEMA = 5  # the newest run.json that these pages understand
+SCHEMA = 6  # the newest run.json that these pages understand
 
 
 class RunLike(Protocol):

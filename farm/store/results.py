@@ -7,6 +7,7 @@ The columns are the schema of `cells.parquet`.  Schema history:
         throttle, kernels_per_call
     4   neighbours_busy; evidence is what the device reports (`simulated` for a fake that simulates a vendor's device)
     5   judged_by; every line of the journal has a checksum
+    6   provider_version, subject, subject_revision, subject_digest
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status, canonical_json
 from farm.guard import telemetry
 from farm.timing.statistics import Bounds, impossible_because, quality, summarize
 
-SCHEMA = 5
+SCHEMA = 6
 #: The reason of a planned cell that has no result yet.
 NO_RESULT = "planned, no result"
 #: Schemas whose rows differ from today's only in columns that they lack: runs of these are resumed and merged.
-ALIKE = (4, 5)
+ALIKE = (4, 5, 6)
 #: Column -> kind of value: text, int, float; JSON values are text.
 COLUMNS: dict[str, str] = {
     **dict.fromkeys(("cell_id", "cell_key"), "text"),
@@ -85,6 +86,10 @@ COLUMNS: dict[str, str] = {
             "node",
             "fingerprint",
             "revision",
+            "provider_version",
+            "subject",
+            "subject_revision",
+            "subject_digest",
             "log",
         ),
         "text",
@@ -98,6 +103,7 @@ LATER_COLUMNS = frozenset(
     (
         *("resources", "bytes_counted", "bytes_requested", "peak_memory_live_mib", "bitwise_repeatable"),
         *("sm_clock_mhz", "temperature_c", "power_w", "throttle", "kernels_per_call", "neighbours_busy", "judged_by"),
+        *("provider_version", "subject", "subject_revision", "subject_digest"),
     )
 )
 _EMPTY: dict[str, Any] = {name: "" if kind == "text" else None for name, kind in COLUMNS.items()}
