@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from .axes import entries, word
 from .document import YamlNode, show
@@ -15,16 +15,19 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def declared_providers(
-    root: YamlNode, known: Mapping[str, ProviderInfo]
+    root: YamlNode, known: Mapping[str, ProviderInfo], given: Container[str] = ()
 ) -> tuple[dict[str, ProviderInfo], dict[str, str]]:
-    """(the providers with a `call`, by name; name -> `module:function`), of `providers` here and under `backends`."""
+    """(the providers with a `call`, by name; name -> `module:function`), of `providers` here and under `backends`.
+
+    `given`: those that the command line gives another call, by `--provider`, which has the last word.
+    """
     found: dict[str, ProviderInfo] = {}
     calls: dict[str, str] = {}
     for section in _sections(root):
         for name, node in section.value.items():
             if not isinstance(node.value, dict) or "call" not in node.value:
                 continue
-            if name in known:
+            if name in known and name not in given:
                 message = "has a call, but is a provider that the farm has already; choose another name"
                 raise node.key_error(message, id="matrix-declared-known")
             if not _NAME.fullmatch(name):
@@ -41,7 +44,7 @@ def declared_providers(
             before = found[name].modes if name in found else ()
             every = tuple(dict.fromkeys((*before, *(modes or ("auto",)))))
             found[name] = ProviderInfo(name, _role(node.value.get("role")), every)
-    return found, calls
+    return found, {name: path for name, path in calls.items() if name not in given}
 
 
 def _sections(root: YamlNode) -> list[YamlNode]:

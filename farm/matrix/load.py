@@ -154,7 +154,8 @@ class _Reader:
         name = _name(given["name"])
         contract = self._contract(given["op"])
         extras = extras_for(contract.op, self.extra, self.builtin, self.ops, self.subject)
-        declared, calls = declared_providers(root, {**self.builtin, **extras})
+        given_calls = {name for name in extras if name not in self.subject}
+        declared, calls = declared_providers(root, {**self.builtin, **extras}, given_calls)
         every = {**self.builtin, **self.subject, **extras, **declared}
         registry = {name: info.of(contract.op) for name, info in every.items()}
         extras = {name: registry[name] for name in extras}
