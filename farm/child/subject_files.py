@@ -131,7 +131,7 @@ def _merge(folder: Path, modules: Iterable[str]) -> tuple[Path, str]:
         spec = importlib.machinery.PathFinder.find_spec(name, elsewhere) or _by_any_finder(name, folder)
         locations = list(spec.submodule_search_locations or ()) if spec else []
         if not locations:
-            return folder, f"its .py files are to be laid over an installed {name}, but this environment has none"
+            return folder, f"its .py files belong over an installed {name}, which this environment lacks"
         installed[name] = Path(locations[0]).resolve()
     key = digest({name: str(path).encode() for name, path in installed.items()})
     merged = folder / MERGED / key

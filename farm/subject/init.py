@@ -198,7 +198,7 @@ def _matrix(provider: str, call: Call) -> str:
 
 def _matrix_text(contract: Contract, providers: Sequence[str]) -> str:
     sizes = [f"{d.name}: {OTHERS if i else FIRST}" for i, d in enumerate(contract.dimensions)]
-    dtypes = [d for d in ("float32", "bfloat16") if d in contract.dtypes] or list(contract.dtypes[:1])
+    dtypes = [d for d in contract.dtypes if d in ("float32", "bfloat16")] or list(contract.dtypes[:1])
     operations = [o for o in ("forward", "backward") if o in contract.operations]
     return (
         f"# A first matrix of small shapes, odd ones among them; docs/matrix.md has every axis.\n"

@@ -15,6 +15,8 @@ NO_PACKAGE = re.compile(
 NO_MODULE = {"setup", "conftest", "noxfile", "tasks", "farm_adapters"}
 #: Words in a name that say that it is something else than the op: a reference, a part, a test.
 ELSE = re.compile(r"(^|_)(torch|ref|reference|naive|test|bench|benchmark|bwd|backward|kernel|module|config|init)(_|$)")
+#: Words in a module's or function's name by which it computes something else than the plain op.
+VARIANT = re.compile(r"int[248]|fp[48]|float8|quant|sparse|grouped|modulated|experimental", re.I)
 #: Names of an op beside its own, without underscores.
 ALSO = {
     "fused_add_rms_norm": ("addrmsnorm", "rmsnormadd"),
@@ -80,7 +82,7 @@ def layout(folder: Path) -> Layout:
 
 
 def _sources(place: Path, names: Sequence[str]) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for name in names:
         single = place / f"{name}.py"
         for path in [single] if single.is_file() else sorted((place / name).rglob("*.py")):
@@ -154,6 +156,9 @@ def call_of(
     `keywords`: the contract's parameters that may be passed by name -> their defaults.
     """
     names = [*inputs, *positional]
+    variant = VARIANT.search(f"{candidate.module}.{candidate.name}")
+    if variant and not VARIANT.search(candidate.op):
+        return f"is {variant[0]} by its name, so another op"
     given: list[tuple[str, str]] = []
     taken: list[str] = []
     by_name: list[str] = []

@@ -64,6 +64,8 @@ def test_what_is_called_takes_the_contracts_inputs_by_their_usual_names() -> Non
     applied = survey.call_of(found["FastAddRMSNormFunction"], ["x", "residual", "weight"], ["eps"], {"offset": 0.0})
     assert isinstance(applied, survey.Call)
     assert [value for _, value in applied.given] == ["x", "residual", "weight", "eps", "offset", "None"]
+    (odd,) = survey.candidates({"pack.mm_int8": "def matmul(a, b): ..."}, discovery.known_ops())
+    assert survey.call_of(odd, ["a", "b"], [], {}) == "is int8 by its name, so another op"
     assert survey.call_of(found["rms_norm"], ["x", "bias"], ["eps"], {}) == "needs gamma, which the farm does not know"
 
 
