@@ -24,9 +24,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         ),
         epilog="example: farm init ~/src/my-kernels && farm run --repo ~/src/my-kernels",
     )
-    p.add_argument(
-        "folder", nargs="?", type=Path, default=Path(), metavar="PATH", help="the repository (default: here)"
-    )
+    p.add_argument("folder", nargs="?", type=Path, default=".", metavar="PATH", help="the repository (default: here)")
 
 
 def run(args: argparse.Namespace) -> int:
