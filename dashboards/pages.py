@@ -112,6 +112,8 @@ def run_page(run: RunLike, links: Links) -> str:
         head=run.head,
         again=findings.whole(run.head),
         commit=commit(run.head),
+        subject=run.head.get("subject") or {},
+        versions=provenance.versions(run),
         matrices={str(m.get("path") or m.get("name")): m.get("sha256") or "" for m in run.head.get("matrices") or []},
         verdict=verdict,
         warnings=queries.warnings(run),

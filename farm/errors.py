@@ -20,6 +20,7 @@
         ├── JudgeFailed            judge, actor       no judge answered (it died, or had no time left), or it failed
         └── of one room, and there:
             ├── InputsUnreadable   child.fault_owner
+            ├── NotTheSubject      child.subject_files
             ├── TimingUnusable     child.timing.common       also a NotImplementedError
             ├── OutOfBounds        child.interpreter         also a RuntimeError
             ├── ChildDied, ChildTimedOut, ChildLied, NoChild    actor.child_process

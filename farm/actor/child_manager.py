@@ -63,6 +63,10 @@ class ChildManager:
             if self.stuck:
                 raise child_process.NoChild(f"{reason}; the child could not be ended", final=True) from None
             raise
+        not_taken = self._placed.subject_not_taken(said)
+        if not_taken:
+            self.replace()
+            raise child_process.NoChild(not_taken, final=True, subject_refused=True)
         refused = self._placed.refused(said)
         if refused:
             self.replace()

@@ -54,6 +54,8 @@ TARGET = record(
 )
 FINGERPRINT = mapped(plain())
 EVIDENCE = one_of(*(e.value for e in Evidence))
+#: What a child proved of its subject's files; {} where the run has none.
+SUBJECT = record({}, {"digest": _SHORT, "modules": mapped(text()), "missing": _LONG, "wrong": _LONG})
 _OUTPUT = record({"name": _SHORT, "path": text(), "dtype": one_of(*DTYPES), "shape": listed(integer(), 32)})
 _OUTPUTS = listed(_OUTPUT, 100)
 _FACTS = {"flags": listed(text(1 << 14))}
@@ -93,7 +95,7 @@ _IDS = {"revision": _SHORT, "round": integer(), "attempt": integer()}
 FIELDS: Mapping[str, Check] = {
     "ready": record(
         {"protocol": integer(), "pid": integer(), "target": TARGET, "device": _SHORT, "fingerprint": FINGERPRINT},
-        {"evidence": EVIDENCE},
+        {"evidence": EVIDENCE, "subject": SUBJECT, "versions": mapped(_SHORT)},
     ),
     "unusable": record({"reason": _LONG, "owner": one_of(*(o.value for o in Owner))}),
     "phase": record({**_IDS, "phase": _SHORT}),

@@ -33,11 +33,12 @@ _NOTHING_LEFT = re.compile(r"no such (container|process)|not running|not found|d
 
 
 class NoChild(FarmSignal):
-    """No child could be started; `final` says that trying again is pointless."""
+    """No child could be started; `final` says that trying again is pointless, `subject_refused` that the run's subject
+    is not what this child would import, which is so on every device like this one and ends the run."""
 
-    def __init__(self, reason: str, final: bool = False):
+    def __init__(self, reason: str, final: bool = False, subject_refused: bool = False):
         super().__init__(reason)
-        self.final = final
+        self.final, self.subject_refused = final, subject_refused
 
 
 class Child(LineProcess):

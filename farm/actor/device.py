@@ -122,7 +122,8 @@ class DeviceActor:
             self._said.add("device_down", reason=str(reason), final=True, busy=reason.busy)
             return
         except child_process.NoChild as reason:
-            self._said.add("device_down", reason=str(reason), final=reason.final)
+            told = {"subject_refused": True} if reason.subject_refused else {}
+            self._said.add("device_down", reason=str(reason), final=reason.final, **told)
             return
         except Exception as error:  # or nobody would hear of it: this thread is all there is
             traceback.print_exc()
@@ -142,6 +143,8 @@ class DeviceActor:
             fingerprint=ready.fingerprint,
             evidence=ready.evidence,
             pid=self._children.current.pid if self._children.current else None,
+            subject=ready.subject,
+            versions=ready.versions,
             **self._placed.told(),
         )
         while not self._stopping:
@@ -493,9 +496,24 @@ class DeviceActor:
             "fingerprint": ready.fingerprint if ready else {},
             "evidence": ready.evidence if ready else "",
             "revision": self._config["revision"],
+            **self._provenance(attempt, ready),
             "started": round(attempt.get("started", time.time()), 3),
             "seconds": round(now - attempt.get("begun", now), 4),  # whatever becomes of the clock meanwhile
         }
+
+    def _provenance(self, attempt: dict[str, Any], ready: protocol.Ready | None) -> dict[str, str]:
+        """Whose code the cell ran: the version of its provider, and the subject that it is of."""
+        own = attempt["call"].get("provider", {}) if "call" in attempt else {}
+        subject = self._placed.subject
+        if own.get("subject") and subject:
+            return {
+                "provider_version": subject["revision"] or subject["digest"],
+                "subject": subject["name"],
+                "subject_revision": subject["revision"],
+                "subject_digest": subject["digest"],
+            }
+        version = ready.versions.get(attempt["cell"]["provider"], "") if ready and not own.get("path") else ""
+        return {"provider_version": version}
 
     def _report(self, attempt: dict[str, Any], kind: str, **fields: Any) -> None:
         """An event of an attempt.  Of a probe only the end is reported, and as such."""

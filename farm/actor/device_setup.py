@@ -14,10 +14,10 @@ from farm import backends, limits
 from farm.actor import child_process
 from farm.cell import Evidence
 from farm.child import protocol
-from farm.errors import FarmError, UsageError
+from farm.errors import FarmError, Message, UsageError
 from farm.node import config as nodes
 from farm.node.environment import Environment, child_variables, given_variables
-from farm.shipping import bundle
+from farm.shipping import bundle, subjects
 from farm.shipping import providers as shipping
 
 #: What is true of an accelerator and not of the processor beside it, which the same node may offer too.
@@ -43,6 +43,8 @@ class DeviceSetup:
         self.options: dict[str, Any] = {**self.node.simulate, "as": self.backend} if simulated else {}
         self.environment = Environment.of(config["environment"])
         self.identity: backends.Identity | None = None
+        #: What a child is told of the run's subject, once it is unpacked here; {} without one.
+        self.subject: dict[str, Any] = {}
 
     def limits(self, asked: Mapping[str, float]) -> dict[str, float]:
         """Of an attempt that asks for these: the rest is the device's, and the node's caps win."""
@@ -68,12 +70,27 @@ class DeviceSetup:
         try:
             asked = self.environment
             found = asked if asked.command or asked.python else nodes.environment(self.node, asked.name)
-            self.environment = replace(found, path=self._import_path(found))
+            path = (*self._subject_path(), *self._import_path(found))
+            self.environment = replace(found, path=path, variables={**self._subject_variables(), **found.variables})
         except UsageError as error:
             raise child_process.NoChild(str(error), final=True) from None
         except FarmError as error:
             raise child_process.NoChild(str(error)) from None
         self.identity = self._identified()
+
+    def _subject_path(self) -> tuple[str, ...]:
+        """The subject's folders, before everything else; none where the run has no subject."""
+        given = self.config.get("subject")
+        if not given:
+            return ()
+        folder, path = subjects.unpack(given, str(self.config["spool"]))
+        told = {name: given[name] for name in ("name", "revision", "digest", "modules", "over")}
+        self.subject = {**told, "folder": str(folder)}
+        return path
+
+    def _subject_variables(self) -> dict[str, str]:
+        """What the subject sets for this backend's children; the node's environment has the last word."""
+        return dict((self.config.get("subject") or {}).get("variables", {}).get(self.backend, {}))
 
     def _import_path(self, environment: Environment) -> tuple[str, ...]:
         """Bundles first; then a user's providers, which travel by content like them; then the supervisor's own path,
@@ -105,7 +122,7 @@ class DeviceSetup:
         started = child_process.Child(
             self.host_backend,
             self.config["device_id"],
-            {**more, **self.options},
+            {**more, **self.options, **({"subject": self.subject} if self.subject else {})},
             env,
             self.environment,
             given=given_variables(given, self.environment),
@@ -120,6 +137,25 @@ class DeviceSetup:
 
         fingerprint = {**ready.fingerprint, "environment": self.environment.name}
         return replace(ready, target=admission.complete(ready.target, self.identity), fingerprint=fingerprint)
+
+    def subject_not_taken(self, ready: protocol.Ready) -> str:
+        """Why the child would not run the subject's files, as it proved itself; "" where it would, or there is none."""
+        if not self.subject:
+            return ""
+        name, proven = f"subject {self.subject['name']}", ready.subject
+        what = "every result would be one of other code, so nothing was run; uninstall or rename what stands before it"
+        if not proven.get("missing") and set(proven.get("modules") or ()) != set(self.subject["modules"]):
+            proven = {**proven, "wrong": "the child did not say where it would import it from"}
+        if proven.get("wrong"):
+            return Message(f"{name}: {proven['wrong']}; {what}", id="subject-not-taken")
+        if proven.get("digest") != self.subject["digest"]:
+            found = proven.get("digest") or "none"
+            return Message(
+                f"{name}: the files that the child read have digest {found}, not {self.subject['digest']} as they were "
+                "sent; something on the node changed them: run again",
+                id="subject-digest",
+            )
+        return ""
 
     def refused(self, ready: protocol.Ready) -> str:
         """Why the device may not serve, by the node's labels and expectations; "" where it may."""

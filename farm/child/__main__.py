@@ -66,6 +66,22 @@ def _end_with_pipe(descriptor: int) -> None:
     os._exit(1)
 
 
+def _versions() -> dict[str, str]:
+    """Built-in provider -> version of the distribution that it calls, of those that this Python has."""
+    import pkgutil
+    from importlib import import_module, metadata
+
+    from farm import providers
+
+    found = {}
+    for info in pkgutil.iter_modules(providers.__path__):
+        module = import_module(f"farm.providers.{info.name}")
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            if getattr(module, "DISTRIBUTION", None):
+                found[module.NAME] = metadata.version(module.DISTRIBUTION)
+    return found
+
+
 def main(argv: list[str]) -> int:
     _die_with_parent()
     _adopt_orphans()
@@ -89,11 +105,14 @@ def main(argv: list[str]) -> int:
 
     backend, device = argv[0], argv[1]
     options = json.loads(argv[2]) if len(argv) > 2 else {}
+    subject = options.pop("subject", None)
     try:
         from farm import backends
+        from farm.child import subject_files
         from farm.kernel_package import use_our_kernels
 
         use_our_kernels()
+        proven = subject_files.place(subject) if subject else {}
         session = backends.get(backend).open_session(device, options)
     except Exception as error:
         traceback.print_exc()
@@ -105,7 +124,7 @@ def main(argv: list[str]) -> int:
     evidence = backends.get(backend).EVIDENCE
     fingerprint = {**session.fingerprint, **({"unconfined": unconfined} if unconfined else {})}
     ready = (protocol.VERSION, os.getpid(), session.target, session.device_name, fingerprint, evidence)
-    say(protocol.Ready(*ready))
+    say(protocol.Ready(*ready, subject=proven, versions=_versions()))
     for line in source:
         message, nonce = protocol.decode_stamped(line)
         if isinstance(message, protocol.Exit):

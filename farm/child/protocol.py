@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 #: 2: answers carry their order's nonce, a measurement says whether its process is spent, calibrations.
-#: 3: a child says what its results prove.  4: trials of a capture.
-VERSION = 4
+#: 3: a child says what its results prove.  4: trials of a capture.  5: a child says whose files it imports.
+VERSION = 5
 #: Of a cell, in order.
 PHASES = ("import", "compile", "check", "timing")
 #: Characters of a trace: an exception's text may be of any length.
@@ -74,6 +74,8 @@ class Ready:
     device: str
     fingerprint: dict[str, Any]
     evidence: str = "executed"  # farm.cell.Evidence by value; a fake that plays a vendor's device says `simulated`
+    subject: dict[str, Any] = field(default_factory=dict)  # what farm.child.subject_files.place proved
+    versions: dict[str, str] = field(default_factory=dict)  # built-in provider -> version of its distribution here
 
 
 @dataclass(frozen=True)

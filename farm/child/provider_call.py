@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from farm import kernel_package
+from farm.child import subject_files
 from farm.errors import Unsupported, WrongAnswer
 
 
@@ -20,6 +21,8 @@ def resolve(spec: dict[str, Any], op: str) -> Callable[..., Any]:
     A module that is missing here and NotImplementedError become `Unsupported`.  Whatever else a subject's module raises
     is its crash, an import that fails inside its own package too: a broken kernel package is not an absent one.
     """
+    if spec.get("subject") and subject_files.placed.missing:
+        raise Unsupported(f"subject {spec['subject']}: {subject_files.placed.missing}")
     try:
         if spec.get("path"):
             return _own(spec["path"])
@@ -29,7 +32,13 @@ def resolve(spec: dict[str, Any], op: str) -> Callable[..., Any]:
     except NotImplementedError as error:
         raise Unsupported(f"provider {spec['name']}: {error}") from error
     except ImportError as error:
-        own = {"kernels", kernel_package.INSTALLED, "farm", str(spec.get("path") or "").split(":")[0].split(".")[0]}
+        own = {
+            *subject_files.placed.modules,
+            "kernels",
+            kernel_package.INSTALLED,
+            "farm",
+            str(spec.get("path") or "").split(":")[0].split(".")[0],
+        }
         absent = isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] not in own
         peer = not spec.get("path") and spec["name"] != "farm"
         if absent or peer:
@@ -43,6 +52,48 @@ def _own(path: str) -> Callable[..., Any]:
     for part in function.split("."):
         found = getattr(found, part)
     return found
+
+
+def with_backward(
+    forward: Callable[..., Any], backward: Callable[..., Any], call: dict[str, Any], tensors: Sequence[dict[str, Any]]
+) -> Callable[..., Any]:
+    """`forward`, whose gradients `backward` gives instead of autograd, as one function of the input tensors.
+
+    `backward(upstream, inputs, outputs, *positional parameters, **keywords)`: `upstream` are the outputs' gradients and
+    `inputs` the input tensors, both in the contract's order; `outputs` is all that the forward returned, so also what
+    it returned beyond the contract's outputs to save it for this call.  It returns the gradients in the contract's
+    order.  `tensors`: the plan of the cell's tensors.
+    """
+    bound, arguments = bind(forward, call), bind(backward, call)
+    names = [t["name"] for t in tensors if t["role"] in ("input", "mutated")]
+    roles = [t["role"] for t in tensors]
+    count = roles.count("output") or roles.count("upstream")  # a cell of the backward alone has no outputs of its own
+    asked = [names.index(t["of"]) for t in tensors if t["role"] == "gradient"]
+
+    class OwnBackward(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            out = bound(*inputs)
+            ctx.outputs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
+            ctx.inputs = inputs
+            first = ctx.outputs[:count]
+            return first[0] if len(first) == 1 else first
+
+        @staticmethod
+        def backward(ctx: Any, *upstream: Any) -> Any:
+            given = arguments(upstream, ctx.inputs, ctx.outputs)
+            found = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+            if len(found) != len(asked):
+                raise WrongAnswer(f"the provider's backward returned {len(found)} gradients, but {len(asked)} expected")
+            out: list[Any] = [None] * len(names)
+            for place, gradient in zip(asked, found):
+                out[place] = gradient
+            return tuple(out)
+
+    def called(*inputs: Any) -> Any:
+        return OwnBackward.apply(*inputs)
+
+    return called
 
 
 def bind(function: Callable[..., Any], call: dict[str, Any]) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from farm.backends.api import Fault, no_fault
-from farm.child import fault_owner, placing, provider_call, tensor_files, traffic
+from farm.child import fault_owner, placing, provider_call, subject_files, tensor_files, traffic
 from farm.child.checked_calls import CheckedCalls
 from farm.child.findings import disqualifying
 from farm.child.integrity import IntegrityWatch
@@ -130,8 +130,20 @@ class TorchSession:
         key = f"{provider.get('path') or provider['name']}/{op}"
         if key not in self._functions:
             found = provider_call.resolve(provider, op)
+            subject_files.placed.check()
             self._functions[key] = (found, [_at_import(did) for did in self.watch.state()])
         return self._functions[key]
+
+    def called(
+        self, call: dict[str, Any], op: str, tensors: Sequence[dict[str, Any]]
+    ) -> tuple[Callable[..., Any], list[str]]:
+        """The function of a cell's input tensors, and what importing the provider did to the process."""
+        provider = call["provider"]
+        forward, did = self.function(provider, op)
+        if not provider.get("backward"):
+            return provider_call.bind(forward, call), did
+        backward, more = self.function({**provider, "path": provider["backward"]}, op)
+        return provider_call.with_backward(forward, backward, call, tensors), [*did, *more]
 
 
 class _Attempt:
@@ -167,10 +179,8 @@ class _Attempt:
     def run(self) -> Measured:
         self.s.watch.mark()
         self.enter("import")
-        cell, provider = self.m.cell, self.m.call["provider"]
-        resolved, imported = self.s.function(provider, cell["op"])
+        function, imported = self.s.called(self.m.call, self.m.cell["op"], self.m.tensors)
         self.flag(imported)
-        function = provider_call.bind(resolved, self.m.call)
         if self.s.device.type != "cpu":
             # The first call compiles.  It runs apart, so that the checked call's memory and time are its own.  Every
             # call has tensors of its own: one that overwrites its inputs must not prepare the next one's.
@@ -179,6 +189,7 @@ class _Attempt:
             self.facts["peak_memory_mib"] = self.peak_memory(function)
         self.enter("check")
         outputs = self.check(function)
+        subject_files.placed.check()  # what it imported when it was called, too
         self.account("write")
         described = self.write(outputs, "out")
         wrong = disqualifying(self.facts["flags"])
@@ -381,8 +392,7 @@ class _Attempt:
 
         self.s.watch.mark()
         self.enter("import")
-        resolved, _ = self.s.function(self.m.call["provider"], self.m.cell["op"])
-        function = provider_call.bind(resolved, self.m.call)
+        function, _ = self.s.called(self.m.call, self.m.cell["op"], self.m.tensors)
         self.enter("compile")
         compile_s = self.first_call(function)
         self.enter("timing")

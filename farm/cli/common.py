@@ -6,13 +6,13 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from farm import backends
-from farm.cli.text import sentence
+from farm.cli.text import printable, sentence
 from farm.contracts import discovery
 from farm.errors import Message, StoreError, UsageError
 from farm.matrix import Matrix
@@ -23,6 +23,8 @@ from farm.process.steps import module_words, own_variables
 from farm.shipping import contracts
 from farm.shipping import providers as shipping
 from farm.store import RUN_ID, Run, RunWriter, Store
+from farm.subject import command_line
+from farm.subject.command_line import LoadedSubject
 
 MAX_DEVICES_RUN = 256  # per backend and node; a node may offer more (node.config.MAX_DEVICES)
 TOO_MUCH = (RecursionError, MemoryError)  # what data from elsewhere may be made to cause
@@ -96,6 +98,24 @@ def keep_contracts(writer: RunWriter) -> None:
     packed = contracts.pack()
     if packed:
         writer.keep_contracts(contracts.text(packed))
+
+
+def subject_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name somebody's kernels."""
+    command_line.add_options(parser)
+
+
+def subject(args: argparse.Namespace, contracts: bool = True) -> LoadedSubject | None:
+    """The subject of the command line, or of the working folder's repository, printed as one line; None for none.
+
+    With `contracts`, the ops that it defines are known from now on; a resumed run has kept its own.
+    """
+    found = command_line.load(args)
+    if found:
+        print(printable(found.line), file=sys.stderr)
+        for folder in found.subject.contracts if contracts else ():
+            discovery.add(Path(folder))
+    return found
 
 
 def store_option(parser: argparse.ArgumentParser) -> None:
@@ -189,8 +209,15 @@ def own_providers(args: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def matrices(args: argparse.Namespace) -> list[Matrix]:
-    """Every matrix in the files, with --set and --provider applied."""
+def matrices(args: argparse.Namespace, own: LoadedSubject | None = None) -> list[Matrix]:
+    """Every matrix in the files, or else those that the subject names, with --set, --provider and the subject's
+    providers applied."""
+    paths = list(args.matrices) or [Path(p) for p in (own.subject.matrices if own else ())]
+    if not paths:
+        raise UsageError(
+            "no MATRIX is given, and there is no subject that names matrices; give one (--help shows an example)",
+            id="run-nothing-named",
+        )
     if args.select is not None and not args.select.strip():
         raise UsageError("--select is empty; write key=value, or omit the option", id="option-select-empty")
     overrides = []
@@ -202,4 +229,29 @@ def matrices(args: argparse.Namespace) -> list[Matrix]:
             )
         overrides.append((key, value))
     extra: dict[str, Any] = own_providers(args)
-    return load_files(args.matrices, overrides=overrides, extra_providers=extra)
+    found = load_files(paths, overrides=overrides, extra_providers=extra, subject=own.providers if own else {})
+    declared_calls(found)
+    return found
+
+
+def declared_calls(found: Sequence[Matrix]) -> dict[str, str]:
+    """`OP:NAME` -> `module:function` of the providers that matrices declare.  UsageError where two disagree."""
+    out: dict[str, str] = {}
+    for matrix in found:
+        for name, path in matrix.calls.items():
+            if out.setdefault(f"{matrix.op}:{name}", path) != path:
+                raise UsageError(
+                    f"{matrix.path}: provider {name} calls {path}, but another matrix of {matrix.op} gives it the call "
+                    f"{out[f'{matrix.op}:{name}']}; rename one of the two",
+                    id="matrix-declared-differs",
+                )
+    for matrix in found:  # by op and name a run knows what to call: there it must be the same for all
+        used = {p.name for view in (matrix.base, *matrix.views.values()) if view for p in view.providers}
+        for name in used - set(matrix.calls):
+            if f"{matrix.op}:{name}" in out:
+                raise UsageError(
+                    f"{matrix.path}: provider {name} is not the one that another matrix of {matrix.op} declares; "
+                    "rename one of the two",
+                    id="matrix-declared-differs",
+                )
+    return out

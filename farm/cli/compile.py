@@ -82,10 +82,11 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--workers {args.workers}: must be between 1 and {MAX_WORKERS}", id="compile-workers-range")
     common.check_run_id(args.run_id)
     targets = parse(args.target)
-    own = common.own_providers(args)
     common.use_contracts(args)
+    matrices = common.matrices(args)
+    own = {**common.own_providers(args), **common.declared_calls(matrices)}
     request = CompileRequest(
-        plan_for(common.matrices(args), targets, args.select),
+        plan_for(matrices, targets, args.select),
         targets,
         "farm " + shlex.join(args.argv),
         args.argv,

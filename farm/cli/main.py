@@ -30,6 +30,7 @@ COMMANDS = (
     "calibrate",
     "nodes",
     "doctor",
+    "init",
     "schema",
 )
 #: Commands that are done in a fork under a supervisor, since Ray could end their process with an exit code of its own,

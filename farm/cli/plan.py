@@ -25,7 +25,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Expand matrices into cells and show what would run. No device is opened.",
         epilog="example: farm plan matrices/rms_norm.yaml --backend cuda",
     )
-    common.matrix_options(p)
+    common.matrix_options(p, needed=False)
+    common.subject_options(p)
     p.add_argument(
         "--json", action="store_true", help="print the complete plan as JSON, with the ID and key of every cell"
     )
@@ -41,11 +42,13 @@ def run(args: argparse.Namespace) -> int:
     """Print the plan."""
     asked = common.named_backends(args)
     common.use_contracts(args)
-    found = plan(common.matrices(args), asked, select=args.select)
+    subject = common.subject(args)
+    matrices = common.matrices(args, subject)
+    found = plan(matrices, asked, select=args.select)
     text = ""
     if args.out or args.json:
-        providers, _ = run_command.packed(common.own_providers(args))
-        text = planfile.write(found, providers)
+        providers, _ = run_command.packed({**common.own_providers(args), **common.declared_calls(matrices)})
+        text = planfile.write(found, providers, subject.packed.described() if subject else {})
     if args.out:
         beside = args.out.with_name(f".{args.out.name}.{os.getpid()}")  # an older plan is not lost to a full disk
         try:

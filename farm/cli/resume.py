@@ -29,6 +29,8 @@ from farm.store import Run, RunWriter, Store, recovery
 from farm.store.journal import Damage, Journal
 from farm.store.recovery import Recovery
 from farm.store.results import ALIKE
+from farm.subject import command_line
+from farm.subject.command_line import LoadedSubject
 
 #: Options whose value is that of the first command line, unless they are given again: option -> default in `farm run`.
 _FIRST: dict[str, Any] = {
@@ -38,6 +40,7 @@ _FIRST: dict[str, Any] = {
     "wait_for_devices": None,
     "wait": None,
     "strict_peers": False,
+    **dict.fromkeys(command_line.OPTIONS),  # which subject
 }
 
 
@@ -64,6 +67,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         action="store_true",
         help="continue even if the kernels, or the run's own providers, have changed since the run began",
     )
+    common.subject_options(p)
     run_command.options(p, address=None)
 
 
@@ -80,6 +84,8 @@ def run(args: argparse.Namespace) -> int:
         plan = _plan(known)
         now = {**revision.of(), "kernels": revision.content()}
         providers, shipped = _providers(args, known.head)
+        subject = _subject(args, writer.id, known.head)
+        providers = {**providers, **(subject.calls if subject else {})}
         _same_code(args, writer.id, known.head, now, providers)
         _same_judge(writer.id, known)
         begun = time.monotonic()
@@ -102,6 +108,7 @@ def run(args: argparse.Namespace) -> int:
         providers,
         environment=run_command.environment(args),
         shipped=shipped,
+        subject=subject.packed if subject else None,
         strict_peers=args.strict_peers,
         calibrations=run_command.damaged_calibrations("resume", store),
         finished=known,
@@ -216,7 +223,8 @@ def _providers(
     args: argparse.Namespace, head: Mapping[str, Any]
 ) -> tuple[dict[str, dict[str, str]], dict[str, Any] | None]:
     """The run's own providers as they are now, and their files."""
-    paths = {name: str(its["path"]) for name, its in (head.get("providers") or {}).items()}
+    told = (head.get("providers") or {}).items()
+    paths = {name: str(its["path"]) for name, its in told if not its.get("subject")}
     for spec in args.provider:
         name, path = shipping.parse(spec)
         if name not in paths:
@@ -226,6 +234,21 @@ def _providers(
             )
         paths[name] = path
     return run_command.packed(paths)
+
+
+def _subject(args: argparse.Namespace, run_id: str, head: Mapping[str, Any]) -> LoadedSubject | None:
+    """The run's subject as it is now, by the run's own options; None if it had none."""
+    told = head.get("subject")
+    if not told:
+        return None
+    found = common.subject(args, contracts=False)
+    if found is None:
+        raise UsageError(
+            f"{run_id}: its subject {told.get('name')} is not described here any more; resume in the folder that the "
+            "run was started in, or name it with --repo or --subject",
+            id="resume-subject-missing",
+        )
+    return found
 
 
 def _same_code(
@@ -241,8 +264,13 @@ def _same_code(
     if then.get("kernels") != now["kernels"]:
         changed.append(f"the run's kernels had revision {then.get('name', 'unknown')} and now have {now['name']}")
     for name, its in (head.get("providers") or {}).items():
-        if its.get("sha256", "") != providers[name]["sha256"]:
-            changed.append(f"the files of the run's provider {name} have changed")
+        if name not in providers:
+            changed.append(f"provider {name} is gone from the run's subject")
+        elif its.get("sha256", "") != providers[name]["sha256"]:
+            whose = (
+                f"subject {its['subject']}, which provider {name} is of," if its.get("subject") else f"provider {name}"
+            )
+            changed.append(f"the files of the run's {whose} have changed")
     if not changed:
         return
     what = f"{run_id}: {' and '.join(changed)}"

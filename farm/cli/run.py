@@ -8,6 +8,7 @@ import secrets
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from farm.shipping import revision
 from farm.sites import planfile
 from farm.sites.planfile import PlanFile
 from farm.store import Store
+from farm.subject import command_line
+from farm.subject.command_line import LoadedSubject
 
 MOST_PLAN_BYTES = 256 << 20  # 10^5 cells take a quarter of that
 
@@ -38,6 +41,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         epilog="example: farm run matrices/rms_norm.yaml --backend cuda --select hidden=4096,dtype=bf16",
     )
     common.matrix_options(p, needed=False)
+    common.subject_options(p)
     common.store_option(p)
     p.add_argument(
         "--plan", type=Path, metavar="PLAN", help="run this plan file, written by farm plan --out, instead of matrices"
@@ -57,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
     work: Any = _PlanPart(args) if args.plan else _Matrices(args)
     providers, shipped = run_command.packed(work.providers)
     work.check_providers(providers)
+    subject = work.subject
+    providers = {**providers, **(subject.calls if subject else {})}
     store = common.store(args)
     run_id = args.run_id or f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     begun = time.monotonic()
@@ -82,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
         providers,
         environment=run_command.environment(args),
         shipped=shipped,
+        subject=subject.packed if subject else None,
         strict_peers=args.strict_peers,
         calibrations=run_command.damaged_calibrations("run", store),
         part=work.file.described(args.target) if work.file else {},
@@ -103,16 +110,12 @@ class _Matrices:
                 "--target names a part of a plan file; give this file with --plan, or name a backend with --backend",
                 id="run-target-without-plan",
             )
-        if not args.matrices:
-            raise UsageError(
-                "neither a MATRIX nor --plan is given; give one of them (farm run --help shows an example)",
-                id="run-nothing-named",
-            )
+        self.subject = common.subject(args)
         self._select = args.select
         self._local = args.address in ("local", "inline")
         self._asked = common.named_backends(args)
-        self._matrices: list[Matrix] = common.matrices(args)
-        self.providers = common.own_providers(args)
+        self._matrices: list[Matrix] = common.matrices(args, self.subject)
+        self.providers = {**common.own_providers(args), **common.declared_calls(self._matrices)}
 
     def check_providers(self, found: dict[str, dict[str, str]]) -> None:
         """Nothing to check: the command line names them."""
@@ -188,6 +191,7 @@ class _PlanPart:
                 f"{where}: {unfit}; use the farm version that wrote the plan, or plan again with this version",
                 id="run-plan-unfit",
             )
+        self.subject = planned_subject(args, self.file.subject, where)
         self._where = where
         self._planned = planfile.providers_of(self.file, self._part.cells)
         self.providers = {name: its["path"] for name, its in self._planned.items()}
@@ -213,6 +217,27 @@ class _PlanPart:
 
     def planned(self, wanted: list[str]) -> Plan:
         return self._part
+
+
+def planned_subject(args: argparse.Namespace, planned: Mapping[str, Any], where: str) -> LoadedSubject | None:
+    """The subject of a plan file, found here by the same options as without a plan.  UsageError if it differs."""
+    if not planned:
+        given = next((o for o in command_line.OPTIONS if getattr(args, o) not in (None, command_line.NONE)), "")
+        if given:
+            raise UsageError(
+                f"{where}: the plan has no subject, but --{given} names one; omit it, or plan again",
+                id="run-plan-subject-none",
+            )
+        return None
+    found = common.subject(args)
+    if found is None or found.packed.digest != planned["digest"]:
+        told = f"has digest {found.packed.digest}" if found else "is not here"
+        raise UsageError(
+            f"{where}: the plan is of subject {planned['name']} {planned['revision']} (digest {planned['digest']}), "
+            f"which {told}; name the planned one with --repo, --subject, --wheel or --release",
+            id="run-plan-subject-differs",
+        )
+    return found
 
 
 def read_plan(path: Path, option: str) -> PlanFile:

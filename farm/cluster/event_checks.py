@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from farm.actor.child_messages import EVIDENCE, FACTS, FINGERPRINT, FOUND, MAY_SAY, TARGET, TIMING
+from farm.actor.child_messages import EVIDENCE, FACTS, FINGERPRINT, FOUND, MAY_SAY, SUBJECT, TARGET, TIMING
 from farm.cell import Evidence, Owner, Status
 from farm.errors import Message
 from farm.field_checks import (
@@ -64,12 +64,14 @@ EVENTS: Mapping[str, Check] = {
                 "environment": _SHORT,
                 "command": listed(_LONG),
                 "labels": mapped(plain()),
+                "subject": SUBJECT,
+                "versions": mapped(_SHORT),
             },
         ),
         ("placed", {}, {}),
         ("node_farm", {"protocol": integer(), "content": _SHORT}, {}),
         ("device_waits", {"reason": _LONG}, {"up_to_s": number(0)}),
-        ("device_down", {"reason": _LONG}, {"final": switch, "busy": switch}),
+        ("device_down", {"reason": _LONG}, {"final": switch, "busy": switch, "subject_refused": switch}),
         ("judge_down", {"reason": _LONG, "judge": integer(), "generation": integer()}, {}),
         (
             "probe",

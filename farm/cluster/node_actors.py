@@ -154,8 +154,12 @@ class _RayDevice:
         index = config["device"].rsplit(":", 1)[-1].split("~")[0]
         device_id = granted(config["backend"], os.environ, ids, index)
         bundles = [{**b, "blob": ray.get(b["blob"], timeout=FETCH_SECONDS)} for b in config.get("bundles", [])]
+        subject = config.get("subject")
+        if subject:
+            subject = {**subject, "blob": ray.get(subject["blob"], timeout=FETCH_SECONDS)}
         self._judges = RayJudges([JudgeHandle(*judge) for judge in judges])
-        actor = DeviceActor({**config, "device_id": device_id, "bundles": bundles}, self._judges)
+        own = {"device_id": device_id, "bundles": bundles, "subject": subject}
+        actor = DeviceActor({**config, **own}, self._judges)
         self._judges.report = actor.judge_died
         return actor
 

@@ -116,6 +116,7 @@ class RayCluster:
         self._reported: tuple[Any, Deadline] = (None, Deadline(0.0))  # what the registry was told, and until when
         self._roster = Inventory(devices, self._local)
         self._packed: list[dict[str, Any]] | None = None
+        self._subject_blob: Any = None  # of the run's subject, in the object store
         self._content = ""  # of this farm's sources
         self._differing: set[str] = set()  # nodes whose farm has other sources
         self._next_look = Deadline(LOOK_SECONDS)
@@ -350,6 +351,7 @@ class RayCluster:
                 "spool": self.spool,
                 "protocol": PROTOCOL,
                 "bundles": self._bundles(),
+                "subject": self._subject(config.get("subject")),
             },
             self._judges_on(slot.node, config["deadlines"]["lock"]),
         )
@@ -365,6 +367,14 @@ class RayCluster:
         if self._packed is None:
             self._packed = [{**b.plain(), "blob": self._ray.put(b.blob)} for b in bundle.pack_all()]
         return self._packed
+
+    def _subject(self, given: dict[str, Any] | None) -> dict[str, Any] | None:
+        """The run's subject, whose content is put into the object store once."""
+        if given is None:
+            return None
+        if self._subject_blob is None:
+            self._subject_blob = self._ray.put(given["blob"])
+        return {**given, "blob": self._subject_blob}
 
     def _dead_on_arrival(self, slot: DeviceHandle, reason: str) -> None:
         ref = self._ray.put([{"event": "device_down", "device": slot.device, "reason": reason, "final": True}])

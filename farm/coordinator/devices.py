@@ -16,7 +16,7 @@ from farm.coordinator.colocation import Colocation
 from farm.coordinator.journal import line
 from farm.deadline import Deadline
 from farm.device_pattern import pattern_of
-from farm.errors import Message
+from farm.errors import Message, UsageError
 from farm.scheduler.events import (
     Away,
     AwayNode,
@@ -108,6 +108,7 @@ class RunDevices:
                 "run_id": self._writer.id,
                 "deadlines": dict(self.deadlines),
                 "shipped": self._request.shipped,
+                "subject": self._request.subject.plain() if self._request.subject else None,
                 "wait_s": self._request.wait_s,
                 "patterns": self._patterns.get(slot.backend, []),
             },
@@ -183,6 +184,8 @@ class RunDevices:
             "environment",
             "command",
             "labels",
+            "subject",
+            "versions",
         )
         self._progress.device(f"{device}: {said['name']}, ready")
         self._find_roof(said)
@@ -225,6 +228,8 @@ class RunDevices:
     def down(self, said: Mapping[str, Any]) -> Event:
         self._forget(said["device"])
         self._journal("device_down", said, "device", "reason", "final", "busy")
+        if said.get("subject_refused"):  # as on every device of its kind: nothing that this run measured would be true
+            raise UsageError(f"{said['device']}: {said['reason']}", id="subject-not-taken")
         self._progress.device(f"{said['device']}: {said['reason']}")
         return DeviceDown(
             said["at"], said["device"], said["reason"], bool(said.get("final")), busy=bool(said.get("busy"))

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from farm.cluster.base import DeviceHandle
 from farm.matrix import Plan
 from farm.node.environment import Environment
+from farm.shipping.subjects import PackedSubject
 from farm.store.recovery import Recovery
 from farm.timing.roof import Calibration
 
@@ -35,6 +36,7 @@ class RunRequest:
     providers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # "NAME" or "OP:NAME" -> file, path
     environment: Environment = field(default_factory=Environment.default)
     shipped: Mapping[str, Any] | None = None  # the files of the named providers, which are sent to the devices
+    subject: PackedSubject | None = None  # somebody's kernels, which are first on every child's import path
     strict_peers: bool = False
     calibrations: Sequence[Calibration] = ()  # of the store, for share_of_roof
     finished: Recovery | None = None  # the earlier results of an interrupted run that is resumed

@@ -341,8 +341,9 @@ class _Coordinator:
 
     def _provider(self, cell: Cell) -> Mapping[str, Any]:
         own = self.request.providers
-        found = own.get(f"{cell.op}:{cell.provider}") or own.get(cell.provider) or {}
-        return {"name": cell.provider, **found}
+        found = dict(own.get(f"{cell.op}:{cell.provider}") or own.get(cell.provider) or {})
+        differs = found.pop("backends", {}).get(cell.backend, {})
+        return {"name": cell.provider, **found, **differs}
 
     # the end
 
@@ -361,6 +362,7 @@ class _Coordinator:
             **({"plan": dict(r.part)} if r.part else {}),
             "revision": r.revision,
             "providers": {k: dict(v) for k, v in r.providers.items()},
+            **({"subject": r.subject.described()} if r.subject else {}),
             "environments": {r.environment.name: {}},  # what each device used is added by `_foot`
         }
 
@@ -400,6 +402,8 @@ class _Coordinator:
                         "fingerprint": d["fingerprint"],
                         "evidence": d.get("evidence", ""),
                         "environment": d.get("environment", ""),
+                        "versions": d.get("versions", {}),
+                        **({"subject": d["subject"]} if d.get("subject") else {}),
                         "calibration": self._calibration(d["device"]),
                     }
                     for d in mine

@@ -374,10 +374,14 @@ def _named_providers(
 
 
 def _own_modes(info: ProviderInfo, node: YamlNode) -> tuple[str, ...]:
+    declared = "call" in node.value
+    keys = DECLARED if declared else ("mode",)
     for name, child in node.mapping("mode: [auto]").items():
-        if name != "mode":
-            message = f"is not a key of a provider; {suggest(name, ['mode'], 'keys')}"
+        if name not in keys:
+            message = f"is not a key of a provider; {suggest(name, keys, 'keys')}"
             raise child.key_error(message, id="matrix-provider-key")
+    if declared and "mode" not in node.value:
+        return info.modes
 
     def read(child: YamlNode) -> str:
         if not isinstance(child.value, str) or child.value not in info.modes:
@@ -396,6 +400,10 @@ def _mode_axis(axis: YamlNode, infos: Sequence[ProviderInfo]) -> tuple[str, ...]
         return node.value
 
     return _values(axis, (), read)
+
+
+#: Keys of a provider that the matrix itself declares.
+DECLARED = ("call", "mode", "role")
 
 
 # Timing

@@ -20,6 +20,7 @@ from farm.device_pattern import malformed, pattern_of
 from farm.errors import FarmError, MatrixError, UsageError, id_of
 
 from . import axes as ax
+from .declared import declared_providers
 from .document import YamlNode, override, parse, read, show, suggest
 from .model import DEFAULT_DEADLINES, MAX_CELLS, METHODS, Matrix, MatrixInfo, Tolerance, View
 from .registry import ProviderInfo, builtin_providers, extras_for
@@ -83,13 +84,14 @@ def load_all(
     ops: Sequence[str] | None = None,
     registry: Mapping[str, ProviderInfo] | None = None,
     extra_providers: Mapping[str, str] | None = None,
+    subject: Mapping[str, ProviderInfo] | None = None,
     backends: Sequence[str] | None = None,
 ) -> list[Matrix]:
     """Every matrix in the YAML file `path`, one per document.
 
     `overrides` are `--set` pairs: a dotted path (`timing.min_samples`), or `NAME:path` for the matrix of that name
-    only.  `extra_providers` maps `[OP:]NAME` to `module:function`.  The other arguments replace
-    what the farm knows, for tests.
+    only.  `extra_providers` maps `[OP:]NAME` to `module:function`; `subject`: the providers of a farm.yaml, by name.
+    Both are added to the matrix's providers.  The other arguments replace what the farm knows, for tests.
     Raises MatrixError, or UsageError for an invalid `--provider`.
     """
     text, sha256 = read(Path(path))
@@ -98,6 +100,7 @@ def load_all(
         ops=tuple(farm_ops.known_ops() if ops is None else ops),
         registry=builtin_providers() if registry is None else registry,
         extra=extra_providers or {},
+        subject=subject or {},
         backends=tuple(farm_backends.known() if backends is None else backends),
     )
     return reader.matrices(parse(text, str(path)), str(path), sha256, overrides)
@@ -112,12 +115,14 @@ class _Reader:
         ops: tuple[str, ...],
         registry: Mapping[str, ProviderInfo],
         extra: Mapping[str, str],
+        subject: Mapping[str, ProviderInfo],
         backends: tuple[str, ...],
     ) -> None:
         self.contracts = contracts
         self.ops = ops
         self.builtin = registry
         self.extra = extra
+        self.subject = subject
         self.backends = backends
 
     def matrices(self, roots: list[YamlNode], path: str, sha256: str, overrides: Overrides) -> list[Matrix]:
@@ -149,8 +154,12 @@ class _Reader:
                 raise root.error(f"has no {key}; add {key}: {example}", id=f"matrix-no-{key}")
         name = _name(given["name"])
         contract = self._contract(given["op"])
-        extras = extras_for(contract.op, self.extra, self.builtin, self.ops)
-        registry = {**self.builtin, **extras}
+        extras = extras_for(contract.op, self.extra, self.builtin, self.ops, self.subject)
+        given_calls = {name for name in extras if name not in self.subject}
+        declared, calls = declared_providers(root, {**self.builtin, **extras}, given_calls)
+        every = {**self.builtin, **self.subject, **extras, **declared}
+        registry = {name: info.of(contract.op) for name, info in every.items()}
+        extras = {name: registry[name] for name in extras}
         base, views = self._views(root, contract, registry, extras)
         modes = dict.fromkeys(m for info in registry.values() for m in info.modes)
         targets = self._targets(given.get("targets"), base, views)
@@ -168,7 +177,7 @@ class _Reader:
             targets=targets,
             quiet=_quiet(given.get("quiet")),
         )
-        matrix = Matrix(info, contract, base, views, _exclude(given.get("exclude"), known), known)
+        matrix = Matrix(info, contract, base, views, _exclude(given.get("exclude"), known), known, calls)
         _check_sizes(matrix, root)
         _check_timings(matrix, given)
         _check_matches(matrix, given)

@@ -120,6 +120,7 @@ class Matrix:
     views: Mapping[str, View]  # the backends that differ
     exclude: tuple[Rule, ...]
     kinds: Mapping[str, Kind]  # the keys that a rule or --select may use
+    calls: Mapping[str, str] = field(default_factory=dict)  # provider that the matrix declares -> module:function
 
     @property
     def name(self) -> str:

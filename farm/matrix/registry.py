@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -25,6 +25,11 @@ class ProviderInfo:
     modes: tuple[str, ...] = ("auto",)
     ops: tuple[str, ...] = (ANY_OP,)
     declares: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # op -> declared parameter -> value
+    op_modes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of an op whose modes are its own
+
+    def of(self, op: str) -> ProviderInfo:
+        """The provider with its modes of `op`."""
+        return replace(self, modes=self.op_modes[op]) if op in self.op_modes else self
 
     def does(self, op: str) -> bool:
         return op in self.ops or ANY_OP in self.ops
@@ -50,17 +55,23 @@ def builtin_providers() -> Mapping[str, ProviderInfo]:
 
 
 def extras_for(
-    op: str, extra: Mapping[str, str], registry: Mapping[str, ProviderInfo], ops: Sequence[str] = ()
+    op: str,
+    extra: Mapping[str, str],
+    registry: Mapping[str, ProviderInfo],
+    ops: Sequence[str] = (),
+    subject: Mapping[str, ProviderInfo] | None = None,
 ) -> dict[str, ProviderInfo]:
     """The providers of `--provider [OP:]NAME=module:function` that apply to `op`: subjects with the one mode auto.
 
-    `extra` maps `NAME` or `OP:NAME` to `module:function`.
+    `extra` maps `NAME` or `OP:NAME` to `module:function`.  The providers of a `subject` apply to their ops in the same
+    way, and may have the name of a built-in one, which they replace.
     """
-    found = {}
+    found = {name: info for name, info in (subject or {}).items() if info.does(op)}
     for key in sorted(extra):
         only, _, name = key.rpartition(":")
-        if name in registry:
-            message = f'"{name}" is a built-in provider; choose another name'
+        if name in registry or name in (subject or {}):
+            whose = "a provider of the subject" if name in (subject or {}) else "a built-in provider"
+            message = f'"{name}" is {whose}; choose another name'
             raise UsageError(f"--provider {key}: {message}", id="matrix-provider-builtin")
         if only and ops and only not in ops:
             message = f'there is no op "{only}"; {suggest(only, ops, "ops")}'

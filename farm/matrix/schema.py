@@ -14,6 +14,7 @@ from farm.contracts.base import Contract, Parameter
 from farm.contracts.layouts import DENSE
 
 from .axes import MAX_SEED
+from .declared import ROLES
 from .model import CACHES, METHODS
 from .registry import ProviderInfo, builtin_providers
 from .sim_script import KINDS, SCRIPT, TELEMETRY
@@ -113,7 +114,11 @@ def json_schema(
             "modes": {
                 "type": "object",
                 "additionalProperties": False,
-                "properties": {"mode": _one_or_many({"type": "string"}, "Kernel strategies of this provider.")},
+                "properties": {
+                    "mode": _one_or_many({"type": "string"}, "Kernel strategies of this provider."),
+                    "call": _described("module:function of a provider that this matrix declares.", type="string"),
+                    "role": _described("Whether its failures are findings. Only with call.", enum=[*ROLES]),
+                },
             },
             **{f"axes-{op}": _object(_axes(contracts(op))) for op in ops},
             **{f"difference-{op}": _difference(contracts(op)) for op in ops},

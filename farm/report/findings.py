@@ -143,10 +143,24 @@ def _carried(run: RunLike, rows: Sequence[Row], *, built: bool) -> list[str]:
     failed = {str(r.get("provider")) for r in rows}
     given = {v.partition("=")[0]: words for n, v, words in options if n == "--provider"}
     for name, known in (run.head.get("providers") or {}).items():  # a plan's providers are not on the command line
-        given.setdefault(name, ["--provider", f"{name}={known.get('path')}"])
+        if not known.get("subject"):
+            given.setdefault(name, ["--provider", f"{name}={known.get('path')}"])
     for name, words in given.items():  # `[op:]name`
         out += words if name.rpartition(":")[2] in failed else []
-    return [*out, *(w for name, _, words in options if name == "--set" for w in words)]
+    out += [w for name, _, words in options if name == "--set" for w in words]
+    return [*out, *([] if built else _subject(run.head, options))]
+
+
+def _subject(head: Mapping[str, Any], options: Sequence[tuple[str, str, list[str]]]) -> list[str]:
+    """The options that name the run's subject; of one that was found in the working folder, where it was."""
+    subject = head.get("subject") or {}
+    given = [w for name, _, words in options if name in SUBJECT_OPTIONS for w in words]
+    return given if given or not subject else ["--repo", str(subject.get("source"))]
+
+
+#: Options that name somebody's kernels.
+SUBJECT_OPTIONS = ("--repo", "--subject", "--wheel", "--release")
+_TAKEN = {"--provider", "--set", "--environment", "--address", "--run-id", "--plan", "--out", *SUBJECT_OPTIONS}
 
 
 def _options(argv: Sequence[str]) -> list[tuple[str, str, list[str]]]:
@@ -154,7 +168,7 @@ def _options(argv: Sequence[str]) -> list[tuple[str, str, list[str]]]:
     out = []
     for word, following in zip(argv, [*argv[1:], ""]):
         option, equals, value = word.partition("=")
-        if option in ("--provider", "--set", "--environment", "--address", "--run-id", "--plan", "--out"):
+        if option in _TAKEN:
             out.append((option, value if equals else following, [word] if equals else [word, following]))
     return out
 

@@ -9,6 +9,7 @@ import re
 
 from farm.report.findings import Group, farm_faults, findings, peer_failures, set_aside, whole
 from farm.report.format import cells, clip, count, duration, label, percent, ratio, sig, when
+from farm.report.provenance import versions
 from farm.report.queries import RunLike, as_shown, cards, counts, planned, verdict, warnings
 from farm.report.run_lines import commit
 from farm.report.wording import paired, sentence
@@ -41,10 +42,20 @@ def _head(run: RunLike) -> list[str]:
         "",
         " · ".join(plain(p) for p in (f"run {run.id}", *parts) if p),
         "",
+        *_subject(run),
         *(f"> **Do not trust this run as it is.** {plain(w)}\n" for w in warnings(run)),
         f"{count(planned(run))} planned {sign} {have}",
         "",
     ]
+
+
+def _subject(run: RunLike) -> list[str]:
+    """Whose kernels were run, if not the farm's own."""
+    of = run.head.get("subject")
+    if not of:
+        return []
+    parts = (f"subject {of.get('name')}", str(of.get("revision") or ""), f"digest {of.get('digest')}", of.get("source"))
+    return [" · ".join(plain(str(p)) for p in parts if p), ""]
 
 
 def _matrices(run: RunLike) -> list[str]:
@@ -55,6 +66,7 @@ def _backends(run: RunLike) -> list[str]:
     """A line per provider of each card; speeds are medians of mode `auto`, peers are compared cell by cell."""
     out = ["| backend | evidence | op | provider | passed | worst error / tolerance | median speed | of roof |"]
     out.append("|---|---|---|---|--:|--:|--:|--:|")
+    known = versions(run)
     for card in cards(run):
         first = (plain(card.target or card.backend), card.evidence or "nothing ran")
         if not card.parts:
@@ -62,7 +74,8 @@ def _backends(run: RunLike) -> list[str]:
         for p in card.parts:
             speed = f"{sig(p.speed)} {p.unit}, {cells(p.timed)}" if p.speed is not None else ""
             speed = "; ".join([*filter(None, [speed]), *map(" ".join, paired(p.against))])
-            who = plain(p.provider) + (" (peer)" if p.role == "peer" else "")
+            version = known.get(card.backend, {}).get(p.provider, "")
+            who = " ".join(filter(None, (plain(p.provider), plain(version), "(peer)" if p.role == "peer" else "")))
             passed = f"{count(p.passed)} / {count(p.cells)}"
             out.append(_line(*first, plain(p.op), who, passed, ratio(p.worst_ratio), speed, percent(p.share)))
     return [*out, ""]

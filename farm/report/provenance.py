@@ -42,6 +42,16 @@ def environment(run: RunLike) -> list[tuple[str, list[str], list[tuple[str, str]
     return [(backend, names, list(pairs)) for (backend, pairs), names in found.items()]
 
 
+def versions(run: RunLike) -> dict[str, dict[str, str]]:
+    """Backend -> provider -> the version that ran, several with commas; providers without a known one are left out."""
+    found: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
+    for row in run.rows:
+        known = found[str(row.get("backend") or "")]
+        if row.get("provider_version"):
+            known[str(row.get("provider"))][str(row["provider_version"])] = None
+    return {backend: {p: ", ".join(sorted(v)) for p, v in known.items()} for backend, known in found.items()}
+
+
 def vitals(rows: Sequence[Row]) -> str:
     """A device's range over its timed cells (median clock and power, and the highest temperature, of each cell):
     `; while timed 1200-1980 MHz, 35-61 degrees, 120-640 W, 2 cells throttled`; "" where nothing was read."""

@@ -32,6 +32,8 @@ SUPERVISING = (
     "report",
     "sites",
 )
+#: Of rooms that both sides have, what a child gets.
+CHILDS = {"subject": ("__init__.py", "bare_packages.py")}
 _LEFT_OUT = frozenset({"__pycache__", ".git"})
 #: Code, and data that code reads; other files in a working tree (built libraries) are not part of a revision.
 KINDS = (".py", ".pyi", ".typed", ".json", ".yaml", ".txt", ".csv")
@@ -79,6 +81,8 @@ def _files(folder: Path, without: tuple[str, ...]) -> list[Path]:
     for path in folder.rglob("*"):
         parts = path.relative_to(folder).parts
         if not kernel_package.is_source(parts) or _LEFT_OUT & set(parts) or parts[0] in without:
+            continue
+        if without and parts[0] in CHILDS and "/".join(parts[1:]) not in CHILDS[parts[0]]:
             continue
         if path.is_file() and path.suffix in KINDS:
             found.append(path)

@@ -2,7 +2,7 @@
 
 It contains the plan as `farm.matrix.Plan` writes it (cells; each matrix's deadlines, tolerances and scripts), `farm`
 (the version that planned), `providers` (those of `--provider`: their import path and the hash of their files, which
-are not included) and `sha256` over everything.
+are not included), `subject` (what a farm.yaml described: its name, revision and digest) and `sha256` over everything.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from farm import __version__, device_pattern
@@ -32,15 +32,19 @@ class PlanFile:
     providers: Mapping[str, Mapping[str, str]]
     sha256: str
     text: str  # as it is on disk
+    subject: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # name, revision, source, digest, modules, over; {} for none
 
     def described(self, part: str) -> dict[str, Any]:
         """What a run records about the plan that it is a part of."""
         return {"hash": self.plan.plan_hash, "sha256": self.sha256, "part": part, "of": list(parts(self.plan))}
 
 
-def write(plan: Plan, providers: Mapping[str, Mapping[str, str]]) -> str:
+def write(plan: Plan, providers: Mapping[str, Mapping[str, str]], subject: Mapping[str, Any] | None = None) -> str:
     """The file's text; the same plan gives the same text wherever it is made."""
     data = {**plan.to_dict(), "farm": __version__, "providers": {k: dict(v) for k, v in providers.items()}}
+    data |= {"subject": dict(subject)} if subject else {}
     return json.dumps({"sha256": _digest(data), **data}, ensure_ascii=True, allow_nan=False) + "\n"
 
 
@@ -51,6 +55,9 @@ def read(text: str, where: str) -> PlanFile:
         kept = dict(data)
         stated = kept.pop("sha256")
         providers = {str(k): {"path": str(v["path"]), "sha256": str(v["sha256"])} for k, v in data["providers"].items()}
+        subject = {str(k): v for k, v in dict(data.get("subject") or {}).items()}
+        if subject:
+            subject = {**subject, **{k: str(subject[k]) for k in ("name", "revision", "digest")}}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise UsageError(
             f"{where}: this file was not written by farm plan --out, or was truncated; plan again", id="plan-invalid"
@@ -61,7 +68,7 @@ def read(text: str, where: str) -> PlanFile:
             id="plan-damaged",
         )
     try:
-        return PlanFile(Plan.from_json(text), providers, stated, text)
+        return PlanFile(Plan.from_json(text), providers, stated, text, subject)
     except UsageError as error:
         raise UsageError(f"{where}: {error}", id=error.id) from None
 

@@ -128,7 +128,8 @@ def key_paths(value: Any, at: str = "") -> Iterator[str]:
     if isinstance(value, dict):
         for key, part in value.items():
             yield f"{at}{key}"
-            yield from key_paths(part, f"{at}{key}.")
+            if key != "versions":  # its names are of what the host happens to have installed
+                yield from key_paths(part, f"{at}{key}.")
     elif isinstance(value, list):
         for part in value:
             yield from key_paths(part, f"{at[:-1]}[].")

@@ -49,6 +49,9 @@ class Fakes:
     def refused(self, said: Any) -> str:
         return ""
 
+    def subject_not_taken(self, said: Any) -> str:
+        return ""
+
     def completed(self, said: Any) -> Any:
         return said
 

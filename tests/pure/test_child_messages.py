@@ -92,6 +92,8 @@ def talks(folder: Path) -> list[Talk]:
     calibrate = protocol.Calibrate("abc", 0, 2, {"method": "host"}, 3.0)
     ready = {"kind": "ready", "protocol": protocol.VERSION, "pid": 7, "device": "H200", "evidence": "executed"}
     ready |= {"target": {"backend": "cuda", "model": "H200", "power_limit_w": 700}, "fingerprint": {"torch": "2.11"}}
+    proven = {"digest": "0f", "modules": {"mylib": "/spool/mylib/__init__.py"}, "missing": "", "wrong": ""}
+    ready |= {"subject": proven, "versions": {"torch": "2.11"}}
     failed = {"kind": "failed", "status": "crashed", "owner": "kernel", "reason": "why", "trace": "at", "fatal": True}
     found = {"curve": [{"bytes": 4096, "us": 1.5}], "skipped": [], "floors": {"graph": 1.0}, "gemm": []}
     found |= {"drift": {"us": []}, "notes": ["a note"], "seconds": 3.5}

@@ -1,0 +1,156 @@
+"""A subject's repository: a working tree, a revision of a repository on this host, or of one at a URL.
+
+A revision becomes a folder of the cache, by its commit; a working tree is read where it is.  Git runs without prompts,
+without hooks of the repository and with a deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from farm.errors import InfraError, UsageError
+from farm.process import command
+from farm.shipping import files
+from farm.subject import cache
+
+GIT_SECONDS, FETCH_SECONDS = 60.0, 900.0
+_URL = re.compile(r"([a-z][a-z0-9+]*://|[\w.-]+@[\w.-]+:).+", re.I)
+#: Git runs no program that a URL or a repository names.
+_SAFE = ("-c", "protocol.ext.allow=never", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
+
+
+@dataclass(frozen=True)
+class Repository:
+    """`folder`: its files.  `revision`: the commit, shortened, with `+` for uncommitted changes; "" where it is under
+    no version control.  `source`: what was asked for, for people."""
+
+    folder: Path
+    revision: str
+    source: str
+
+
+def top(folder: Path) -> Path | None:
+    """The root of the git repository that a folder is in, or None."""
+    place = folder.resolve()
+    return next((p for p in (place, *place.parents) if (p / ".git").exists()), None)
+
+
+def find(text: str) -> Repository:
+    """`--repo`: PATH, PATH@REV or URL[@REV].  UsageError for what cannot be had."""
+    if Path(text).is_dir():
+        return working_tree(Path(text))
+    place, at, revision = text.rpartition("@")
+    if at and place and (Path(place).is_dir() or _URL.fullmatch(place)) and revision:
+        return _revision(Path(place), revision, text) if Path(place).is_dir() else _remote(place, revision, text)
+    if _URL.fullmatch(text):
+        return _remote(text, "HEAD", text)
+    raise UsageError(
+        f"--repo {text}: no such folder; write PATH, PATH@REVISION or URL@REVISION", id="subject-repo-missing"
+    )
+
+
+def working_tree(folder: Path) -> Repository:
+    """The repository as it lies there, with its uncommitted changes."""
+    home = top(folder)
+    commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}").strip() if home else ""
+    if not re.fullmatch(r"[0-9a-f]{40,64}", commit):
+        return Repository(folder, "", str(folder))
+    dirty = bool(_git(folder, "status", "--porcelain", "--", "."))
+    return Repository(folder, f"{commit[:12]}{'+' if dirty else ''}", str(folder))
+
+
+def _revision(folder: Path, revision: str, source: str, what: str = "--repo") -> Repository:
+    """A revision of a repository on this host."""
+    name = f"{revision}^{{commit}}"
+    commit = "" if revision.startswith("-") else _git(folder, "rev-parse", "--verify", "--quiet", name).strip()
+    if not commit:
+        raise UsageError(
+            f'{what} {source}: the repository has no revision "{revision}"; git log lists its revisions',
+            id="subject-repo-revision",
+        )
+    place = cache.root() / "trees" / commit
+    if not place.is_dir():
+        done = _run("-C", str(folder), "archive", "--format=tar", commit, longest=files.MOST_BYTES + (64 << 20))
+        try:
+            files.write_all(files.members(done, strict=False), place)
+        except files.NotInside as error:
+            raise UsageError(f"{what} {source}: the revision {error}", id="subject-repo-content") from None
+        except OSError as error:
+            raise _cannot_keep(place, error) from None
+    return Repository(place, commit[:12], source)
+
+
+def _remote(url: str, revision: str, source: str) -> Repository:
+    """A revision of a repository elsewhere: all of it is fetched into the cache, once, and brought up to date after."""
+    mirror = cache.root() / "mirrors" / hashlib.sha256(url.encode()).hexdigest()[:24]
+    with _alone(mirror):
+        if not (mirror / "HEAD").is_file():
+            _run("init", "--quiet", "--bare", str(mirror))
+        refs = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*", "+HEAD:refs/farm/head")
+        words = ("-C", str(mirror), "fetch", "--quiet", "--prune", "--no-auto-gc", "--", url, *refs)
+        try:
+            done = command.run(["git", *_SAFE, *words], FETCH_SECONDS, env=_environment())
+        except FileNotFoundError:
+            raise _no_git() from None
+        if done.code != 0:
+            why = (done.err.strip().splitlines() or [f"no answer within {FETCH_SECONDS:g} s"])[-1]
+            raise UsageError(
+                f"--repo {source}: cannot be fetched ({why[:300]}); check the URL and your access to it",
+                id="subject-repo-fetch",
+            )
+        return _revision(mirror, "refs/farm/head" if revision == "HEAD" else revision, source)
+
+
+@contextlib.contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """Two commands on one host do not write the same mirror at once; the system frees the lock of a dead one."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        file = Path(f"{place}.lock").open("w")  # noqa: SIM115
+    except OSError as error:
+        raise _cannot_keep(place, error) from None
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _cannot_keep(place: Path, error: OSError) -> InfraError:
+    message = f"{place}: cannot be written ({error.strerror or error}); make room, or set FARM_CACHE to another folder"
+    return InfraError(message, id="subject-cache")
+
+
+def _no_git() -> UsageError:
+    return UsageError("git is not installed on this host, and --repo needs it; install git", id="subject-git")
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+
+
+def _run(*words: str, longest: int = command.LONGEST) -> bytes:
+    """What git prints.  InfraError if it fails."""
+    try:
+        done = command.run(["git", *_SAFE, *words], FETCH_SECONDS, env=_environment(), longest=longest)
+    except FileNotFoundError:
+        raise _no_git() from None
+    if done.code != 0:
+        why = (done.err.strip().splitlines() or ["it was killed at its deadline"])[-1]
+        raise InfraError(
+            f"git {words[2] if words[0] == '-C' else words[0]} failed ({why[:300]})", id="subject-git-failed"
+        )
+    return done.stdout
+
+
+def _git(folder: Path, *words: str) -> str:
+    """What git prints about a folder; nothing if it fails, or if there is no git."""
+    with contextlib.suppress(OSError):
+        done = command.run(["git", *_SAFE, "-C", str(folder), *words], GIT_SECONDS, env=_environment())
+        return done.out if done.code == 0 else ""
+    return ""
