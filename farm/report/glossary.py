@@ -13,7 +13,11 @@ op: What is computed: `rms_norm`, `matmul`.
 contract: The definition of a correct result for an op: its tensors, parameters, inputs, float64 reference and
   tolerances.
 provider: An implementation of an op: `farm` (our kernels), `torch`, `liger`, or any `module:function`.
-subject: A provider that the run tests. Failures of a subject are findings.
+subject: A provider that the run tests. Failures of a subject are findings. Also: somebody's kernels as a `farm.yaml`
+  describes them, at one revision.
+digest (of a subject): A hash over all files of a subject that are sent to children. Equal digests are the same code.
+overlay: Files of a subject that come before an installed copy on a child's import path.
+adapter: A function that translates the farm's call of an op into a call of somebody's kernel.
 peer: A provider that is measured for comparison. Failures of a peer are reported, but are not findings unless
   `--strict-peers` is given.
 mode: One of a provider's kernel strategies, for example `static_persistent`; `auto` lets the provider choose.

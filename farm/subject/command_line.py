@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from farm.matrix import ProviderInfo
 from farm.matrix.document import suggest
 from farm.node.environment import Environment, child_variables
 from farm.process import command
+from farm.process.steps import module_words
 from farm.shipping import subjects
 from farm.shipping.subjects import PackedSubject
 from farm.subject import content, repository
@@ -191,7 +191,7 @@ def _answers(made: PackedSubject, paths: list[str]) -> dict[str, Any]:
         told = {**made.described(), "folder": str(place)}
         environment = Environment.default()
         environment = replace(environment, path=(*first, str(ROOT), *environment.path))
-        words = [sys.executable, "-m", "farm.child.ask_modes", json.dumps({"subject": told, "paths": paths})]
+        words = [*module_words("farm.child.ask_modes"), json.dumps({"subject": told, "paths": paths})]
         done = command.run(words, ASK_SECONDS, env=child_variables({}, environment), cwd=folder)
     try:
         return dict(json.loads(done.out.strip().splitlines()[-1]))

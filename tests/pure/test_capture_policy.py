@@ -123,7 +123,7 @@ class Scripted:
 
     def __init__(self, *said: Any):
         self.said, self.deadlines = list(said), []
-        self.shown = 0
+        self.shown, self.suspended = 0, None
 
     def send(self, message: protocol.Message) -> None:
         assert isinstance(message, protocol.Trial)

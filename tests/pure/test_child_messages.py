@@ -240,7 +240,9 @@ def not_finite(talk: Talk, dice: Dice) -> str | None:
 
 
 def missing(talk: Talk, dice: Dice) -> Data | None:
-    may = {"evidence", "spent", "trace", "fatal", "compile_s", "nonce"} if talk.order else {"evidence"}
+    may = {"evidence", "subject", "versions"} | (
+        {"spent", "trace", "fatal", "compile_s", "nonce"} if talk.order else set()
+    )
     key = dice.choice([k for k in talk.message if k not in may])
     del talk.message[key]
     return talk.message

@@ -148,6 +148,7 @@ def test_no_message_has_a_retired_word() -> None:
     errors, found = error_classes(), []
     for path in SOURCES:
         for line, text in messages(path.read_text(encoding="utf-8"), errors):
+            text = re.sub(r"\w+\(\)", "`", text)  # the name of a method
             found += [f"{path.relative_to(ROOT)}:{line}: {bad}" for bad in violations(text)]
     assert found == []
 

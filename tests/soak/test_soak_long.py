@@ -12,6 +12,7 @@ from farm_process import ROOT
 
 #: file under tests -> estimated seconds of its long tests
 LONG = {
+    "cheats/test_poisoning.py": 30,
     "compiled/test_built_ring.py": 30,
     "compiled/test_built_ring_cells.py": 30,
     "compiled/test_built_split.py": 60,
@@ -35,6 +36,7 @@ LONG = {
     "interpreted/test_bitwise.py": 10,
     "interpreted/test_gpu_branches.py": 15,
     "interpreted/test_gpu_launches.py": 40,
+    "interpreted/test_package.py": 10,
 }
 SHARES = 40
 
