@@ -207,10 +207,12 @@ class Compiler:
         call = cell["call"]
         forward = self.resolved(call["provider"], cell["op"])
         backward = call["provider"].get("backward")
-        if not backward:
-            return self.calling.bind(forward, call)
-        own = self.resolved({**call["provider"], "path": backward}, cell["op"])
-        return self.calling.with_backward(forward, own, call, cell["tensors"])
+        if backward:
+            own = self.resolved({**call["provider"], "path": backward}, cell["op"])
+            bound = self.calling.with_backward(forward, own, call, cell["tensors"])
+        else:
+            bound = self.calling.bind(forward, call)
+        return self.calling.lazily_importing(bound, call["provider"]) if call["provider"].get("path") else bound
 
     def resolved(self, provider: dict[str, Any], op: str) -> Any:
         key = (provider.get("path") or provider["name"], op)
