@@ -32,18 +32,32 @@ def resolve(spec: dict[str, Any], op: str) -> Callable[..., Any]:
     except NotImplementedError as error:
         raise Unsupported(f"provider {spec['name']}: {error}") from error
     except ImportError as error:
-        own = {
-            *subject_files.placed.modules,
-            "kernels",
-            kernel_package.INSTALLED,
-            "farm",
-            str(spec.get("path") or "").split(":")[0].split(".")[0],
-        }
-        absent = isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] not in own
         peer = not spec.get("path") and spec["name"] != "farm"
-        if absent or peer:
+        if _absent(error, spec) or peer:
             raise Unsupported(f"provider {spec['name']}: {error}") from error
         raise
+
+
+def _absent(error: ImportError, spec: dict[str, Any]) -> bool:
+    """Whether an import failed because this Python lacks the module, and not because a subject's own package is
+    broken."""
+    path = str(spec.get("path") or "").split(":")[0].split(".")[0]
+    own = {*subject_files.placed.modules, "kernels", kernel_package.INSTALLED, "farm", path}
+    return isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] not in own
+
+
+def lazily_importing(function: Callable[..., Any], spec: dict[str, Any]) -> Callable[..., Any]:
+    """`function`, which may import only when it is called: a module that is missing then is `Unsupported` as well."""
+
+    def called(*inputs: Any) -> Any:
+        try:
+            return function(*inputs)
+        except ModuleNotFoundError as error:
+            if _absent(error, spec):
+                raise Unsupported(f"provider {spec['name']}: {error}") from error
+            raise
+
+    return called
 
 
 def _own(path: str) -> Callable[..., Any]:

@@ -141,9 +141,11 @@ class TorchSession:
         provider = call["provider"]
         forward, did = self.function(provider, op)
         if not provider.get("backward"):
-            return provider_call.bind(forward, call), did
+            bound = provider_call.bind(forward, call)
+            return provider_call.lazily_importing(bound, provider) if provider.get("path") else bound, did
         backward, more = self.function({**provider, "path": provider["backward"]}, op)
-        return provider_call.with_backward(forward, backward, call, tensors), [*did, *more]
+        own = provider_call.with_backward(forward, backward, call, tensors)
+        return provider_call.lazily_importing(own, provider), [*did, *more]
 
 
 class _Attempt:

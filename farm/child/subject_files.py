@@ -10,7 +10,9 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -136,12 +138,15 @@ def _merge(folder: Path, modules: Iterable[str]) -> tuple[Path, str]:
     key = digest({name: str(path).encode() for name, path in installed.items()})
     merged = folder / MERGED / key
     if not merged.is_dir():
-        beside = merged.with_name(f".{key}.{os.getpid()}")
+        merged.parent.mkdir(exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=".merging-", dir=merged.parent))
+        beside.chmod(0o755)
         for name, package in installed.items():
             _link(package, folder / "overlay" / name, beside / name)
         try:
             beside.rename(merged)
         except OSError:
+            shutil.rmtree(beside, ignore_errors=True)
             if not merged.is_dir():  # else another child of this node was quicker
                 raise
     return merged, ""

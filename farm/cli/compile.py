@@ -25,6 +25,7 @@ from farm.process import supervisor
 from farm.shipping import providers as shipping
 from farm.shipping import revision
 from farm.store import Store
+from farm.subject import command_line
 
 MAX_WORKERS = 64
 
@@ -40,6 +41,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         epilog="example: farm compile matrices/rms_norm.yaml --target sm_90,gfx942",
     )
     common.matrix_options(p, backend=False, needed=False)
+    common.subject_options(p)
     common.store_option(p)
     p.add_argument(
         "--target", metavar="T,..", help=f"targets to compile for (comma-separated list): {', '.join(TARGETS)}"
@@ -72,7 +74,15 @@ def run(args: argparse.Namespace) -> int:
             )
         ascend_environment.setup(lambda line: print(line, file=sys.stderr, flush=True))
         return 0
-    if not args.matrices:
+    if args.diff and any(getattr(args, o) not in (None, command_line.NONE) for o in command_line.OPTIONS):
+        raise UsageError(
+            "--diff compares the farm's own kernels, but --repo, --subject, --wheel and --release name others; omit "
+            "these options",
+            id="compile-diff-subject",
+        )
+    common.use_contracts(args)
+    subject = None if args.diff else common.subject(args)
+    if not args.matrices and not (subject and subject.subject.matrices):
         raise UsageError(
             "no MATRIX is given; name one, for example matrices/rms_norm.yaml", id="compile-matrix-missing"
         )
@@ -82,8 +92,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--workers {args.workers}: must be between 1 and {MAX_WORKERS}", id="compile-workers-range")
     common.check_run_id(args.run_id)
     targets = parse(args.target)
-    common.use_contracts(args)
-    matrices = common.matrices(args)
+    matrices = common.matrices(args, subject)
     own = {**common.own_providers(args), **common.declared_calls(matrices)}
     request = CompileRequest(
         plan_for(matrices, targets, args.select),
@@ -91,8 +100,9 @@ def run(args: argparse.Namespace) -> int:
         "farm " + shlex.join(args.argv),
         args.argv,
         revision.of(),
-        {name: {"path": path} for name, path in own.items()},
+        {**{name: {"path": path} for name, path in own.items()}, **(subject.calls if subject else {})},
         shipping.pack(own.values()),
+        subject=subject.packed if subject else None,
         workers=args.workers or 0,
     )
     chains_exist(targets)

@@ -30,6 +30,8 @@ from farm.kernel_package import ROOT
 from farm.matrix import Plan
 from farm.process import interrupts, supervisor
 from farm.shipping import providers as shipping
+from farm.shipping import subjects
+from farm.shipping.subjects import PackedSubject
 from farm.store import RunWriter, results
 
 #: What a cell of the row keeps of a kernel's hash: enough to tell kernels apart.
@@ -60,6 +62,7 @@ class CompileRequest:
     revision: Mapping[str, Any] = field(default_factory=dict)
     providers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # "NAME" or "OP:NAME" -> path
     shipped: dict[str, Any] | None = None  # the files behind them
+    subject: PackedSubject | None = None  # somebody's kernels, first on every worker's import path
     kernels: Path | None = None  # a folder with another revision's `kernels`
     machine_code: bool = False  # count instructions in the machine code, where that takes longer
     workers: int = 0  # processes at a time; 0: as many as there are processors, at most 8
@@ -150,6 +153,11 @@ class _Compilation:
             first = [str(self.request.kernels)] if self.request.kernels else []
             if self.request.shipped:
                 first.insert(0, shipping.unpack(self.request.shipped, str(folder)))
+            subject, told_subject = self.request.subject, None
+            if subject:
+                place, path = subjects.unpack(subject.plain(), str(folder))
+                first = [*path, *first]
+                told_subject = {**subject.described(), "folder": str(place)}
             found = chains(self.request.targets, folder, first)
             if self.writer:
                 self.writer.plan(self._head(), self.cells)
@@ -164,6 +172,8 @@ class _Compilation:
                 chains=found,
                 cell_seconds=lambda index: self.seconds[self.cells[index].matrix],
                 machine_code=self.request.machine_code,
+                subject=told_subject,
+                variables=lambda name: subject.variables.get(TARGETS[name].backend, {}) if subject else {},
             )
             with interrupts.heard() as heard:
                 try:
@@ -200,8 +210,9 @@ class _Compilation:
 
     def _provider(self, cell: Cell) -> Mapping[str, Any]:
         own = self.request.providers
-        found = own.get(f"{cell.op}:{cell.provider}") or own.get(cell.provider) or {}
-        return {"name": cell.provider, **found}
+        found = dict(own.get(f"{cell.op}:{cell.provider}") or own.get(cell.provider) or {})
+        differs = found.pop("backends", {}).get(cell.backend, {})
+        return {"name": cell.provider, **found, **differs}
 
     # what the workers say
 
@@ -288,6 +299,7 @@ class _Compilation:
                 "seconds": (built or {}).get("compile_s"),
                 "fingerprint": dict(self.fingerprints.get(target, {})),
                 "revision": self.request.revision.get("name", ""),
+                **self._provenance(cell),
             }
             if self.writer and status not in (Status.BUILT, Status.UNSUPPORTED):
                 text = f"{reason}\n\n{log}" if log.strip() else reason
@@ -307,6 +319,14 @@ class _Compilation:
             self.writer.append({"event": "result", "row": row})
         self.progress.cell(row)
 
+    def _provenance(self, cell: Cell) -> dict[str, str]:
+        """Whose code was compiled, where it is the subject's."""
+        of = self.request.subject
+        if of is None or not self._provider(cell).get("subject"):
+            return {}
+        told = {"subject": of.name, "subject_revision": of.revision, "subject_digest": of.digest}
+        return {"provider_version": of.revision or of.digest, **told}
+
     # the end
 
     def _head(self) -> dict[str, Any]:
@@ -321,6 +341,7 @@ class _Compilation:
             "planned": len(self.cells),
             "revision": dict(r.revision),
             "providers": {k: dict(v) for k, v in r.providers.items()},
+            **({"subject": r.subject.described()} if r.subject else {}),
         }
 
     def _conclude_run(self, seconds: float) -> CompileOutcome:

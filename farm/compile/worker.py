@@ -1,11 +1,13 @@
 """`python -m farm.compile.worker JOB.json`: compiles the cells of one job for one target, and says what came of each.
 
 The job: {"target", "path": folders that stand before everything, "reports": folder, "machine_code": bool,
+          "subject": None, or as farm.child.subject_files.place takes it,
           "cells": [{"index", "op", "operation", "call", "tensors"}]}
 Lines on what was standard output, one JSON object each:
 
     {"event": "ready", "fingerprint": {...}}             the offline driver is active
     {"event": "unusable", "reason": "..."}               this Python cannot compile for the target; nothing follows
+    {"event": "refused", "reason": "..."}                it would import other files than the subject's; nothing follows
     {"event": "begin", "cell": index, "log": bytes}      what is printed from here on is this cell's
     {"event": "kernel", "hash", "name", "resources"}     once per compiled kernel, before its first cell's end
     {"event": "end", "cell", "status", "reason", "launches", "records", "flags", "compile_s"}
@@ -65,6 +67,10 @@ def main(argv: list[str]) -> int:
 
     job = json.loads(Path(argv[0]).read_text(encoding="utf-8"))
     _put_first(job["path"])
+    wrong = _not_taken(job.get("subject"))
+    if wrong:
+        say({"event": "refused", "reason": wrong})
+        return 0
     target = TARGETS[job["target"]]
     family = importlib.import_module(f"farm.compile.{FAMILIES[target.triton]}")
     with contextlib.ExitStack() as stack:
@@ -81,6 +87,16 @@ def main(argv: list[str]) -> int:
             say({"event": "end", "cell": cell["index"], **compiler.compile(cell)})
     say({"event": "done"})
     return 0
+
+
+def _not_taken(subject: dict[str, Any] | None) -> str:
+    """Why the subject's files are not what would be imported here; "" where they are, or there is no subject."""
+    if not subject:
+        return ""
+    from farm.child import subject_files
+
+    proven = subject_files.place(subject)
+    return str(proven["wrong"] or ("" if proven["digest"] == subject["digest"] else "its files changed on this host"))
 
 
 def _put_first(folders: list[str]) -> None:
@@ -171,7 +187,7 @@ class Compiler:
     def call(self, cell: dict[str, Any], through_forward: Callable[[int], None]) -> tuple[str, str]:
         """Runs the cell's operation on tensors without memory; (status, reason)."""
         try:
-            function = self.calling.bind(self.function(cell), cell["call"])
+            function = self.function(cell)
             problem = self.problem(cell)
             outputs = problem.forward(function)
             through_forward(len(self.driver.launches))
@@ -187,10 +203,21 @@ class Compiler:
         return "built", ""
 
     def function(self, cell: dict[str, Any]) -> Any:
-        provider = cell["call"]["provider"]
-        key = (provider.get("path") or provider["name"], cell["op"])
+        """The cell's function of its input tensors."""
+        call = cell["call"]
+        forward = self.resolved(call["provider"], cell["op"])
+        backward = call["provider"].get("backward")
+        if backward:
+            own = self.resolved({**call["provider"], "path": backward}, cell["op"])
+            bound = self.calling.with_backward(forward, own, call, cell["tensors"])
+        else:
+            bound = self.calling.bind(forward, call)
+        return self.calling.lazily_importing(bound, call["provider"]) if call["provider"].get("path") else bound
+
+    def resolved(self, provider: dict[str, Any], op: str) -> Any:
+        key = (provider.get("path") or provider["name"], op)
         if key not in self.functions:
-            self.functions[key] = self.calling.resolve(provider, cell["op"])
+            self.functions[key] = self.calling.resolve(provider, op)
         return self.functions[key]
 
     def problem(self, cell: dict[str, Any]) -> Any:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from farm.cell import Owner, Status
 from farm.compile.jobs import CompileJob, after
 from farm.deadline import Deadline, stalled
-from farm.errors import FarmError, InfraError, describe
+from farm.errors import FarmError, InfraError, UsageError, describe
 from farm.field_checks import Check, integer, listed, mapped, number, one_of, plain, record, refuse, text
 from farm.node.environment import Environment, child_variables
 from farm.process.group import describe_exit
@@ -39,6 +39,7 @@ _KERNEL = {"hash": _WORD, "name": _WORD, "resources": mapped(_ANY), "constants":
 SAID: Mapping[str, Check] = {
     "ready": record({"event": _WORD, "fingerprint": mapped(plain())}),
     "unusable": record({"event": _WORD, "reason": _REASON}),
+    "refused": record({"event": _WORD, "reason": _REASON}),
     "begin": record({"event": _WORD, "cell": integer(), "log": integer()}),
     "kernel": record({"event": _WORD, **_KERNEL}),
     "end": record(
@@ -106,7 +107,10 @@ class WorkerPool:
         cell_seconds: Callable[[int], float],
         start_seconds: float = START_SECONDS,
         machine_code: bool = False,
+        subject: Mapping[str, Any] | None = None,
+        variables: Callable[[str], Mapping[str, str]] = lambda target: {},
     ):
+        self.subject, self.variables = subject, variables
         self.collector, self.workers, self.folder, self.cache = collector, workers, folder, cache
         self.describe, self.chains = describe, chains
         self.cell_seconds, self.start_seconds, self.machine_code = cell_seconds, start_seconds, machine_code
@@ -151,6 +155,7 @@ class WorkerPool:
             "path": list(chain.first),
             "reports": str(reports),
             "machine_code": self.machine_code,
+            "subject": self.subject,
             "cells": cells,
         }
         file.write_text(json.dumps(told), encoding="utf-8")
@@ -161,6 +166,7 @@ class WorkerPool:
                 "HIP_VISIBLE_DEVICES": "",
                 "OMP_NUM_THREADS": "1",
                 "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+                **self.variables(job.target),
             },
             Environment(path=chain.path),
         )
@@ -210,6 +216,9 @@ class WorkerPool:
             worker.deadline = Deadline(self.start_seconds)
         elif event == "unusable":
             worker.unusable = said["reason"]
+        elif event == "refused":
+            what = "every result would be one of other code, so nothing was compiled; uninstall or rename it"
+            raise UsageError(f"the subject: {said['reason']}; {what}", id="subject-not-taken")
         elif event == "begin":
             worker.begun, worker.mark, worker.process.suspended = said["cell"], int(said["log"]), None
             worker.deadline = Deadline(self.cell_seconds(said["cell"]))

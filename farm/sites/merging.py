@@ -262,6 +262,7 @@ def _sources(report: Report) -> list[dict[str, Any]]:
             "run_id": report.name,
             "part": report.part,
             "revision": dict(head.get("revision") or {}),
+            **({"subject": dict(head["subject"])} if head.get("subject") else {}),
             "created": head.get("created", ""),
             "finished": head.get("finished", ""),
             "seconds": head.get("seconds"),
@@ -301,6 +302,14 @@ def _unlike(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         if len(seen) > 1 and not (key == "kernels" and "name" in out):
             which = "; ".join(f"{value} in {', '.join(ids)}" for value, ids in seen.items())
             out[key] = f"the sites ran different {what}: {which}"
+    subjects: dict[str, list[str]] = {}
+    for run in runs:
+        of = run.get("subject") or {}
+        told = f"{of.get('name')} {of.get('revision')} (digest {of.get('digest')})" if of else "none"
+        subjects.setdefault(told, []).append(str(run["run_id"]))
+    if len(subjects) > 1:
+        which = "; ".join(f"{told} in {', '.join(ids)}" for told, ids in subjects.items())
+        out["subject"] = f"the sites ran different subjects: {which}"
     return [*out.values(), *_judges(runs)]
 
 
@@ -371,6 +380,7 @@ def head(file: PlanFile, reports: Sequence[Report], merged: Merged) -> dict[str,
         "planned": len(file.plan.cells),
         "plan": file.described(""),
         "revision": _revision(merged.runs),
+        **_subject(merged.runs),
         "providers": providers,
         "environments": environments,
         "merged": merged.runs,
@@ -380,6 +390,13 @@ def head(file: PlanFile, reports: Sequence[Report], merged: Merged) -> dict[str,
         "backends": used,
         "calibrations": calibrations,
     }
+
+
+def _subject(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The sites' common subject, for the merged head; nothing where they had none, or different ones."""
+    found = [run.get("subject") or {} for run in runs]
+    same = len({(of.get("name"), of.get("revision"), of.get("digest")) for of in found}) == 1
+    return {"subject": dict(found[0])} if same and found[0] else {}  # where it was found is each site's own
 
 
 def _revision(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

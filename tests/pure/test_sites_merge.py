@@ -206,6 +206,23 @@ def test_a_site_that_has_only_begun_is_not_called_damaged(
     assert id_of(merging.wrong(replace(going, writer=""), file)) not in ("", told)
 
 
+def test_sites_of_one_subject_are_that_subjects_and_others_are_warned_of(file: PlanFile) -> None:
+    of = {"name": "mylib", "revision": "abc", "digest": "d1", "source": "/here", "modules": ["mylib"], "over": ""}
+
+    def sites(second: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        found = [report(file, "cuda"), report(file, "rocm")]
+        found = [replace(r, head={**r.head, "subject": s}) for r, s in zip(found, (of, second))]
+        merged = merging.merge(file, found)
+        return merged, merging.head(file, found, merged)
+
+    merged, head = sites({**of, "source": "/there"})
+    assert head["subject"] == of and not any("subject" in w for w in merged.warnings)
+    merged, head = sites({**of, "digest": "d2"})
+    assert "subject" not in head and any("different subjects" in w and "d2" in w for w in merged.warnings)
+    merged, head = sites({})
+    assert "subject" not in head and any("none in" in w for w in merged.warnings)
+
+
 def test_a_late_site_joins_a_merged_run(file: PlanFile) -> None:
     first = [report(file, "cuda"), report(file, "rocm")]
     early = merging.merge(file, first)

@@ -141,6 +141,9 @@ def test_the_working_folders_repository_is_found_unless_nobody_wants_it(
     found = command_line.load(options())
     assert found and found.packed.name == "mylib"
     assert command_line.load(options(subject="none")) is None
+    (repository / "farm.yaml").write_text("cattle: 3\n")  # of some other program
+    assert refused("subject-unknown-key").endswith("to run without it: --subject none")
+    (repository / "farm.yaml").write_text(SUBJECT)
     refused("subject-none-and-repo", subject="none", repo=".")
     refused("subject-none-for-option", subject="none", release="a==1")
 
