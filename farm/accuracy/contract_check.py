@@ -144,7 +144,7 @@ def cells(contract: Contract, dtypes: Iterable[str], families: Iterable[str]) ->
     operations = ["full"] if "full" in some else some
     default = {p.name: p.default for p in contract.parameters}
     dtypes, families = list(dtypes), list(families)
-    variants = [default, *({**default, p.name: v} for p in contract.parameters for v in plants.others(p))]
+    variants = [default, *({**default, p.name: v} for p in contract.parameters for v in _others(contract, p))]
     product = itertools.product(operations, variants, dtypes, families)
     for number, (operation, params, dtype, family) in enumerate(product):
         found = Cell(
@@ -163,6 +163,11 @@ def cells(contract: Contract, dtypes: Iterable[str], families: Iterable[str]) ->
         )
         if contract.supports(found) is None:
             yield found
+
+
+def _others(contract: Contract, p: Parameter) -> list[Any]:
+    found = contract.check_values.get(p.name)
+    return plants.others(p) if found is None else [v for v in found if v != p.default]
 
 
 def problem(contract: Contract, op: str) -> str:

@@ -14,6 +14,7 @@ from farm.cli.main import main
 from farm.contracts import discovery
 from tests.pure.outside_contracts import known, write, write_text
 from tests.pure.planted_contracts import cell_of
+from tests.pure.torch_contracts import evaluated_here
 
 SOUND = """
 def gates(self, cell):
@@ -247,3 +248,22 @@ def test_a_plan_refuses_a_contract_that_is_wrong_on_its_face(
     assert main(words) == 2
     err = capsys.readouterr().err
     assert says in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        "rope",
+        "swiglu",
+        "cross_entropy",
+        *(pytest.param(op, marks=pytest.mark.long) for op in ("softmax", "layer_norm", "attention")),
+    ],
+)
+def test_the_catalogues_contracts_find_every_plant_and_reject_nothing_correct(op: str) -> None:
+    pytest.importorskip("torch")
+    with evaluated_here():
+        contract = discovery.contract(op)
+        assert contract_check.problem(contract, op) == ""
+        score = contract_check.score(contract)
+    assert not score.accused
+    assert score.share >= 0.95, [f"{dtype}: {plant}" for dtype, plant in score.escaped]
