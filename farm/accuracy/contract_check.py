@@ -298,20 +298,20 @@ def _limits(contract: Contract, cell: Cell, inputs: Mapping[str, Array], found: 
     except FarmError as error:
         return str(error)
     except Exception as error:
-        return f"gates(), work() or judge() raises {_raised(error)}"
+        return f"a tolerance, work() or judge() raises {_raised(error)}"
     for name, limits in gates.items():
         if name not in judged:
-            return f"gates() has {name}, which is not an output ({', '.join(judged)})"
+            return f"a tolerance is for {name}, which is not an output ({', '.join(judged)})"
         for metric, limit in limits.items():
             if not isinstance(limit, (int, float)) or math.isnan(limit) or limit < 0:
-                return f"gates() gives {name}.{metric} the limit {limit!r}; it must be a number, not negative"
+                return f"the tolerance {name}.{metric} is {limit!r}; it must be a number, not negative"
             if metric not in told.metrics[name] and metric not in METRICS:
                 return (
-                    f"gates() limits {name}.{metric}, which is not a metric ({', '.join(METRICS)}), nor judge()'s own"
+                    f"a tolerance limits {name}.{metric}, which is not a metric ({', '.join(METRICS)}) nor of judge()"
                 )
     for name in judged:
         if not gates.get(name):
-            return f"gates() has no limit for {name}, so whatever is finite passes; add one"
+            return f"no tolerance limits {name}, so whatever is finite passes; add one"
     numbers = (work.bytes_read, work.bytes_written, *work.operations.values()) if isinstance(work, Work) else (-1,)
     if any(n < 0 for n in numbers):
         return f"work() gives {_short(work)}; it must be a Work of numbers that are not negative"

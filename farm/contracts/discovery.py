@@ -171,7 +171,7 @@ def content(op: str) -> str:
     own = _origin(op)
     if own.computed:
         raise ContractError(
-            f"the contract of {op} loads code by a computed name ({own.computed[0]}), so its content cannot be told; "
+            f"the contract of {op} loads code by a computed name ({own.computed[0]}), so its content is unknown; "
             "write an import statement",
             id="contract-computed-import",
         )

@@ -119,10 +119,10 @@ def test_a_sound_contract_has_no_problem(tmp_path: Path) -> None:
             "    return {'y': inputs['x'] * (1.0 + n)}",
             "depends on where a row stands",
         ),
-        ("def gates(self, cell):\n    return {'z': {'max_ulp': 1.0}}", "gates() has z"),
+        ("def gates(self, cell):\n    return {'z': {'max_ulp': 1.0}}", "a tolerance is for z"),
         ("def gates(self, cell):\n    return {'y': {'max_upl': 1.0}}", "not a metric"),
         ("def gates(self, cell):\n    return {'y': {'max_ulp': float('nan')}}", "must be a number"),
-        ("def gates(self, cell):\n    return {}", "no limit for y"),
+        ("def gates(self, cell):\n    return {}", "no tolerance limits y"),
         (
             "def gates(self, cell):\n    return {'y': {'max_ulp': 0.01}}\n"
             "def reference(self, inputs, cell, block):\n    return {'y': inputs['x'] / 3.0}",
