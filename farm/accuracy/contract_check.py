@@ -108,6 +108,8 @@ def tensors_problem(contract: Contract, cell: Cell) -> str:
                 f"the tensor {t.name} of sizes {list(t.dims)} is blocked, but its first size is not that of the row "
                 f"dimension, {rows}; write blocked=False"
             )
+        if t.role == "mutated" and any(u.role in ("upstream", "gradient") for u in found):
+            return f"the tensor {t.name} is mutated where there are gradients; autograd cannot write to it"
         if t.role == "gradient" and t.of not in inputs:
             return f"the gradient {t.name} is of {t.of!r}, which is not an input; name one in of="
     for name in contract.typed:
@@ -144,7 +146,7 @@ def cells(contract: Contract, dtypes: Iterable[str], families: Iterable[str]) ->
     operations = ["full"] if "full" in some else some
     default = {p.name: p.default for p in contract.parameters}
     dtypes, families = list(dtypes), list(families)
-    variants = [default, *({**default, p.name: v} for p in contract.parameters for v in plants.others(p))]
+    variants = [default, *({**default, p.name: v} for p in contract.parameters for v in _others(contract, p))]
     product = itertools.product(operations, variants, dtypes, families)
     for number, (operation, params, dtype, family) in enumerate(product):
         found = Cell(
@@ -163,6 +165,11 @@ def cells(contract: Contract, dtypes: Iterable[str], families: Iterable[str]) ->
         )
         if contract.supports(found) is None:
             yield found
+
+
+def _others(contract: Contract, p: Parameter) -> list[Any]:
+    found = contract.check_values.get(p.name)
+    return plants.others(p) if found is None else [v for v in found if v != p.default]
 
 
 def problem(contract: Contract, op: str) -> str:
@@ -293,20 +300,20 @@ def _limits(contract: Contract, cell: Cell, inputs: Mapping[str, Array], found: 
     except FarmError as error:
         return str(error)
     except Exception as error:
-        return f"gates(), work() or judge() raises {_raised(error)}"
+        return f"a tolerance, work() or judge() raises {_raised(error)}"
     for name, limits in gates.items():
         if name not in judged:
-            return f"gates() has {name}, which is not an output ({', '.join(judged)})"
+            return f"a tolerance is for {name}, which is not an output ({', '.join(judged)})"
         for metric, limit in limits.items():
             if not isinstance(limit, (int, float)) or math.isnan(limit) or limit < 0:
-                return f"gates() gives {name}.{metric} the limit {limit!r}; it must be a number, not negative"
+                return f"the tolerance {name}.{metric} is {limit!r}; it must be a number, not negative"
             if metric not in told.metrics[name] and metric not in METRICS:
                 return (
-                    f"gates() limits {name}.{metric}, which is not a metric ({', '.join(METRICS)}), nor judge()'s own"
+                    f"a tolerance limits {name}.{metric}, which is not a metric ({', '.join(METRICS)}) nor of judge()"
                 )
     for name in judged:
         if not gates.get(name):
-            return f"gates() has no limit for {name}, so whatever is finite passes; add one"
+            return f"no tolerance limits {name}, so whatever is finite passes; add one"
     numbers = (work.bytes_read, work.bytes_written, *work.operations.values()) if isinstance(work, Work) else (-1,)
     if any(n < 0 for n in numbers):
         return f"work() gives {_short(work)}; it must be a Work of numbers that are not negative"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from farm.accuracy import low_precision
-from farm.accuracy.dtypes import PRECISION, is_float
+from farm.accuracy.dtypes import PRECISION, encode, is_float
 from farm.accuracy.inputs import hashes
 from farm.cell import Cell
 from farm.contracts.base import Contract, Parameter, Tensor
@@ -275,4 +275,12 @@ def _accumulated(case: Case) -> dict[str, Array] | None:
     dtype = case.cell.dtype
     if case.contract.needs_torch or not is_float(dtype) or PRECISION[dtype] >= PRECISION["float32"]:
         return None
-    return accumulated(case, dtype)
+    found = accumulated(case, dtype)
+    alike = all(
+        np.array_equal(_bits(found[t.name], t.dtype), _bits(case.correct[t.name], t.dtype)) for t in case.judged
+    )
+    return _outputs(case, case.correct) if alike else found  # where each value is rounded once, that is no fault
+
+
+def _bits(values: Array, dtype: str) -> Array:
+    return encode(np.asarray(values), dtype)

@@ -55,12 +55,17 @@ def widened(gates: Gates, metrics: Metrics, factors: Mapping[str, float]) -> Gat
     for output, limits in gates.items():
         of = metrics.get(output, {})
         out[output] = {
-            metric: max(limit, factors[metric] * of[f"own_{metric}"])
+            metric: max(limit, _times(metric, of[f"own_{metric}"], factors[metric]))
             if metric in factors and f"own_{metric}" in of
             else limit
             for metric, limit in limits.items()
         }
     return out
+
+
+def _times(metric: str, own: float, factor: float) -> float:
+    """An error times a factor; of a largest error in ULP only what is beyond the half that the last rounding makes."""
+    return 0.5 + factor * max(0.0, own - 0.5) if metric == "max_ulp" else factor * own
 
 
 def ratio(value: float | None, limit: float) -> float:

@@ -221,7 +221,7 @@ class Door:
         for name in ("samples_us", "host_us"):
             if len(timing.get(name, ())) > self._most_samples():
                 raise BadField(f"timing.{name} has more samples than were asked for")
-        expected = sorted(t["name"] for t in order.tensors if t["role"] in ("output", "gradient"))
+        expected = sorted(t["name"] for t in order.tensors if t["role"] in ("output", "gradient", "mutated"))
         told = {"outputs": message.outputs}
         if "timed_outputs" in timing:
             told["timing.timed_outputs"] = timing["timed_outputs"]

@@ -197,7 +197,7 @@ def _outputs(message: Run, error: float, unwritten: int) -> list[dict[str, Any]]
     reference = op.reference(inputs, cell, rows)
     out = []
     for t in message.tensors:
-        if t["role"] not in ("output", "gradient"):
+        if t["role"] not in ("output", "gradient", "mutated"):
             continue
         value = np.asarray(reference[t["name"]]).reshape(t["shape"])
         if value.dtype.kind == "f":

@@ -42,7 +42,7 @@ class CheckedCalls:
         self._plans = plans
         self._source = source
         self._synchronize = synchronize
-        self._expected = [p for p in plans if p["role"] in ("output", "gradient")]
+        self._expected = provider_call.judged(plans)
         self._kept: list[tuple[torch.Tensor, ...]] = []
         self._home = 0 if device.type == "cpu" else poison.handle(self._api.current_stream(device))
         self._elsewhere: set[int] = set()  # handles of other streams that some call worked on

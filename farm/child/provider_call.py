@@ -149,7 +149,8 @@ class Problem:
 
     `inputs` in the contract's order (None for an absent weight); `upstream` are the outputs' fixed gradients;
     `wrt` the inputs whose gradients are asked for, in the order of the gradient tensors.  `findings`: what a call did
-    that shows only while it runs (the next caller's grad mode is put back on the way out).
+    that shows only while it runs (the next caller's grad mode is put back on the way out).  `mutated`: those of the
+    inputs whose values after the call are judged; `returns`: whether the op gives anything else.
     """
 
     inputs: list[Any]
@@ -157,6 +158,8 @@ class Problem:
     wrt: list[torch.Tensor]
     operation: str
     findings: set[str] = field(default_factory=set)
+    mutated: list[torch.Tensor] = field(default_factory=list)
+    returns: bool = True
 
     def forward(self, function: Callable[..., Any]) -> tuple[Any, ...]:
         """The outputs, as a tuple, with grad enabled unless the operation says otherwise."""
@@ -191,10 +194,19 @@ class Problem:
         return found
 
     def run(self, function: Callable[..., Any]) -> tuple[Any, ...]:
-        """Everything that the operation gives, in the order of the contract's outputs, then gradients."""
+        """Everything that the operation gives: the contract's outputs in their order, then gradients, then the inputs
+        that it overwrites.  What an op returns that only overwrites (its input, mostly) is not looked at."""
         outputs = self.forward(function)
         if self.operation == "backward":
-            return self.gradients(outputs)
-        if self.operation == "full":
-            return (*outputs, *self.gradients(outputs))
-        return outputs
+            found = self.gradients(outputs)
+        elif self.operation == "full":
+            found = (*outputs, *self.gradients(outputs))
+        else:
+            found = outputs if self.returns else ()
+        return (*found, *self.mutated)
+
+
+def judged(plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The plans of what `Problem.run` gives, in its order."""
+    made = [p for p in plans if p["role"] in ("output", "gradient")]
+    return [*made, *(p for p in plans if p["role"] == "mutated")]

@@ -270,13 +270,16 @@ class _Attempt:
             elif t["role"] == "upstream":
                 upstream.append(self.s.load(t))
         operation = self.m.cell["operation"]
+        overwritten = [t["name"] for t in self.m.tensors if t["role"] == "mutated"]
         if operation != "no-grad-forward":
-            for tensor in by_name.values():
-                if tensor.dtype.is_floating_point:
+            for name, tensor in by_name.items():
+                if tensor.dtype.is_floating_point and name not in overwritten:  # autograd refuses to write to a leaf
                     tensor.requires_grad_(True)
         wrt = [by_name[t["of"]] for t in self.m.tensors if t["role"] == "gradient"]
         self.making = False
-        return provider_call.Problem(inputs, upstream, wrt, operation)
+        returns = any(t["role"] == "output" for t in self.m.tensors) or not overwritten
+        mutated = [by_name[name] for name in overwritten]
+        return provider_call.Problem(inputs, upstream, wrt, operation, mutated=mutated, returns=returns)
 
     def check(self, function: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
         """The checked calls: the outputs of the first; what the judge must see of the others is written here."""
@@ -305,8 +308,8 @@ class _Attempt:
 
     @property
     def expected(self) -> list[dict[str, Any]]:
-        """The plans of the outputs and gradients."""
-        return [t for t in self.m.tensors if t["role"] in ("output", "gradient")]
+        """The plans of the outputs, gradients and overwritten inputs."""
+        return provider_call.judged(self.m.tensors)
 
     def write(self, outputs: tuple[torch.Tensor, ...], prefix: str) -> list[dict[str, Any]]:
         out = []

@@ -171,6 +171,8 @@ class Contract:
     own_families: Mapping[str, str] = {}
     #: Dimension -> its size in the cells of `farm contract check`, where those that it chooses do not fit.
     check_sizes: Mapping[str, int] = {}
+    #: Parameter -> the values that `farm contract check` gives it, where its bounds do not say which make sense.
+    check_values: Mapping[str, tuple[Any, ...]] = {}
     #: What an outside contract is made of, set where it is found (farm/contracts/discovery.py); "" for a built-in one.
     content: str = ""
     #: forward or backward -> (a dimension, its largest size for which a kernel that `auto` chooses may not spill)

@@ -129,8 +129,8 @@ def contract(op: str) -> Contract:
             f"{file_of(op)}: defines no CONTRACT, an instance of a subclass of farm.contracts.Contract; add one",
             id="contract-missing",
         )
-    if not getattr(made, "op", ""):
-        made.op = op  # of a contract that is made from a function
+    if made.needs_torch:
+        made.op = op  # a function may have any name
     parts = [content(op), *([f"torch-{torch_version()}"] if made.needs_torch else [])]
     made.content = "+".join(part for part in parts if part)
     return made
@@ -171,7 +171,7 @@ def content(op: str) -> str:
     own = _origin(op)
     if own.computed:
         raise ContractError(
-            f"the contract of {op} loads code by a computed name ({own.computed[0]}), so its content cannot be told; "
+            f"the contract of {op} loads code by a computed name ({own.computed[0]}), so its content is unknown; "
             "write an import statement",
             id="contract-computed-import",
         )

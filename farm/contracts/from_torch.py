@@ -30,6 +30,7 @@ import numpy as np
 from farm.contracts import gates as g
 from farm.contracts.base import Array, CellLike, Contract, Dimension, FamilyLike, Parameter, Tensor, Work, nbytes
 from farm.contracts.dtypes import FLOATS, get
+from farm.contracts.layouts import STRIDES
 from farm.errors import ContractError
 
 #: What another implementation may have of the function's own error.  Norms of errors hardly vary between two correct
@@ -40,6 +41,8 @@ FACTORS: Mapping[str, float] = {"rel_l2": 2.0, "row_l2_max": 2.0, "gain_max": 2.
 SMALL_RESULT, SMALL_GRADIENT = 2.0**-6, 1.0
 KINDS = ("rows", "normal", "weight", "integers")
 _FORWARD, _BACKWARD = ("forward", "no-grad-forward", "full"), ("backward", "full")
+#: Layouts of a tensor of one dimension.
+LINE = ("strided", "offset")
 #: The largest dimension that a matrix may give, unless `bounds` says otherwise.
 LARGEST = 2**30
 
@@ -78,6 +81,9 @@ def from_torch(
     bounds: Mapping[str, tuple[int, int]] | None = None,
     dtypes: Sequence[str] = ("float32", "float16", "bfloat16"),
     families: Mapping[str, Mapping[str, Any]] | None = None,
+    values: Mapping[str, tuple[Any, ...]] | None = None,
+    layouts: Mapping[str, tuple[str, ...]] | None = None,
+    check_sizes: Mapping[str, int] | None = None,
     operations_per_element: int = 1,
     work: Callable[[CellLike], Work] | None = None,
     version: int = 1,
@@ -86,12 +92,16 @@ def from_torch(
     """The contract of `function`, whose first arguments are the `inputs` and whose others, with defaults, are the op's
     parameters.  It returns the `outputs`, one tensor or a tuple in their order.
 
-    `rows`: the dimension whose entries are independent; tensors whose first dimension it is are made and compared in
-    blocks of it.  Without it a cell of more than 2^26 elements is unsupported.  `gradients`: the inputs that have one;
-    left out: all of floats; `()`: the op has no backward.  `allowed`: parameter -> its values.  `positional`:
-    parameters that providers take by position, behind the inputs.  `bounds`: dimension -> smallest and largest size.
-    `families`: own name -> {input: the one value that it is filled with}.  `work`: bytes and operations of one call;
-    left out: each tensor once, and `operations_per_element` for each element of the outputs.
+    rows: the dimension whose entries are independent; tensors whose first dimension it is are made and compared in
+        blocks of it.  Without it a cell with a tensor of more than 2^26 elements is unsupported.
+    gradients: the inputs that have one; left out: all of floats; `()`: the op has no backward.
+    allowed: parameter -> all its values.  values: parameter -> those that `farm contract check` tries.
+    positional: parameters that providers take by position, behind the inputs.
+    bounds: dimension -> smallest and largest size.
+    families: own name -> {input: the one value that it is filled with}.
+    layouts, check_sizes: as of any contract; without `layouts` every tensor may have strides.
+    work: bytes and operations of one call; left out: each tensor once, and `operations_per_element` for each element
+        of the outputs.
 
     ContractError, in one sentence, for what does not fit together.
     """
@@ -142,6 +152,12 @@ def from_torch(
             if tensor not in named:
                 raise _wrong(f"{where}: the family {name} fills {tensor}, which is not an input", "family")
     made.families = ("mixed", "normal", *made.fills)
+    made.check_values, made.check_sizes = dict(values or {}), dict(check_sizes or {})
+    for name in made.check_values:
+        if name not in {p.name for p in parameters}:
+            raise _wrong(f"{where}: values has {name}, which is not a parameter", "values")
+    shaped = {**named, **({f"d{n}": s for n, s in given.items() if _floats(s)} if made.gradients else {})}
+    made.layouts = dict(layouts or {n: LINE if len(s.dims.split()) < 2 else STRIDES for n, s in shaped.items()})
     made.determinism, made.per_element, made.own_work = determinism, operations_per_element, work
     return made
 

@@ -195,10 +195,8 @@ class _Reader:
             why = f"{type(error).__name__}: {error}"[:200]
             message = f"names an op whose contract.py cannot be imported ({why}); correct that file"
             raise node.error(message, id="matrix-contract-import") from error
-        wrong = declared(contract, op)
-        if wrong:
-            raise node.error(f"names an op whose contract is wrong: {wrong}", id="matrix-contract-wrong")
-        names = [d.name for d in contract.dimensions] + [p.name for p in contract.parameters]
+        declares = (*_listed(contract.dimensions), *_listed(contract.parameters))
+        names = [getattr(one, "name", "") for one in declares]
         bad = next((n for n in names if n in ax.RESERVED or n.endswith(("_dtype", "_layout"))), None)
         if bad:
             message = f'names an op whose contract has a dimension or parameter "{bad}", a reserved name; rename it'
@@ -209,6 +207,9 @@ class _Reader:
                 f'names an op whose contract has two dimensions or parameters "{twice}"; rename one in the contract'
             )
             raise node.error(message, id="matrix-contract-name-twice")
+        wrong = declared(contract, op)
+        if wrong:
+            raise node.error(f"names an op whose contract is wrong: {wrong}", id="matrix-contract-wrong")
         return contract
 
     def _views(
@@ -287,6 +288,11 @@ def _overridden(root: YamlNode, overrides: Overrides) -> YamlNode:
             continue
         root = override(root, rest if colon else key, text)
     return root
+
+
+def _listed(found: Any) -> tuple[Any, ...]:
+    """What a contract declares, which may be anything; `declared` says what is wrong with it."""
+    return tuple(found) if isinstance(found, (tuple, list)) else ()
 
 
 def _name(node: YamlNode) -> str:

@@ -15,7 +15,10 @@ from typing import Any
 NAME = "torch"
 ROLE = "peer"
 MODES = ("auto",)
-OPS = ("rms_norm", "fused_add_rms_norm", "matmul", "rms_norm_quantize")
+OPS = (
+    *("rms_norm", "fused_add_rms_norm", "matmul", "rms_norm_quantize"),
+    *("softmax", "layer_norm", "swiglu", "rope", "cross_entropy", "attention"),
+)
 DISTRIBUTION = "torch"
 
 
@@ -64,8 +67,61 @@ def rms_norm_quantize(x: Any, weight: Any, eps: float = 1e-6) -> tuple[Any, Any]
     return q, scale
 
 
+def _softmax(x: Any) -> Any:
+    """x [..., columns] -> y like x."""
+    return x.softmax(-1)
+
+
+def _layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-5) -> Any:
+    """x [..., hidden], weight and bias [hidden] -> y like x."""
+    from torch.nn.functional import layer_norm
+
+    return layer_norm(x, (x.shape[-1],), weight, bias, eps)
+
+
+def _swiglu(gate: Any, up: Any) -> Any:
+    """gate, up [..., hidden] -> y like gate; silu rounds before the product."""
+    from torch.nn.functional import silu
+
+    return silu(gate) * up
+
+
+def _rope(x: Any, cos: Any, sin: Any) -> Any:
+    """x [batch, heads, positions, width], cos and sin [positions, width] -> y like x; each product rounds."""
+    import torch
+
+    a, b = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-b, a), dim=-1) * sin
+
+
+def _cross_entropy(x: Any, target: Any, *, ignore: int = -100, smoothing: float = 0.0) -> Any:
+    """x [rows, classes], target [rows] -> loss [rows]."""
+    from torch.nn.functional import cross_entropy
+
+    return cross_entropy(x, target, ignore_index=ignore, label_smoothing=smoothing, reduction="none")
+
+
+def _attention(q: Any, k: Any, v: Any, *, causal: bool = True) -> Any:
+    """q [batch, heads, queries, width], k and v [batch, kv_heads, keys, width] -> o like q, by the vendor's fused
+    kernel where it has one.  Its own causal mask is that of the first keys, so only for as many keys as queries."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    queries, keys = q.shape[-2], k.shape[-2]
+    if causal and queries != keys:
+        seen = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
+        return scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
+    return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "rms_norm": _rms_norm,
     "fused_add_rms_norm": _fused_add_rms_norm,
     "rms_norm_quantize": rms_norm_quantize,
+    "softmax": _softmax,
+    "layer_norm": _layer_norm,
+    "swiglu": _swiglu,
+    "rope": _rope,
+    "cross_entropy": _cross_entropy,
+    "attention": _attention,
 }

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from farm.accuracy import contract_check, low_precision, plants
+from farm.accuracy import contract_check, evaluate, low_precision, plants
 from farm.cli.main import main
 from farm.contracts import discovery
 from tests.pure.outside_contracts import known, write, write_text
 from tests.pure.planted_contracts import cell_of
+from tests.pure.torch_contracts import evaluated_here
 
 SOUND = """
 def gates(self, cell):
@@ -118,10 +119,10 @@ def test_a_sound_contract_has_no_problem(tmp_path: Path) -> None:
             "    return {'y': inputs['x'] * (1.0 + n)}",
             "depends on where a row stands",
         ),
-        ("def gates(self, cell):\n    return {'z': {'max_ulp': 1.0}}", "gates() has z"),
+        ("def gates(self, cell):\n    return {'z': {'max_ulp': 1.0}}", "a tolerance is for z"),
         ("def gates(self, cell):\n    return {'y': {'max_upl': 1.0}}", "not a metric"),
         ("def gates(self, cell):\n    return {'y': {'max_ulp': float('nan')}}", "must be a number"),
-        ("def gates(self, cell):\n    return {}", "no limit for y"),
+        ("def gates(self, cell):\n    return {}", "no tolerance limits y"),
         (
             "def gates(self, cell):\n    return {'y': {'max_ulp': 0.01}}\n"
             "def reference(self, inputs, cell, block):\n    return {'y': inputs['x'] / 3.0}",
@@ -247,3 +248,74 @@ def test_a_plan_refuses_a_contract_that_is_wrong_on_its_face(
     assert main(words) == 2
     err = capsys.readouterr().err
     assert says in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        "rope",
+        "swiglu",
+        "cross_entropy",
+        *(pytest.param(op, marks=pytest.mark.long) for op in ("softmax", "layer_norm", "attention")),
+    ],
+)
+def test_the_catalogues_contracts_find_every_plant_and_reject_nothing_correct(op: str) -> None:
+    pytest.importorskip("torch")
+    with evaluated_here():
+        contract = discovery.contract(op)
+        assert contract_check.problem(contract, op) == ""
+        score = contract_check.score(contract)
+    assert not score.accused
+    assert score.share >= 0.95, [f"{dtype}: {plant}" for dtype, plant in score.escaped]
+
+
+MUTATED = """
+operations = ("forward", "no-grad-forward")
+
+def tensors(self, cell):
+    return (Tensor("x", cell.dtypes["x"], self.shape(cell), "mutated"),)
+
+def reference(self, inputs, cell, block):
+    return {"x": 2 * inputs["x"].astype(np.float64)}
+
+def gates(self, cell):
+    return {"x": {"max_ulp": 1.0}}
+"""
+
+
+def test_an_overwritten_input_is_judged_by_its_value_after_the_call(tmp_path: Path) -> None:
+    with known(write(tmp_path, "doubled", MUTATED)):
+        contract = discovery.contract("doubled")
+        assert contract_check.problem(contract, "doubled") == ""
+        cell = cell_of("doubled")
+        inputs = evaluate.fill_inputs(cell, contract)
+        assert evaluate.evaluate(cell, contract, {"x": inputs["x"] * 2}, inputs).ok
+        assert not evaluate.evaluate(cell, contract, {"x": inputs["x"]}, inputs).ok
+
+
+OWN_JUDGE = """
+def tensors(self, cell):
+    one = Tensor("y", "float32", (1,), "output", blocked=False)
+    return (Tensor("x", cell.dtypes["x"], self.shape(cell), "input"), one)
+
+def reference(self, inputs, cell, block):
+    return {"y": np.array([inputs["x"].astype(np.float64).sum()])}
+
+def judge(self, cell, outputs, reference, block):
+    return {"y": {"off": float(abs(outputs["y"] - reference["y"]).max())}} if "y" in outputs else None
+
+def gates(self, cell):
+    return {"y": {"off": 1e-3}}
+"""
+
+
+def test_a_contracts_own_judge_serves_reductions_and_nonfinite_is_filled_in(tmp_path: Path) -> None:
+    with known(write(tmp_path, "total", OWN_JUDGE)):
+        contract = discovery.contract("total")
+        cell = cell_of("total")
+        inputs = evaluate.fill_inputs(cell, contract)
+        right = np.array([inputs["x"].astype(np.float64).sum()], dtype=np.float32)
+        found = evaluate.evaluate(cell, contract, {"y": right}, inputs)
+        assert found.ok and set(found.metrics["y"]) == {"off", "nonfinite"}
+        assert not evaluate.evaluate(cell, contract, {"y": right + 1}, inputs).ok
+        assert not evaluate.evaluate(cell, contract, {"y": right * np.nan}, inputs).ok

@@ -17,7 +17,12 @@ from farm.contracts.from_torch import Job, TorchContract, evaluate_with
 @contextmanager
 def evaluated_here() -> Iterator[None]:
     """References are evaluated by the torch of this process."""
+    import torch
+
     from farm.child import reference
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # small cells
 
     def here(contract: TorchContract, job: Job) -> dict[str, Any]:
         folder = discovery.folder_of(job.op) if job.op in discovery.known_ops() else None
@@ -30,6 +35,7 @@ def evaluated_here() -> Iterator[None]:
         yield
     finally:
         evaluate_with(None)
+        torch.set_num_threads(threads)
 
 
 def cell_of(contract: Contract, operation: str = "forward", dtype: str = "float32", **rest: Any) -> Cell:
