@@ -245,10 +245,11 @@ def busy(farm: Farm, cluster: NodesCluster) -> FarmRun:
 @pytest.mark.long
 def test_a_second_run_waits_for_the_first_however_long(farm: Farm, cluster: NodesCluster) -> None:
     first = busy(farm, cluster)
-    second = farm(matrix(4), address=cluster.address, backend="rocm")
+    silence = 5.0
+    second = farm(matrix(4), "--set", f"deadlines.silence={silence:g}", address=cluster.address, backend="rocm")
     waits = second.wait_for("device_waits", 2)
     assert all(first.run_id in e["reason"] for e in waits) and waits[0]["reason"] in second.said()
-    time.sleep(60)  # longer than an actor may be silent
+    time.sleep(2 * silence)  # longer than an actor may be silent
     assert second.process is not None and second.process.poll() is None, second.said()
     first.ctrl_c()
     assert second.wait(300) == 0, second.said()
