@@ -329,7 +329,8 @@ def doubts(rows: Iterable[Mapping[str, Any]]) -> list[Doubt]:
         exceeds = row["status"] == Status.INACCURATE.value and row.get("worst_metric")
         if (exceeds or row["status"] == Status.PASSED.value) and row.get("evidence") != "simulated":
             layouts = tuple(_LAYOUTS.findall(str(row.get("cell_id") or "")))
-            groups[(place(row), layouts, *(row.get(name) for name in _SAME_CELL))].append(row)
+            same = (place(row), layouts, *(row.get(name) for name in _SAME_CELL))
+            groups[same].append(row)
     out = []
     for alike in groups.values():
         passed = [r for r in alike if r["status"] == Status.PASSED.value]
