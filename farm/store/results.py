@@ -334,9 +334,9 @@ def doubts(rows: Iterable[Mapping[str, Any]]) -> list[Doubt]:
     out = []
     for alike in groups.values():
         passed = [r for r in alike if r["status"] == Status.PASSED.value]
-        peers = {str(r.get("provider")) for r in alike if r["role"] == "peer"}
+        peers = {str(r.get("provider")) for r in alike if r.get("role") == "peer"}
         different = {SAME_CODE.get(name, name) for name in peers}
-        if passed and all(r["role"] == "subject" for r in passed) and TORCH in different and len(different) > 1:
+        if passed and all(r.get("role") == "subject" for r in passed) and TORCH in different and len(different) > 1:
             subjects = dict.fromkeys(str(r.get("provider")) for r in passed)
             out.append(Doubt(str(passed[0].get("cell_id")), tuple(subjects), tuple(sorted(peers))))
     return out
