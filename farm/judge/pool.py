@@ -221,7 +221,7 @@ class RayJudges:
                 self._coming[key] = judge, asked
 
     def warm(self, cell: dict[str, Any]) -> None:
-        judge = self._one(prepared_key(cell))
+        judge = self._one(self._key(cell))
         if judge is not None:
             judge.actor.warm.options(concurrency_group="warm").remote(cell)
 
@@ -267,7 +267,7 @@ class RayJudges:
 
     def _give(self, request: dict[str, Any], once: Done, asked: list[JudgeHandle]) -> None:
         with self._replaced:
-            judge = self._nearest(prepared_key(request.get("cell") or {}))
+            judge = self._nearest(self._key(request["cell"]))
             if judge is None:
                 self._unjudged.append((request, once, asked))
                 return

@@ -182,7 +182,7 @@ def test_a_judge_that_does_not_answer_is_replaced_like_one_that_died(monkeypatch
     monkeypatch.setattr(pool, "LATE_LOOK_SECONDS", 0.01)
     made, reports = judges(FakeJudge("a", slow=True))
     answered = threading.Event()
-    made.judge({}, lambda judged: answered.set() if judged["judge_died"] else None, 0.0)
+    made.judge({"cell": cell(1)}, lambda judged: answered.set() if judged["judge_died"] else None, 0.0)
     assert answered.wait(60)
     assert [(r["judge"], r["generation"]) for r in reports] == [(0, 0)]
 
