@@ -36,11 +36,14 @@ from farm.store import spool as spools
 DEFAULT_GIB, FREE_SHARE = 24.0, 0.3
 #: Arrays up to this size are plain memory: a map costs more than their bytes.  Of these a judge keeps so much.
 SMALL_BYTES, MEMORY_BYTES = 1 << 20, 32 << 20
+KEPT_KEYS = 4096
 #: The share of the spool's file system that copies for children may fill, and for how long one that was asked for stays
 #: whatever they fill, because a child may be about to read it.
 GIVEN_SHARE, YOUNG_SECONDS = 1 / 8, 600.0
 #: Why a place cannot hold another file: the next one is tried.
 _UNUSABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENOENT)
+#: Why a file system has no files without a name: NFS, and the layers of a container on older kernels.
+_UNABLE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 
 Allocate = Callable[[str, tuple[int, ...], Any], Any]  # name, shape, dtype -> an array to be filled
 
@@ -86,6 +89,8 @@ class PrivateArrays:
         self._places, self._lock_s = list(places), lock_s
         limit = (limit_gib or float(os.environ.get("FARM_CACHE_GIB", DEFAULT_GIB))) * 2**30
         self._limit, self._sharers = limit, max(1, sharers)
+        self._used = self._places[0]  # where the last large array is
+        self._in_memory = self._in_files = 0  # bytes of what is kept
         self._kept: dict[str, Future[Made]] = {}  # in the order of their last use
         self._lock = threading.Lock()
 
@@ -107,26 +112,26 @@ class PrivateArrays:
             mine.set_exception(error)
             raise
         mine.set_result(made)
-        self._make_room()
+        self._keep(made)
         return made
 
-    def _make_room(self) -> None:
-        """Forget the longest unused, but never the last; who still uses one keeps its memory."""
+    def _keep(self, made: Made) -> None:
+        """Make room: forget the longest unused, but not the last; who still uses one keeps its memory."""
         with self._lock:
-            done = {k: f.result() for k, f in self._kept.items() if f.done() and not f.exception()}
-            memory = sum(m.in_memory for m in done.values())
-            files = sum(m.in_files for m in done.values())
+            self._in_memory, self._in_files = self._in_memory + made.in_memory, self._in_files + made.in_files
             limit = self._share()
-            for key, made in list(done.items())[:-1]:
-                if memory <= MEMORY_BYTES and files <= limit:
+            while self._in_memory > MEMORY_BYTES or self._in_files > limit or len(self._kept) > KEPT_KEYS:
+                key, oldest = next(iter(self._kept.items()))
+                if len(self._kept) == 1 or not oldest.done():
                     return
                 del self._kept[key]
-                memory, files = memory - made.in_memory, files - made.in_files
+                gone = oldest.result()
+                self._in_memory, self._in_files = self._in_memory - gone.in_memory, self._in_files - gone.in_files
 
     def _share(self) -> float:
         limit = self._limit
         with contextlib.suppress(OSError):
-            limit = min(limit, FREE_SHARE * shutil.disk_usage(self._places[0]).total)
+            limit = min(limit, FREE_SHARE * shutil.disk_usage(self._used).total)
         return limit / self._sharers
 
     def _allocate(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -135,14 +140,20 @@ class PrivateArrays:
             return np.zeros(shape, dtype)
         with contextlib.suppress(OSError):  # somebody has removed it
             self._places[0].mkdir(parents=True, exist_ok=True, mode=0o700)
+        unable = False
         for place in self._places:
             try:
-                return _mapped(place, size, shape, dtype)
+                found = _mapped(_unnamed(place), size, shape, dtype)
             except OSError as error:
-                if error.errno not in _UNUSABLE:
+                if error.errno not in (*_UNUSABLE, *_UNABLE):
                     raise
-                last = error
-        raise last
+                unable, last = unable or error.errno in _UNABLE, error
+            else:
+                self._used = place
+                return found
+        if not unable:
+            raise last
+        return _mapped(os.memfd_create("farm", os.MFD_CLOEXEC), size, shape, dtype)
 
 
 def _sealed(made: Made) -> Made:
@@ -151,10 +162,9 @@ def _sealed(made: Made) -> Made:
     return made
 
 
-def _mapped(place: Path, size: int, shape: tuple[int, ...], dtype: Any) -> Any:
-    """An array of zeros in a file without a name.  Its blocks are allocated first, so that a full disk is an OSError
-    here and not a bus error during writing.  No descriptor of it stays open: /proc/PID/fd would be a path to it."""
-    file = _unnamed(place)
+def _mapped(file: int, size: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    """An array of zeros in an open file without a name.  Its blocks are allocated first, so that a full disk is an
+    OSError here and not a bus error during writing.  No descriptor of it stays open: /proc/PID/fd would be a path."""
     try:
         os.posix_fallocate(file, 0, size)
         address = _LIBC.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
@@ -175,14 +185,9 @@ _LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 
 def _unnamed(place: Path) -> int:
-    """A file that no folder lists and that cannot be given a name.  Where the file system has none (NFS), in memory:
-    a name that is removed again could be opened in between."""
-    try:
-        return os.open(place, os.O_TMPFILE | os.O_RDWR | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
-            raise
-        return os.memfd_create("farm", os.MFD_CLOEXEC)
+    """A file that no folder lists and that cannot be given a name.  A name that is removed again would not do: the file
+    could be opened in between."""
+    return os.open(place, os.O_TMPFILE | os.O_RDWR | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 
 class GivenFiles:
@@ -197,6 +202,7 @@ class GivenFiles:
         self._name = f"inputs-{secrets.token_hex(8)}"
         self._number = itertools.count()
         self._there: dict[str, _Copies] = {}  # in the order of their last use
+        self._total = 0  # bytes
         self._lock = threading.Lock()
 
     def files(self, key: str, arrays: Mapping[str, Any]) -> dict[str, Path]:
@@ -204,11 +210,12 @@ class GivenFiles:
         with self._lock:
             found = self._there.pop(key, None)
             if found is not None and not found.whole():
-                shutil.rmtree(found.folder, ignore_errors=True)
+                self._remove(found)
                 found = None
             if found is None:
                 self._make_room()
                 found = self._copied(arrays)
+                self._total += found.size
             found.used = time.monotonic()
             self._there[key] = found
             return {name: found.folder / f"{name}.bin" for name in found.sizes}
@@ -239,13 +246,16 @@ class GivenFiles:
     def _make_room(self) -> None:
         """Remove the longest unused once all take more than this judge's share, but none that is young."""
         limit = GIVEN_SHARE * shutil.disk_usage(self._places[0]).total / self._sharers
-        total = sum(sum(c.sizes.values()) for c in self._there.values())
-        for key, copies in list(self._there.items()):
-            if total <= limit or time.monotonic() - copies.used < YOUNG_SECONDS:
+        while self._there and self._total > limit:
+            key, oldest = next(iter(self._there.items()))
+            if time.monotonic() - oldest.used < YOUNG_SECONDS:
                 return
             del self._there[key]
-            total -= sum(copies.sizes.values())
-            shutil.rmtree(copies.folder, ignore_errors=True)
+            self._remove(oldest)
+
+    def _remove(self, copies: _Copies) -> None:
+        shutil.rmtree(copies.folder, ignore_errors=True)
+        self._total -= copies.size
 
 
 @dataclass
@@ -253,6 +263,10 @@ class _Copies:
     folder: Path
     sizes: dict[str, int]
     used: float = 0.0
+
+    @property
+    def size(self) -> int:
+        return sum(self.sizes.values())
 
     def whole(self) -> bool:
         """Whether every file is there, of its size: a spool may be deleted under a run."""

@@ -83,6 +83,11 @@ class LocalJudges:
         self._pools["warm"].submit(self._processes.call, "warm", cell, self._table["judge"], prepared_key(cell))
 
     def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
+        out = self._answer(cell, deadline)
+        # If it was asked for early, the spool may have been deleted since.
+        return out if _there(out) else self._answer(cell, deadline)
+
+    def _answer(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
         key = prepared_key(cell)
         with self._lock:
             self._ask(key, cell, deadline.seconds)
@@ -211,13 +216,14 @@ class RayJudges:
                 self._coming[key] = judge, asked
 
     def warm(self, cell: dict[str, Any]) -> None:
-        judge = self._one(prepared_key(cell))
+        judge = self._one(self._key(cell))
         if judge is not None:
             judge.actor.warm.options(concurrency_group="warm").remote(cell)
 
     def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
         """JudgeFailed if no judge could.  One that dies meanwhile costs the cell nothing: another is asked."""
         key, wait = self._key(cell), Deadline(min(JUDGELESS_SECONDS, deadline.remaining))
+        early = key in self._coming
         while True:
             self._ask(key, cell, wait)
             if key in self._ready:
@@ -225,8 +231,9 @@ class RayJudges:
             if key not in self._coming:
                 raise JudgeFailed(f"no judge of this node has been alive for {wait.seconds:g} s")
             out = self._prepared(*self._coming.pop(key), deadline)
-            if out is not None:
+            if out is not None and (_there(out) or not early):
                 break
+            early = False  # asked for early, and the spool has been deleted since: once more
         while len(self._ready) >= KEPT_PREPARED:
             del self._ready[next(iter(self._ready))]
         self._ready[key] = (Deadline(PREPARED_SECONDS), out)
@@ -255,7 +262,7 @@ class RayJudges:
 
     def _give(self, request: dict[str, Any], once: Done, asked: list[JudgeHandle]) -> None:
         with self._replaced:
-            judge = self._nearest(prepared_key(request.get("cell") or {}))
+            judge = self._nearest(self._key(request["cell"]))
             if judge is None:
                 self._unjudged.append((request, once, asked))
                 return

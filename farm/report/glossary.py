@@ -56,6 +56,8 @@ status: How a cell ended: exactly one of `passed`, `built`, `inaccurate`, `compi
 finding: A failure of a subject, which a reviewer has to examine.
 infrastructure failure: A failure of the farm or of a device (`infra_error`, `lost`). Such a failure says nothing about
   a kernel.
+doubt: A run is in doubt if a subject passes a cell in which every peer, `torch` among them, is inaccurate with the same
+  inputs: the reference or the tolerances may be wrong.
 evidence: What a result proves: `interpreted` (ran in Triton's interpreter on a CPU), `compiled` (built for the target),
   `simulated`, or `executed` (ran on the device).
 timing policy: How a time is measured, by name and version: `rotating_graph`, `events`, `profiler`, `mspti` or `host`.

@@ -340,7 +340,7 @@ def doubts(rows: Iterable[Mapping[str, Any]]) -> list[Doubt]:
         exceeds = row["status"] == Status.INACCURATE.value and row.get("worst_metric")
         if (exceeds or row["status"] == Status.PASSED.value) and row.get("evidence") != "simulated":
             layouts = tuple(_LAYOUTS.findall(str(row.get("cell_id") or "")))
-            same = (place(row), layouts, tuple(row.get(name) for name in _SAME_CELL))
+            same = (place(row), layouts, *(row.get(name) for name in _SAME_CELL))
             groups[same].append(row)
     out = []
     for alike in groups.values():

@@ -95,6 +95,23 @@ def test_one_that_was_killed_costs_no_call(judges: LocalJudges) -> None:
     assert (found["status"], found["owner"]) == ("infra_error", "infra") and "FileNotFoundError" in found["reason"]
 
 
+def test_calls_of_one_key_go_to_the_process_that_has_its_inputs(judges: LocalJudges) -> None:
+    """Each makes inputs and references for itself."""
+    prepared(judges, 2)
+    first, served = the_process(judges), judges._processes._served
+    os.kill(first, signal.SIGSTOP)
+    waiting = judged(judges, Path("/nowhere"), 2, 8)
+    wait_for("the call", lambda: not judges._processes._idle, 60)
+    assert prepared(judges, 3)  # not by the one that stays at work
+    os.kill(first, signal.SIGCONT)
+    assert waiting.get(timeout=120)["reason"]
+    by = {key: process.pid for key, process in served.items()}
+    assert len(set(by.values())) == 2
+    for rows in (2, 3, 3, 2):
+        prepared(judges, rows)
+    assert {key: process.pid for key, process in served.items()} == by
+
+
 def test_the_end_of_a_run_waits_for_no_judge(judges: LocalJudges) -> None:
     prepared(judges, 2)
     first = the_process(judges)

@@ -104,3 +104,13 @@ def test_why_a_subject_was_not_tried_is_reported_and_a_peer_is_not() -> None:
     assert said[0] == "2 unsupported: mine: reason a" and len(said) == 4
     assert "1 more reason" in said[-1] and "reasons" not in said[-1]
     assert progress.unsupported(rows[5:]) == []
+
+
+def test_a_run_in_doubt_says_so_and_what_to_do() -> None:
+    wrong = {"role": "peer", "worst_metric": "max_ulp"}
+    peers = [{**row("inaccurate"), "provider": name, **wrong} for name in ("torch", "liger")]
+    rows = [{**row("passed"), "role": "subject", "provider": "mine"}, *peers]
+    (line,) = [line for line in summary(rows, 1.0) if "doubt" in line]
+    assert line.startswith("The verdict of 1 cell is in doubt, first an/id: every peer (liger, torch) is inaccurate")
+    assert "mine passed" in line and "Run again" in line
+    assert not [line for line in summary(rows[:2], 1.0) if "doubt" in line]

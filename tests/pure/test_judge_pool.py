@@ -127,6 +127,20 @@ def test_a_judge_that_is_far_behind_is_relieved_by_the_idlest() -> None:
     assert sorted(len(judge.calls) for judge in slow) == [7, 14]
 
 
+def test_what_was_prepared_early_and_is_gone_is_prepared_again(tmp_path: Path) -> None:
+    actor = FakeJudge("a", slow=True)
+    made, file = judges(actor)[0], tmp_path / "x.bin"
+    made.prefetch(cell(1))
+    actor.calls[0][1].made.set_result({"tensors": [{"file": str(file)}], "by": "first"})
+    actor.slow = False  # from now on it answers at once
+    assert made.prepare(cell(1), Deadline(60.0))["by"] == "a" and len(actor.calls) == 2
+    file.touch()
+    made.prefetch(cell(2))
+    actor.calls[2][1].made = Future()
+    actor.calls[2][1].made.set_result({"tensors": [{"file": str(file)}], "by": "early"})
+    assert made.prepare(cell(2), Deadline(60.0))["by"] == "early" and len(actor.calls) == 3
+
+
 def test_what_several_calls_met_is_one_death() -> None:
     slow = FakeJudge("a", slow=True)
     made, reports = judges(slow)
@@ -168,7 +182,7 @@ def test_a_judge_that_does_not_answer_is_replaced_like_one_that_died(monkeypatch
     monkeypatch.setattr(pool, "LATE_LOOK_SECONDS", 0.01)
     made, reports = judges(FakeJudge("a", slow=True))
     answered = threading.Event()
-    made.judge({}, lambda judged: answered.set() if judged["judge_died"] else None, 0.0)
+    made.judge({"cell": cell(1)}, lambda judged: answered.set() if judged["judge_died"] else None, 0.0)
     assert answered.wait(60)
     assert [(r["judge"], r["generation"]) for r in reports] == [(0, 0)]
 

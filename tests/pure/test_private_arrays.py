@@ -143,7 +143,8 @@ def test_a_file_system_without_unnamed_files_is_not_given_a_named_one(
         return real(path, flags, *more)
 
     monkeypatch.setattr(os, "open", nfs)
-    assert PrivateArrays([tmp_path]).get("k", maker([], 1.0, LARGE)).arrays["x"].sum() == LARGE
+    for places in ([tmp_path], [tmp_path, Path("/proc/nowhere")], [Path("/proc/nowhere"), tmp_path]):
+        assert PrivateArrays(places).get("k", maker([], 1.0, LARGE)).arrays["x"].sum() == LARGE
     assert list(tmp_path.iterdir()) == []
 
 

@@ -345,7 +345,7 @@ def test_a_registry_that_died_is_looked_for_again(ray: FakeRay, monkeypatch: pyt
 def test_a_judge_that_died_is_reported_once_and_replaced_after_a_pause(
     cluster: RayCluster, ray: FakeRay, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "_judge", lambda node, sharers: f"next judge of {node}")
+    monkeypatch.setattr(cluster, "_judge", lambda node, sharers: f"next judge of {node}, one of {sharers}")
     cluster._judges = {"id-h": [ray_cluster._NodeJudge("first"), ray_cluster._NodeJudge("second")]}
     cluster._slots = {f"d{i}": DeviceHandle(f"d{i}", "cuda", "id-h") for i in range(3)}
     died = {"event": "judge_down", "judge": 1, "generation": 0, "reason": "killed"}
@@ -356,7 +356,7 @@ def test_a_judge_that_died_is_reported_once_and_replaced_after_a_pause(
     clock.now += 2.0
     asked = {device: len(cluster._actors[device].asked) for device in ("d0", "d1", "d2")}
     cluster.events(0.0)
-    assert cluster._judges_on("id-h", 60.0) == [(0, 0, "first"), (1, 1, "next judge of id-h")]
+    assert cluster._judges_on("id-h", 60.0) == [(0, 0, "first"), (1, 1, "next judge of id-h, one of 2")]
     assert all(len(cluster._actors[d].asked) == asked[d] + 1 for d in asked)  # each device was told
     ray.there |= {cluster._actors["d0"].asked[1]: [died]}  # what comes late is of the dead one
     assert cluster.events(0.0) == [] and len(cluster._judges_on("id-h", 60.0)) == 2

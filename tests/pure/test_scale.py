@@ -295,7 +295,7 @@ def test_late_judges_are_answered_for_by_one_thread(monkeypatch: pytest.MonkeyPa
     judges = RayJudges([JudgeHandle(0, 0, FakeJudge())])
     heard: queue.Queue[dict[str, Any]] = queue.Queue()
     for _ in range(50):
-        judges.judge({}, heard.put, 0.0)
+        judges.judge({"cell": {"index": 0, "cell_key": "k"}}, heard.put, 0.0)
     assert threading.active_count() - before <= 1
     said = [heard.get(timeout=30) for _ in range(50)]
     assert {(s["status"], id_of(s["reason"])) for s in said} == {("infra_error", "judge-silent")}
