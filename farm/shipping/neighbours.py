@@ -1,4 +1,4 @@
-"""The modules that lie beside a file and that it imports: they are sent with it, so that it means the same elsewhere."""
+"""The modules that lie beside a file and that it imports: they are sent along, so that it means the same elsewhere."""
 
 from __future__ import annotations
 
