@@ -38,8 +38,7 @@ def main(argv: list[str]) -> int:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     order = json.loads(argv[0])
-    proven = subject_files.place(order["subject"])
-    wrong = proven["wrong"] or proven["missing"]
+    wrong = subject_files.place(order["subject"])["wrong"]  # not where a node's package is missing here
     answers = {path: {"error": wrong} if wrong else ask(path) for path in order["paths"]}
     out.write(json.dumps(answers) + "\n")
     out.flush()

@@ -23,7 +23,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
             "process of their own, and write farm.yaml, farm_adapters.py and a small matrix for each op. Nothing that "
             "is there is overwritten."
         ),
-        epilog="example: farm init ~/src/my-kernels && farm run --repo ~/src/my-kernels",
+        epilog="example: farm init ~/src/my-kernels",
     )
     p.add_argument("folder", nargs="?", type=Path, default=".", metavar="PATH", help="the repository (default: here)")
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from farm.errors import InfraError, UsageError
 from farm.shipping import files
+from farm.shipping.neighbours import with_neighbours
 
 MAX_BYTES = 32 << 20
 
@@ -30,9 +31,11 @@ def parse(spec: str) -> tuple[str, str]:
 def pack(paths: Iterable[str]) -> dict[str, Any] | None:
     """The files behind `module:function` paths: {"sha", "files": {relative path: bytes}}; None for no files.
 
-    An installed module (in the standard library or site-packages) is not sent: the node imports its own.
+    An installed module (in the standard library or site-packages) is not sent: the node imports its own.  What a sent
+    file imports from the folder beside it is sent with it.
     """
     found: dict[str, Path] = {}
+    folders: list[Path] = []
     for path in paths:
         module, _, function = path.partition(":")
         top = module.split(".")[0]
@@ -44,7 +47,12 @@ def pack(paths: Iterable[str]) -> dict[str, Any] | None:
             found.update({f"{top}/{f.relative_to(origin)}": f for f in _package_files(origin)})
         else:
             found[origin.name] = origin
+        folders.append(origin.parent)
     size = sum(file.stat().st_size for file in found.values())
+    content = {name: file.read_bytes() for name, file in sorted(found.items())} if size <= MAX_BYTES else {}
+    for folder in dict.fromkeys(folders):
+        content = with_neighbours(folder, content)
+    size = max(size, sum(map(len, content.values())))
     if size > MAX_BYTES:
         raise UsageError(
             f"--provider: the provider's files have {size >> 20} MiB, but at most {MAX_BYTES >> 20} MiB are sent to "
@@ -53,7 +61,6 @@ def pack(paths: Iterable[str]) -> dict[str, Any] | None:
         )
     if not found:
         return None
-    content = {name: file.read_bytes() for name, file in sorted(found.items())}
     return {"sha": digest(content), "files": content}
 
 

@@ -12,9 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from farm.errors import MatrixError
-from farm.subject.read import RESERVED
-
-_LEFT_OUT = {"__pycache__", ".git"}
+from farm.shipping.neighbours import RESERVED, tree, with_neighbours
 
 
 def collect(
@@ -41,7 +39,7 @@ def collect(
                     f"{where}: {path}: a module {top} would stand before the one that children need; rename it",
                     id="subject-adapter-reserved",
                 )
-            sent = _tree(folder, top)
+            sent = tree(folder, top)
             if not sent:
                 known = [p.stem for p in sorted(folder.glob("*.py"))] + sorted(own)
                 raise _missing(f'{where}: {path}: there is no module "{top}" in {folder}', top, known)
@@ -51,48 +49,7 @@ def collect(
                 raise _missing(f'{where}: {path}: there is no module "{module}" in {folder}', module, _modules(sent))
         if text is not None:
             _check(text, function.split(".")[0], f"{where}: {path}")
-    return _with_neighbours(folder, found, own)
-
-
-def _with_neighbours(folder: Path, found: dict[str, bytes], own: set[str]) -> dict[str, bytes]:
-    """All that these files import from the same folder, and what that imports."""
-    waiting, seen = list(found), {name.split("/")[0].removesuffix(".py") for name in found}
-    while waiting:
-        name = waiting.pop()
-        if not name.endswith(".py"):
-            continue
-        for top in _imports(found[name]) - seen - own - RESERVED:
-            seen.add(top)
-            more = _tree(folder, top)
-            found |= more
-            waiting += more
-    return found
-
-
-def _imports(text: bytes) -> set[str]:
-    """The first names of what a source imports absolutely, wherever in it."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return set()
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            found.add(node.module.split(".")[0])
-    return found
-
-
-def _tree(folder: Path, top: str) -> dict[str, bytes]:
-    """The files of a module or package of the folder; none if it has no such one."""
-    if (folder / f"{top}.py").is_file():
-        return {f"{top}.py": (folder / f"{top}.py").read_bytes()}
-    place = folder / top
-    if not (place / "__init__.py").is_file():
-        return {}
-    names = (p for p in sorted(place.rglob("*")) if p.is_file() and not _LEFT_OUT & set(p.relative_to(folder).parts))
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in names}
+    return with_neighbours(folder, found, own)
 
 
 def _text(found: Mapping[str, bytes], module: str) -> bytes | None:

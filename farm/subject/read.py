@@ -6,7 +6,6 @@ Only the text is judged here, and whether the files that it names are there; `ad
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -16,6 +15,7 @@ from farm.errors import MatrixError
 from farm.matrix import axes as ax
 from farm.matrix.document import YamlNode, parse, read, show, suggest
 from farm.node.environment import MASKS, NEVER
+from farm.shipping.neighbours import RESERVED
 from farm.subject.model import AUTOGRAD, Build, OpEntry, Override, Source, Subject, SubjectProvider
 
 KEYS = ("farm", "subject", "overlay", "build", "release", "providers", "contracts", "matrices", "selection", "tuning")
@@ -28,8 +28,6 @@ ROLES = ("subject", "peer")
 SELECTION = {"kernels": ("cache_key", "all"), "sentinel": 1000}
 TUNING = {"triton": ("freeze", "each", "none")}
 MAX_MINUTES = 24 * 60.0
-#: Names that no subject may have at the top of the import path: the child itself is made of them.
-RESERVED = frozenset(sys.stdlib_module_names) | {"farm", "torch", "numpy", "triton"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)

@@ -89,6 +89,31 @@ def test_a_package_travels_whole_without_its_litter(folder: Path) -> None:
     assert sorted(shipped["files"]) == ["pkg/__init__.py", "pkg/data.bin", "pkg/sub/deep.py"]
 
 
+def test_what_it_imports_from_the_same_folder_travels_with_it_and_nothing_else(folder: Path) -> None:
+    texts = {
+        "mine.py": "import json, torch, farm\nfrom beside import helper\n\ndef f(x):\n    import later.part\n",
+        "beside.py": "import further\n",
+        "further.py": "import mine\n",
+        "later/__init__.py": "",
+        "later/part.py": "from . import other\nimport deep\n",
+        "later/other.py": "",
+        "deep.py": "",
+        "unasked.py": "",
+        "json.py": "",
+        "torch.py": "",
+        "farm/__init__.py": "",
+    }
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    shipped = shipping.pack(["mine:f"])
+    assert shipped is not None
+    assert set(shipped["files"]) == set(texts) - {"unasked.py", "json.py", "torch.py", "farm/__init__.py"}
+    (folder / "beside.py").write_text("import further  # changed\n")
+    again = shipping.pack(["mine:f"])
+    assert again is not None and again["sha"] != shipped["sha"]
+
+
 def test_the_name_is_of_the_content(folder: Path) -> None:
     (folder / "mine.py").write_text("def f(): pass\n")
     first = shipping.pack(["mine:f"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
+import re
 from pathlib import Path
 
 import jsonschema
@@ -14,6 +16,7 @@ from subject_repositories import SUBJECT, write
 from farm import backends
 from farm.contracts import discovery
 from farm.errors import FarmError
+from farm.matrix.document import parse
 from farm.subject import command_line, schema
 from farm.subject.read import SubjectReader
 
@@ -274,6 +277,59 @@ def test_the_schema_accepts_what_the_reader_accepts(tmp_path: Path) -> None:
     check = jsonschema.Draft202012Validator(json.loads(json.dumps(published)))
     for text in (WHOLE, SUBJECT, SUBJECT.replace(OVERLAY, "release: a==1")):
         assert [e.message for e in check.iter_errors(yaml.safe_load(text))] == []
+
+
+ODD = (
+    "null",
+    "[]",
+    "{}",
+    "true",
+    "-1",
+    "1e400",
+    '""',
+    "a:b",
+    "[[a]]",
+    "{a: {b: c}}",
+    "*x",
+    "!!set {a}",
+    "\u00e9",
+    "../x",
+)
+
+
+@pytest.mark.parametrize("batch", range(10))
+def test_no_change_of_a_file_is_read_as_anything_but_a_subject_or_a_refusal(batch: int, tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    published = jsonschema.Draft202012Validator(schema.json_schema(discovery.known_ops(), backends.known()))
+    for seed in range(40):
+        dice = random.Random(40 * batch + seed)
+        text = dice.choice([WHOLE, SUBJECT])
+        for _ in range(dice.randint(1, 3)):
+            text = changed(text, dice)
+        try:
+            found = reader().text(text, "farm.yaml", folder)
+        except FarmError as error:
+            assert error.exit_code == 2 and error.id and str(error).startswith("farm.yaml"), text
+            assert "\n" not in str(error), text
+        else:
+            assert found.providers and all(e.call for _, _, e in found.entries()), text
+            assert [e.message for e in published.iter_errors(parse(text, "")[0].plain())] == [], text
+
+
+def changed(text: str, dice: random.Random) -> str:
+    """The text without some of it, with something odd in it, with another value for a key, or with a line twice."""
+    at, kind = dice.randrange(len(text)), dice.randrange(4)
+    values = list(re.finditer(r"(?<=: )[^,{}\n]+", text))
+    if kind == 0:
+        return text[:at] + text[at + dice.randint(1, 12) :] or "x"
+    if kind == 1 and values:
+        found = dice.choice(values)
+        return text[: found.start()] + dice.choice(ODD) + text[found.end() :]
+    if kind == 2:
+        lines = text.splitlines(keepends=True)
+        lines.insert(dice.randrange(len(lines)), dice.choice(lines))
+        return "".join(lines)
+    return text[:at] + dice.choice(ODD) + text[at:]
 
 
 @pytest.mark.parametrize(
