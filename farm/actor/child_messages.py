@@ -213,7 +213,9 @@ class Door:
 
     def _check_measured(self, message: protocol.Measured, order: protocol.Run) -> None:
         timing, override = message.timing, order.call.get("timing_override")
-        methods = {"none", override or order.cell["timing"]["method"], *(["events"] if override else [])}
+        overwrites = any(t.get("may_overwrite") or t["role"] == "mutated" for t in order.tensors)
+        instead = ["events"] if override or overwrites else []  # what overwrites its inputs is timed by nothing else
+        methods = {"none", override or order.cell["timing"]["method"], *instead}
         if timing["method"] not in methods:
             raise refuse("timing.method", timing["method"], "what was asked for")
         if not self._phases or self._phases[-1] not in (("timing",) if timing["samples_us"] else ("check", "timing")):

@@ -63,7 +63,14 @@ def _like(problem: Problem, make: Callable[[torch.Tensor], torch.Tensor]) -> Pro
             continue
         index[id(t)] = make(t).requires_grad_(t.requires_grad)
         inputs.append(index[id(t)])
-    return Problem(inputs, [make(u) for u in problem.upstream], [index[id(t)] for t in problem.wrt], problem.operation)
+    return Problem(
+        inputs,
+        [make(u) for u in problem.upstream],
+        [index[id(t)] for t in problem.wrt],
+        problem.operation,
+        mutated=[index[id(t)] for t in problem.mutated],
+        returns=problem.returns,
+    )
 
 
 def measure(method: str, bench: Bench, problem: Problem) -> TimingResult:
@@ -103,9 +110,10 @@ def bench_of(
     nodes: Callable[[Any], dict[str, int] | None] | None = None,
     max_launches: int | None = None,
     recorder: Callable[[], KernelRecorder] | None = None,
+    overwrites: bool = False,
 ) -> Bench:
-    """What a policy works on, over buffer sets made from `problem`, which no call ever gets.  The last three are what
-    the session's device brings (`farm.child.timing.common.Bench`)."""
+    """What a policy works on, over buffer sets made from `problem`, which no call ever gets.  `nodes`, `max_launches`
+    and `recorder` are what the session's device brings (`farm.child.timing.common.Bench`)."""
     return Bench(
         function,
         lambda: copied(problem),
@@ -117,6 +125,7 @@ def bench_of(
         nodes=nodes or (lambda graph: None),
         max_launches=max_launches,
         recorder=recorder,
+        overwrites=overwrites,
     )
 
 

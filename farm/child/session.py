@@ -352,11 +352,17 @@ class _Attempt:
             return {"method": "none", "samples_us": []}
         if method not in self.s.timing_methods:
             raise Unsupported(f"backend {self.s.backend} has no timing method {method}")
-        if any(t.get("may_overwrite") or t["role"] == "mutated" for t in self.m.tensors):
-            self.facts["flags"].append(
-                "not timed: the call may overwrite its inputs, so a second call would see different data"
-            )
-            return {"method": "none", "samples_us": []}
+        if self.overwrites:
+            if "events" not in self.s.timing_methods:
+                self.facts["flags"].append(
+                    "not timed: the call may overwrite its inputs, so a second call would see different data"
+                )
+                return {"method": "none", "samples_us": []}
+            if method != "events":
+                self.facts["flags"].append(
+                    "timed by events: the call may overwrite its inputs, which are restored before each call"
+                )
+            method = "events"
         from farm.child.measure import bench_of, measure, told
 
         self.enter("timing")
@@ -377,6 +383,11 @@ class _Attempt:
             out["timed_outputs"] = self.write(timed, "timed")
         return out
 
+    @property
+    def overwrites(self) -> bool:
+        """Whether a call may change its inputs."""
+        return any(t.get("may_overwrite") or t["role"] == "mutated" for t in self.m.tensors)
+
     def given(self) -> dict[str, Any]:
         """What a timing policy has of the device and of the cell, but for its tensors."""
         return {
@@ -387,6 +398,7 @@ class _Attempt:
             "nodes": self.s.graph_nodes,
             "max_launches": self.s.max_graph_launches,
             "recorder": self.s.recorder,
+            "overwrites": self.overwrites,
         }
 
     def trial(self) -> Tried:

@@ -490,3 +490,25 @@ def test_phases_do_not_go_on_for_ever(tmp_path: Path) -> None:
             with pytest.raises(ChildLied):
                 for _ in range(child_messages.MOST_STEPS + 1):
                     door.read(json.dumps(talk.message).encode())
+
+
+@pytest.mark.parametrize("more, fine", [({}, False), ({"may_overwrite": True}, True), ({"role": "mutated"}, True)])
+def test_events_stand_in_for_another_method_only_where_a_call_overwrites_its_inputs(
+    tmp_path: Path, more: Data, fine: bool
+) -> None:
+    tensors = [{**TENSORS[0], **more}, *TENSORS[1:]]
+    order = protocol.Run("abc", 0, 2, CELL, tensors, {}, str(tmp_path))
+    said = measured(tmp_path)
+    if more.get("role"):
+        said["outputs"], said["timing"]["timed_outputs"] = (
+            [*found, output(tmp_path, "x", prefix)]
+            for found, prefix in ((said["outputs"], "out"), (said["timing"]["timed_outputs"], "timed"))
+        )
+        said["facts"].pop("others")
+    said["timing"]["method"] = "events"
+    talk = Talk(order, list(protocol.PHASES), said)
+    if fine:
+        assert talk.door().read(json.dumps(talk.message).encode()).kind == "measured"
+    else:
+        with pytest.raises(ChildLied):
+            talk.door().read(json.dumps(talk.message).encode())

@@ -274,8 +274,8 @@ def test_an_op_whose_rows_depend_on_their_place_is_made_and_compared_in_one_bloc
     write(tmp_path / "c", "scan", POSITION)
     with known(tmp_path / "c"):
         found = discovery.contract("scan")
-        cell = cell_of("scan", rows=1 << 12, columns=1 << 10)
-        assert evaluate.default_rows(cell, found) == 1 << 12
+        cell = cell_of("scan", rows=1 << 10, columns=1 << 8)
+        assert evaluate.default_rows(cell, found) == 1 << 10
         assert evaluate.unsupported(cell, found) is None
         inputs = evaluate.fill_inputs(cell, found)
         right = np.cumsum(inputs["x"].astype(np.float64), axis=0).astype(np.float32)

@@ -360,3 +360,77 @@ def test_a_device_without_the_marker_or_the_profiler_is_unsupported(api: FakeApi
 
 
 _SLEEP = FakeApi._sleep
+
+
+# inputs that a call overwrites
+
+
+def overwriting(seen: list[float]) -> Callable[..., Any]:
+    def scale(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        seen.append(float(x.detach().abs().sum()))
+        y = x + 1
+        x.mul_(weight)
+        return y
+
+    return scale
+
+
+def test_a_call_that_overwrites_sees_the_same_values_each_time_and_its_restoring_is_not_timed(api: FakeApi) -> None:
+    given, seen = problem(), []
+    own = given.inputs[0].clone()
+    bench = timed.bench_of(
+        overwriting(seen),
+        Problem(given.inputs, [], [], given.operation, mutated=[given.inputs[0]]),
+        device=CPU,
+        cache_bytes=CACHE,
+        bytes_moved=1,
+        policy={**POLICY, "method": "events"},
+        overwrites=True,
+    )
+    result = timed.measure("events", bench, Problem(given.inputs, [], [], given.operation, mutated=[given.inputs[0]]))
+    assert len(set(seen[:-1])) == 1, "all but the call over other values"
+    y, x = result.timed_outputs or ()
+    assert torch.equal(y, own + 1) and torch.equal(x, own * given.inputs[1])
+    assert max(result.samples_us) == min(result.samples_us) < 4 * api.us_per_op, "two operations and their reading"
+    assert torch.equal(given.inputs[0], own), "the cell's own buffers are nobody's"
+
+
+def test_without_restoring_the_values_would_drift(api: FakeApi) -> None:
+    given, seen = problem(), []
+    bench = timed.bench_of(
+        overwriting(seen), given, device=CPU, cache_bytes=CACHE, bytes_moved=1, policy={**POLICY, "method": "events"}
+    )
+    timed.measure("events", bench, given)
+    assert len(set(seen[:-1])) > 1
+
+
+def test_a_backward_that_reads_what_its_forward_left_in_an_input_is_restored_to_that(api: FakeApi) -> None:
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            y = x * x
+            x.data.mul_(2)  # the derivative, in the input's memory
+            ctx.save_for_backward(x)
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None]:
+            (slope,) = ctx.saved_tensors
+            found = slope * dy
+            slope.data.zero_()
+            return found, None
+
+    given = problem(operation="backward")
+    given = Problem(given.inputs, given.upstream, given.wrt[:1], "backward")
+    want = 2 * given.inputs[0].detach().clone() * given.upstream[0]
+    bench = timed.bench_of(
+        Square.apply,
+        given,
+        device=CPU,
+        cache_bytes=CACHE,
+        bytes_moved=1,
+        policy={**POLICY, "method": "events"},
+        overwrites=True,
+    )
+    (dx,) = timed.measure("events", bench, given).timed_outputs or ()
+    assert torch.equal(dx, want)

@@ -96,9 +96,18 @@ def test_tensors_follow_from_the_signature_and_the_shapes() -> None:
     assert [p.name for p in contract.parameters] == ["eps"] and contract.typed == ("x", "weight")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("operation", ["forward", "full"])
-@pytest.mark.parametrize("family", ["mixed", "normal"])
+@pytest.mark.parametrize(
+    "dtype, operation, family",
+    [
+        *(("bfloat16", "full", "mixed"), ("float32", "full", "mixed"), ("float16", "forward", "normal")),
+        *(
+            pytest.param(d, o, f, marks=pytest.mark.long)
+            for d in ("float32", "float16", "bfloat16")
+            for o in ("forward", "full")
+            for f in ("mixed", "normal")
+        ),
+    ],
+)
 def test_torch_and_a_float32_kernel_pass_and_a_scaled_one_fails(dtype: str, operation: str, family: str) -> None:
     contract = made()
     cell = cell_of(contract, operation, dtype, rows=96, columns=200, family=family)

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 TRIAL_SECONDS = 30.0
 
 
-#: Of a call that is never captured: it may overwrite its inputs, so it is not timed (`farm.child.session`).
+#: Of a call that is never captured: it may overwrite its inputs, so it is timed by events (`farm.child.session`).
 NOT_NEEDED = CaptureOutcome(True)
 
 
 def needed(tensors: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a call over these tensors would be timed, and so captured."""
+    """Whether a call over these tensors may be captured."""
     return not any(t.get("may_overwrite") or t["role"] == "mutated" for t in tensors)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from farm.cell import VERSIONS
+from farm.child import placing
 from farm.child.provider_call import Problem
 from farm.errors import FarmSignal
 from farm.timing.kernels import Record
@@ -101,6 +102,7 @@ class Bench:
     there are none).  `nodes` counts what a captured graph holds (activities by kind), None where that cannot be read.
     `max_launches`: more calls than this no graph of the device holds; None: no such bound is known.  `recorder` gives
     the vendor's record of kernels, started at its first call; NotImplementedError says why there is none.
+    `overwrites`: a call may change its inputs, which are then as they were again before each next call.
     """
 
     function: Callable[..., Any]
@@ -113,6 +115,7 @@ class Bench:
     nodes: Callable[[Any], dict[str, int] | None] = lambda graph: None
     max_launches: int | None = None
     recorder: Callable[[], KernelRecorder] | None = None
+    overwrites: bool = False
 
     @property
     def api(self) -> Any:
@@ -160,6 +163,23 @@ def call_of(bench: Bench, problem: Problem) -> Callable[[], tuple[Any, ...]]:
     return lambda: problem.gradients(outputs, retain=True)
 
 
+def restorer(bench: Bench, problem: Problem) -> Callable[[], None]:
+    """Gives the buffers of `problem` the values again that they have now.  Nothing where no call changes them.
+
+    For a backward, "now" is after the forward, which may itself have left in an input what the backward reads.  Through
+    `data`, so that autograd does not take what it saved for changed.
+    """
+    if not bench.overwrites:
+        return lambda: None
+    kept = [(t.data, placing.copied(t.data)) for t in (*problem.inputs, *problem.upstream) if t is not None]
+
+    def restore() -> None:
+        for target, values in kept:
+            target.copy_(values)
+
+    return restore
+
+
 @dataclass(frozen=True)
 class HostTimes:
     """Microseconds that the host spends in single calls; how long the device worked on after the timed stream had
@@ -180,7 +200,9 @@ def host_times(bench: Bench, problem: Problem, count: int = 15) -> HostTimes:
     call has finished, the whole device has too."""
     api, times, taken, left = bench.api, [], [], []
     call = call_of(bench, problem)
+    restore = restorer(bench, problem)
     for _ in range(count):
+        restore()
         api.synchronize(bench.device)
         start = time.perf_counter()
         result = call()
@@ -196,6 +218,7 @@ def host_times(bench: Bench, problem: Problem, count: int = 15) -> HostTimes:
             taken.append((since - start) * 1e6)
             left.append(max(0.0, 2 * idle_since - since - time.perf_counter()) * 1e6)  # beyond a wait for an idle one
         del result
+    restore()
     api.synchronize(bench.device)
     return HostTimes(times, outside(left, taken))
 

@@ -12,7 +12,16 @@ from typing import Any
 
 import torch
 
-from farm.child.timing.common import SETTLE_MS, Bench, TimingResult, call_of, host_times, median, other_outputs
+from farm.child.timing.common import (
+    SETTLE_MS,
+    Bench,
+    TimingResult,
+    call_of,
+    host_times,
+    median,
+    other_outputs,
+    restorer,
+)
 from farm.timing.statistics import enough
 
 _CYCLES_PER_US = 2000  # at the highest clock of an H200 (1.98 GHz); at a lower one the wait is only longer
@@ -23,19 +32,23 @@ BLOCK, LONG_US = 5, 50_000.0
 def events(bench: Bench) -> TimingResult:
     """See the module's first lines."""
     problem = bench.make()
-    call = call_of(bench, problem)
+    begin_anew = restorer(bench, problem)
     host = host_times(bench, problem)
+    begin_anew()
+    call = call_of(bench, problem)
+    restore = restorer(bench, problem)
     floor = event_floor(bench)
     flush = torch.empty(max(256 << 20, 2 * bench.cache_bytes) // 4, dtype=torch.int32, device=bench.device)
     wait_us = 1.5 * median(host.us)
     hidden = hasattr(bench.api, "_sleep")
     samples: list[float] = []
     out: tuple[Any, ...] = ()
-    usual = _settle(bench, call, flush)
+    usual = _settle(bench, call, flush, restore)
     begun = time.perf_counter()
     while not enough(samples, time.perf_counter() - begun, bench.policy):
         pairs = []
         for _ in range(BLOCK if usual < LONG_US else 1):
+            restore()  # before the wait and the flush, so that it is neither timed nor in the cache
             keep_busy(bench, wait_us)
             if not bench.warm:
                 flush.zero_()
@@ -46,6 +59,8 @@ def events(bench: Bench) -> TimingResult:
             pairs.append(pair)
         bench.api.synchronize(bench.device)
         samples += [a.elapsed_time(b) * 1e3 for a, b in pairs]
+    if bench.overwrites:  # what lies in an input is overwritten by what follows
+        out = tuple(t.detach().clone() for t in out)
     flags = [] if hidden else ["the host could not keep the queue filled, so samples may include host time"]
     return TimingResult(
         "events",
@@ -60,10 +75,11 @@ def events(bench: Bench) -> TimingResult:
     )
 
 
-def _settle(bench: Bench, call: Callable[[], Any], flush: torch.Tensor) -> float:
+def _settle(bench: Bench, call: Callable[[], Any], flush: torch.Tensor, restore: Callable[[], None]) -> float:
     """Work for SETTLE_MS; gives the microseconds of one call and flush, host included."""
     begun, done = time.perf_counter(), 0
     while True:
+        restore()
         flush.zero_()
         out = call()
         del out
