@@ -47,7 +47,8 @@ class FastAddRMSNormFunction(torch.autograd.Function):
         ("rms_norm_ref", ("", 0)),
         ("rms_norm_backward", ("", 0)),
         ("_rms_norm", ("", 0)),
-        ("layer_norm", ("", 0)),
+        ("layer_norm", ("layer_norm", 0)),
+        ("group_norm", ("", 0)),
         ("test_rms_norm", ("", 0)),
     ],
 )

@@ -7,13 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import outside_contracts
 import pytest
+from scripted_cluster import Quiet, ScriptedCluster
 from subject_repositories import SUBJECT, committed, write
 from synthetic_runs import FakeRun
-from test_coordinator import Quiet, ScriptedCluster
 
 from farm.cli.main import main
 from farm.cluster.base import DeviceHandle
+from farm.contracts import discovery
 from farm.coordinator import RunRequest, execute
 from farm.dashboards.pages import Links, run_page
 from farm.errors import UsageError
@@ -100,10 +102,18 @@ def test_a_subjects_name_is_taken_by_no_other_provider(tmp_path: Path, capsys: p
     assert "a provider of the subject" in capsys.readouterr().err
 
 
-def test_contracts_that_nobody_reads_yet_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ops_of_its_own_contracts_can_be_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, farm_yaml=SUBJECT + "contracts: [bench/contracts]\n")
-    assert main(["plan", "--repo", str(tmp_path)]) == 2
-    assert "[subject-contracts]" in capsys.readouterr().err
+    outside_contracts.write(tmp_path / "bench" / "contracts", "same")
+    matrix = tmp_path / "own.yaml"
+    matrix.write_text(
+        'name: own\nop: same\nproviders: {mine: {call: "math:sqrt"}}\naxes: {shape: [{rows: 4, columns: 8}]}\n'
+    )
+    try:
+        assert main(["plan", str(matrix), "--repo", str(tmp_path), "--backend", "cpu"]) == 0
+    finally:
+        discovery.forget()
+    assert "1 cell" in capsys.readouterr().out
 
 
 def test_a_plan_is_run_with_the_subject_that_it_was_made_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,6 +37,8 @@ LONG = {
     "interpreted/test_gpu_branches.py": 15,
     "interpreted/test_gpu_launches.py": 40,
     "interpreted/test_package.py": 10,
+    "pure/test_contract_check.py": 60,
+    "pure/test_torch_contracts.py": 30,
 }
 SHARES = 40
 
