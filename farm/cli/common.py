@@ -118,6 +118,12 @@ def named_backends(args: argparse.Namespace) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def check_range(option: str, value: int, least: int, most: int) -> None:
+    """UsageError for a number out of its range."""
+    if not least <= value <= most:
+        raise UsageError(f"{option} {value}: must be between {least} and {most}", id="option-number-range")
+
+
 def check_devices(count: int | None) -> None:
     """UsageError for a --devices that no run can have."""
     if count is not None and not 1 <= count <= MAX_DEVICES_RUN:

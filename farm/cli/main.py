@@ -22,6 +22,8 @@ COMMANDS = (
     "plan",
     "merge",
     "resume",
+    "show",
+    "ls",
     "compile",
     "judge",
     "dashboard",
