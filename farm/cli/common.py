@@ -6,25 +6,35 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farm import backends
 from farm.cli.text import sentence
 from farm.errors import Message, StoreError, UsageError
 from farm.matrix import Matrix
 from farm.matrix.load import load_files
-from farm.process import command
 from farm.shipping import providers as shipping
-from farm.store import RUN_ID, Run, Store
+
+if TYPE_CHECKING:
+    from farm.store import Run, Store
 
 MAX_DEVICES_RUN = 256  # per backend and node; a node may offer more (node.config.MAX_DEVICES)
 TOO_MUCH = (RecursionError, MemoryError)  # what data from elsewhere may be made to cause
 PAGE_CELLS = 10_000  # the page of a larger run takes seconds, and hundreds of megabytes
 PAGE_SECONDS = 900.0  # 10^5 cells take some 10 s on a quiet host
+FORMATS = ("junit", "markdown", "json", "csv")  # the keys of farm.report.exports.FORMATS
 STORE_HELP = "use this store (default: $FARM_STORE, else ./farm-results)"
+
+
+class Joined(argparse.Action):
+    """An option that may be repeated: its values as one comma-separated list."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, values if before is None else f"{before},{values}")
 
 
 def matrix_options(parser: argparse.ArgumentParser, *, backend: bool = True, needed: bool = True) -> None:
@@ -33,11 +43,15 @@ def matrix_options(parser: argparse.ArgumentParser, *, backend: bool = True, nee
         "matrices", nargs="+" if needed else "*", type=Path, metavar="MATRIX", help="matrix files (YAML) to read"
     )
     if backend:
-        parser.add_argument("--backend", metavar="B,..", help="use only these backends (comma-separated list)")
+        parser.add_argument(
+            "--backend", action=Joined, metavar="B,..", help="use only these backends (comma-separated); repeatable"
+        )
     parser.add_argument(
         "--select",
-        metavar="key=value,..",
-        help="keep only the cells that match every condition, for example hidden=4096,dtype=bf16",
+        action=Joined,
+        metavar="KEY=VALUE,..",
+        help="keep only the cells that match every condition, for example dtype=bf16|fp16, 'rows>=5', 'hidden!=64', "
+        "'id=*/forward/*', shape=16x1000; repeatable",
     )
     parser.add_argument(
         "--set",
@@ -63,6 +77,10 @@ def store_option(parser: argparse.ArgumentParser) -> None:
 
 def store(args: argparse.Namespace) -> Store:
     """The store that the command line or the environment names."""
+    from farm.store import Store
+
+    if args.out is not None and not args.out.strip():
+        raise UsageError("--out is empty; name a folder, or omit the option", id="option-out-empty")
     return Store(args.out or os.environ.get("FARM_STORE") or "farm-results")
 
 
@@ -88,12 +106,46 @@ def _page(store: Store, run_id: str) -> Path:
         from farm.dashboards.build import build
 
         return build(store, run_id).resolve()
+    from farm.process import command
+
     words = [sys.executable, "-m", "farm", "dashboard", "build", run_id, "--out", str(store.path)]
     done = command.run(words, PAGE_SECONDS, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
     if done.code != 0:
         last = (done.err.strip().splitlines() or [f"not built within {PAGE_SECONDS:g} s"])[-1]
         raise StoreError(last, id="page-unwritable")
     return Path(done.out.strip()).resolve()
+
+
+def export(run: Run, kind: str) -> str:
+    """A run in one of FORMATS."""
+    from farm.report import exports
+
+    def log_of(row: Any) -> str:
+        try:
+            return run.log_text(str(row["log"]))
+        except StoreError as error:
+            return f"({error})"
+
+    with readable(run):
+        return exports.FORMATS[kind](run, log_of)
+
+
+def write_export(run: Run, kind: str, path: Path, option: str) -> None:
+    """Write a run to a file, so that a reader sees the complete one or the one before."""
+    made = export(run, kind)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if path.exists() and not path.is_file():  # a pipe, or /dev/stdout
+            path.write_text(made, encoding="utf-8")
+            return
+        beside.write_text(made, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise StoreError(
+            f"{option} {path}: cannot be written ({error.strerror}); name another file", id="export-unwritable"
+        ) from None
 
 
 @contextmanager
@@ -132,6 +184,8 @@ def check_devices(count: int | None) -> None:
 
 def check_run_id(run_id: str | None) -> None:
     """UsageError for a --run-id that cannot name a folder."""
+    from farm.store import RUN_ID
+
     if run_id is not None and not RUN_ID.fullmatch(run_id):
         raise UsageError(
             f"--run-id {run_id!r} is not valid as the name of a folder; use at most 100 letters, digits, '.', '_' "
@@ -151,6 +205,15 @@ def own_providers(args: argparse.Namespace) -> dict[str, str]:
             )
         found[name] = path
     return found
+
+
+def packed(providers: Mapping[str, str]) -> tuple[dict[str, dict[str, str]], dict[str, Any] | None]:
+    """(`[OP:]NAME` -> {"path", "sha256" of its files, "" if installed}, the files that are sent to the devices)."""
+    found = {}
+    for name, path in providers.items():
+        alone = shipping.pack([path])
+        found[name] = {"path": path, "sha256": alone["sha"] if alone else ""}
+    return found, shipping.pack(providers.values())
 
 
 def matrices(args: argparse.Namespace) -> list[Matrix]:

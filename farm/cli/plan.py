@@ -8,13 +8,11 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from farm.cli import common, run_command
-from farm.cli.progress import duration
-from farm.cli.text import counted
+from farm.cli import common
+from farm.cli.text import counted, duration
 from farm.errors import StoreError
 from farm.matrix import plan
 from farm.matrix.plan import Count
-from farm.sites import planfile
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -43,7 +41,9 @@ def run(args: argparse.Namespace) -> int:
     found = plan(common.matrices(args), asked, select=args.select)
     text = ""
     if args.out or args.json:
-        providers, _ = run_command.packed(common.own_providers(args))
+        from farm.sites import planfile
+
+        providers, _ = common.packed(common.own_providers(args))
         text = planfile.write(found, providers)
     if args.out:
         beside = args.out.with_name(f".{args.out.name}.{os.getpid()}")  # an older plan is not lost to a full disk

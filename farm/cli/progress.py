@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from farm.cell import DEADLY, FARM_FAULTS, FINDINGS, Cell, Status, deadly
-from farm.cli.text import counted, printable
+from farm.cli.text import counted, duration, printable
 from farm.store.results import place
 
 PLAIN_SECONDS = 5.0
 MAX_FINDINGS = 10
+_FAULTS = {s.value for s in FARM_FAULTS}
 _BAD = {s.value for s in FINDINGS | FARM_FAULTS}
 
 
@@ -22,14 +23,6 @@ def needs_a_look(row: Mapping[str, Any], strict_peers: bool) -> bool:
     """Whether a row is an infrastructure failure, or a finding of a subject (with `strict_peers`, also of a peer)."""
     status = Status(row["status"])
     return status in FARM_FAULTS or (status in FINDINGS and (strict_peers or row["role"] == "subject"))
-
-
-def duration(seconds: float) -> str:
-    """`8 s`, `3 min 05 s`, `2 h 10 min`."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def told(row: Mapping[str, Any]) -> str:
@@ -159,3 +152,40 @@ def print_findings(bad: Sequence[Mapping[str, Any]], run: Path) -> None:
         print(f"  {printable(told(row))}"[:400], file=sys.stderr)
         if row["log"]:
             print(f"    log: {run / row['log']}", file=sys.stderr)
+
+
+def ending(outcome: Any, code: int, strict_peers: bool) -> str:
+    """The last line of a run: its verdict and exit code in words.  `outcome`: a `farm.coordinator.RunOutcome`."""
+    rows = outcome.rows
+    if outcome.by_finding:
+        words = "stopped at the first finding (-x)"
+    elif outcome.interrupted:
+        return interrupted(code)
+    elif outcome.verdict == "farm_fault":
+        words = f"infrastructure failures in {counted(sum(r['status'] in _FAULTS for r in rows), 'cell')}"
+    elif outcome.verdict == "findings":
+        words = f"findings in {counted(sum(needs_a_look(r, strict_peers) for r in rows), 'cell')}"
+    elif outcome.verdict == "inconclusive":
+        words = f"inconclusive, because {_unproven(rows)}"
+    else:
+        words = "passed" if code == 0 else "passed, but not everything could be written"
+    return f"{words}: exit {code}"
+
+
+def interrupted(code: int) -> str:
+    """The last line of a run that was interrupted."""
+    return f"interrupted: exit {code}"
+
+
+def _unproven(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Why a run without findings proves nothing."""
+    if all(r["status"] == Status.SKIPPED.value for r in rows):
+        return "the matrices exclude every cell, so nothing ran"
+    proven: dict[str, bool] = {}
+    roles = {r["role"] for r in rows if r["status"] != Status.SKIPPED.value}
+    for r in rows:
+        if r["status"] != Status.SKIPPED.value and r["role"] == ("subject" if "subject" in roles else "peer"):
+            name = f"{r['provider']} on {place(r)}"
+            proven[name] = proven.get(name, False) or r["status"] != Status.UNSUPPORTED.value
+    idle = [name for name, any_proof in sorted(proven.items()) if not any_proof]
+    return f"every cell of {', '.join(idle[:5])}{', ...' if len(idle) > 5 else ''} is unsupported"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from farm.errors import UsageError
+from farm.report.exports import JSON_COLUMNS
 from farm.report.findings import repeat
 from farm.report.format import label, number, percent, ratio, sig, when
 from farm.report.queries import Row, RunLike, is_finding, parse, same_cell, speed_counts, worst_error
@@ -17,7 +18,6 @@ MAX_NEAR = 5  # cells that a refusal names
 MAX_COMPARED = 2000  # ids that near misses are looked for in; difflib takes a millisecond for ten
 MIN_KEY = 6  # digits of a key's prefix
 MAX_PEERS = 20
-_JSON = ("dtypes", "dims", "params", "launch", "flags", "metrics", "gates", "resources", "fingerprint")
 
 
 def find(rows: Sequence[Row], name: str, run_id: str) -> Row:
@@ -67,7 +67,7 @@ def facts(
 ) -> dict[str, Any]:
     """What is known of a cell, as JSON.  `samples`: its rows of samples.parquet; `earlier`: (another run, its row of
     the same cell and target), newest first; `log`: the text of its log.  Times are in microseconds."""
-    shown = {name: parse(row.get(name)) if name in _JSON else row.get(name) for name in row}
+    shown = {name: parse(row.get(name)) if name in JSON_COLUMNS else row.get(name) for name in row}
     return {
         "run": {
             "id": run.id,

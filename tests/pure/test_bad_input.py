@@ -347,7 +347,7 @@ def test_a_required_backend_that_is_absent(refuse: Refuse, here: Path) -> None:
     assert "cuda" in said and "[run-backend-required]" in said
 
 
-@pytest.mark.parametrize("argv", [[], ["rnu"], ["run"], ["export", "csv", "last"], ["dashboard", "open"]], ids=str)
+@pytest.mark.parametrize("argv", [[], ["rnu"], ["run"], ["export", "pdf", "last"], ["dashboard", "open"]], ids=str)
 def test_a_wrong_command_line(refuse: Refuse, argv: list[str]) -> None:
     assert "--help" in refuse(*argv)
 

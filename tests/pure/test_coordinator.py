@@ -62,6 +62,7 @@ class ScriptedCluster:
         self.judge: dict[str, Any] = {"judged_by": judging_digest()}
         self.pace = 0.0  # seconds between two looks for events
         self.bad: set[str] = set()  # devices that fail every cell and every probe
+        self.crashing: set[int] = set()  # cells whose kernel crashes
         self.probes: list[tuple[str, dict[str, Any]]] = []
         self._queue: list[list[dict[str, Any]]] = []
 
@@ -107,6 +108,10 @@ class ScriptedCluster:
             if device in self.bad:
                 said += [{"event": "started", **at}, {"event": "ended", **at, **failure, "origin": origin}]
                 continue
+            if index in self.crashing:
+                crash = {"status": "crashed", "owner": "kernel", "reason": "SIGSEGV", "origin": origin}
+                said += [{"event": "started", **at}, {"event": "ended", **at, **crash}]
+                continue
             said += [
                 {"event": "started", **at},
                 {"event": "measured", **at, "facts": {"flags": []}, "timing": {"method": "none"}, "origin": origin},
@@ -148,6 +153,8 @@ def run(
     cells: int = 3,
     grace: float = 0.0,
     wait: float = 0.0,
+    strict_peers: bool = False,
+    stop_at_first: bool = False,
     **more: Any,
 ) -> tuple[RunOutcome, list[dict[str, Any]], Quiet]:
     file = tmp_path / "m.yaml"
@@ -164,7 +171,15 @@ def run(
     progress = Quiet()
     backends = list(dict.fromkeys(s.backend for s in slots)) or ["cuda"]
     request = RunRequest(
-        plan(matrices, backends), slots, "farm run", ["run"], {"name": "r"}, wait_for_devices_s=grace, wait_s=wait
+        plan(matrices, backends),
+        slots,
+        "farm run",
+        ["run"],
+        {"name": "r"},
+        strict_peers=strict_peers,
+        stop_at_first=stop_at_first,
+        wait_for_devices_s=grace,
+        wait_s=wait,
     )
     outcome = execute(request, cluster, writer, progress)
     journal = [json.loads(line) for line in (tmp_path / "store/runs/run/journal.jsonl").read_text().splitlines()]
@@ -252,6 +267,34 @@ def resumable(tmp_path: Path, outcome: RunOutcome, journal: list[dict[str, Any]]
     assert journal[-1]["event"] == "interrupted" and journal[-1]["reason"] == outcome.stopped
     assert [c.index for c in recovery.read(journal).open] == left
     assert [r["status"] == "lost" for r in outcome.rows] == [r["index"] in left for r in outcome.rows]
+
+
+def test_a_run_stops_at_its_first_finding_and_can_be_resumed(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    cluster.crashing = {0}
+    outcome, journal, _ = run(
+        tmp_path, cluster, [slot("cuda:0")], cells=200, providers=["farm"], stop_at_first=True, strict_peers=False
+    )
+    lost = [r["index"] for r in outcome.rows if r["status"] == "lost"]
+    assert outcome.rows[0]["status"] == "crashed" and len(lost) > 50
+    assert outcome.interrupted and outcome.by_finding and outcome.final_code == 1
+    assert id_of(outcome.stopped) == "run-first-finding" and outcome.rows[0]["cell_id"] in outcome.stopped
+    assert not (tmp_path / "store/runs/run/run.json").exists()
+    assert journal[-1]["event"] == "interrupted" and [c.index for c in recovery.read(journal).open] == lost
+
+
+def test_what_stops_no_run_at_its_first_finding(tmp_path: Path) -> None:
+    """A peer's failure, unless peers are strict; a finding in the last cell, after which nothing is left to run."""
+    for name, crashing, more, by_finding in (
+        ("peer", {0}, {}, False),
+        ("strict", {0}, {"strict_peers": True}, True),
+        ("last", {199}, {"providers": ["farm"]}, False),
+    ):
+        cluster = ScriptedCluster()
+        cluster.crashing = crashing
+        (tmp_path / name).mkdir()
+        outcome, _, _ = run(tmp_path / name, cluster, [slot("cuda:0")], cells=200, stop_at_first=True, **more)
+        assert (outcome.by_finding, outcome.interrupted) == (by_finding, by_finding), name
 
 
 def test_a_run_whose_device_was_refused_can_be_resumed(tmp_path: Path) -> None:
