@@ -140,6 +140,10 @@ def _notes(a: RunLike, b: RunLike, changes: Sequence[Change]) -> Iterator[str]:
         yield f"matrix {name} is only in {'A' if name in mine else 'B'}"
     if unlike := sorted(n for n in mine.keys() & theirs.keys() if mine[n] != theirs[n]):
         yield f"the matrices differ: {', '.join(unlike)}; cells with another key are new or lost"
+    for name, alone in (("A", [c for c in changes if not c.after]), ("B", [c for c in changes if not c.before])):
+        if alone and len(alone) < len(changes):
+            verb = "is" if len(alone) == 1 else "are"
+            yield f"{cells(len(alone))} {verb} planned only in {name}, first {alone[0].row.get('cell_id')}"
     for run, name in ((a, "A"), (b, "B")):
         if not run.complete:
             yield f"{name} is not complete"

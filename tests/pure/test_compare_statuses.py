@@ -123,6 +123,8 @@ def test_in_what_runs_are_unlike() -> None:
     ):
         assert part in notes, part
     assert compare(a, a).notes == ()
+    more = FakeRun("c", {"k": "passed", "j": "passed"}, matrices=[matrix])
+    assert compare(more, a).notes[0] == "1 cell is planned only in A, first cpu/op/p/j"
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
