@@ -29,6 +29,12 @@ FORMATS = ("junit", "markdown", "json", "csv")  # the keys of farm.report.export
 STORE_HELP = "use this store (default: $FARM_STORE, else ./farm-results)"
 
 
+def _file(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty; give the path of a YAML file")
+    return Path(text)
+
+
 class Joined(argparse.Action):
     """An option that may be repeated: its values as one comma-separated list."""
 
@@ -40,7 +46,7 @@ class Joined(argparse.Action):
 def matrix_options(parser: argparse.ArgumentParser, *, backend: bool = True, needed: bool = True) -> None:
     """Add MATRIX... and the options that narrow or change it; no --backend where another option names the backends."""
     parser.add_argument(
-        "matrices", nargs="+" if needed else "*", type=Path, metavar="MATRIX", help="matrix files (YAML) to read"
+        "matrices", nargs="+" if needed else "*", type=_file, metavar="MATRIX", help="matrix files (YAML) to read"
     )
     if backend:
         parser.add_argument(
@@ -199,6 +205,7 @@ def own_providers(args: argparse.Namespace) -> dict[str, str]:
     found: dict[str, str] = {}
     for spec in args.provider:
         name, path = shipping.parse(spec)
+        _check_module(spec, path)
         if name in found:
             raise UsageError(
                 f"--provider {name} is given twice; give each provider a different name", id="option-provider-twice"
@@ -207,11 +214,30 @@ def own_providers(args: argparse.Namespace) -> dict[str, str]:
     return found
 
 
+def _check_module(spec: str, path: str) -> None:
+    """UsageError, with the module's name, for the path of a file where a module is expected."""
+    file, _, function = path.partition(":")
+    if "/" in file or file.endswith(".py"):
+        module = file.removesuffix(".py").strip("./").replace("/", ".")
+        raise UsageError(
+            f'--provider "{spec}": {file} is a file, and a provider is named by its module; '
+            f"did you mean {module}:{function}?",
+            id="option-provider-file",
+        )
+
+
 def packed(providers: Mapping[str, str]) -> tuple[dict[str, dict[str, str]], dict[str, Any] | None]:
     """(`[OP:]NAME` -> {"path", "sha256" of its files, "" if installed}, the files that are sent to the devices)."""
     found = {}
     for name, path in providers.items():
-        alone = shipping.pack([path])
+        try:
+            alone = shipping.pack([path])
+        except OSError as error:
+            raise UsageError(
+                f"--provider {name}={path}: {error.filename or 'its file'} cannot be read "
+                f"({error.strerror or error}); make it readable, or name another module",
+                id="option-provider-unreadable",
+            ) from None
         found[name] = {"path": path, "sha256": alone["sha"] if alone else ""}
     return found, shipping.pack(providers.values())
 

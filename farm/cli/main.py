@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import os
 import sys
 import traceback
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
 from farm import __version__
@@ -115,6 +117,18 @@ def _named(arguments: list[str]) -> str:
     return next((word for word in arguments if not word.startswith("-")), "")
 
 
+def _unwritten(error: Exception) -> Message | None:
+    """The refusal where standard output cannot be written (its disk is full); None for another error.  What it still
+    holds is discarded, so that the interpreter's end does not fail on it."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    if not isinstance(error, OSError) or error.filename is not None or error.errno not in full:
+        return None  # an error of a file has its name
+    with suppress(OSError, ValueError):  # within a test it may be no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    text = f"standard output cannot be written ({error.strerror or error}); write to another file or disk"
+    return Message(text, id="cli-output-unwritable")
+
+
 def _refuse(top: argparse.ArgumentParser, command: str, unknown: list[str]) -> NoReturn:
     """End as argparse would for arguments that a command does not have, but name the command and a near miss."""
     (actions,) = [a for a in top._actions if isinstance(a, argparse._SubParsersAction)]
@@ -127,6 +141,12 @@ def _refuse(top: argparse.ArgumentParser, command: str, unknown: list[str]) -> N
 
 
 def _command(arguments: list[str]) -> int:
+    try:
+        Path.cwd()
+    except OSError:
+        gone = Message("the working folder does not exist any more; change to another folder", id="cli-folder-gone")
+        print(f"farm: {sentence(gone)}", file=sys.stderr)
+        return 2
     try:
         top = parser(_named(arguments))
     except Exception as error:  # in a module of the farm, or in a package that it needs
@@ -161,6 +181,9 @@ def _command(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:  # 1 would mean findings
+        if unwritten := _unwritten(error):
+            print(f"farm {args.command}: {sentence(unwritten)}", file=sys.stderr)
+            return 3
         if args.debug:
             traceback.print_exc()
         cause = printable(f"{type(error).__name__}: {error}")[:300]

@@ -37,6 +37,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan."""
+    if args.out:
+        _check_out(args.out)
     asked = common.named_backends(args)
     found = plan(common.matrices(args), asked, select=args.select)
     text = ""
@@ -71,6 +73,18 @@ def run(args: argparse.Namespace) -> int:
     if args.out:
         print(f"plan: {args.out}; to run one part at each site: farm run --plan {args.out} --target BACKEND")
     return 0
+
+
+def _check_out(path: Path) -> None:
+    """StoreError for a file that is there and is no plan: its content would be lost."""
+    with suppress(OSError):
+        with path.open("rb") as file:
+            begin = file.read(16)
+        if begin and not begin.startswith(b'{"sha256": "') and path.is_file():
+            raise StoreError(
+                f"--out {path}: this file exists and is not a plan; name another file, or remove this one",
+                id="plan-out-not-a-plan",
+            )
 
 
 def _line(place: str, count: Count) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,6 +16,7 @@ from farm.store.results import place
 
 PLAIN_SECONDS = 5.0
 MAX_FINDINGS = 10
+_NO_MODULE = re.compile(r"No module named '(\w+)'")
 _FAULTS = {s.value for s in FARM_FAULTS}
 _BAD = {s.value for s in FINDINGS | FARM_FAULTS}
 
@@ -143,6 +145,18 @@ def unsupported(rows: Iterable[Mapping[str, Any]], most: int = 3) -> list[str]:
     lines = [f"{n} unsupported: {provider}: {reason}" for (provider, reason), n in seen.most_common(most)]
     more = len(seen) - most
     return [*lines, f"and {counted(more, 'more reason')}, listed on the run's page"] if more > 0 else lines
+
+
+def not_sent(rows: Iterable[Mapping[str, Any]], here: Callable[[str], bool]) -> list[str]:
+    """Hints for providers whose module imports one that lies beside it and was not sent to the devices.  `here`:
+    whether the working folder has a module of this name."""
+    reasons = {(r["provider"], m[1]) for r in rows if (m := _NO_MODULE.search(r["reason"] or ""))}
+    return [
+        f"{printable(module)} is in this folder, but only the provider's own module is sent to the devices: put both "
+        f"into a package, and name {printable(provider)} as package.module:function"
+        for provider, module in sorted(reasons)
+        if here(module)
+    ]
 
 
 def print_findings(bad: Sequence[Mapping[str, Any]], run: Path) -> None:

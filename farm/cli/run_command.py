@@ -56,8 +56,10 @@ def address_option(p: argparse.ArgumentParser, first: str = "") -> None:
 def resolve_address(args: argparse.Namespace) -> None:
     """Give --address its default, and report where that comes from if it names a cluster."""
     if args.address is not None:
+        address.check_form(args.address)
         return
     args.address, source = address.default(os.environ)
+    address.check_form(args.address)
     if source and args.address not in ("local", "inline"):
         print(f"farm {args.command}: joins the cluster at {args.address} ({source})", file=sys.stderr)
 
@@ -335,6 +337,8 @@ def tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, seco
         print(line, file=err)
     for line in progress.unsupported(outcome.rows):
         print(f"  {printable(line)}"[:300], file=err)
+    for hint in progress.not_sent(outcome.rows, lambda module: any(map(os.path.exists, (f"{module}.py", module)))):
+        print(f"  {hint}"[:300], file=err)
     bad = [r for r in outcome.rows if progress.needs_a_look(r, args.strict_peers)]
     if outcome.by_finding:  # the cells that did not run are counted, but nobody has to look at them
         bad = [r for r in bad if (r["status"], r["reason"]) != ("lost", results.NO_RESULT)]

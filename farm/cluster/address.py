@@ -41,13 +41,22 @@ def _record(environ: Mapping[str, str]) -> Path | None:
         return None
 
 
+def check_form(address: str) -> None:
+    """Refuse an `--address` that is malformed (UsageError), without a look at the network."""
+    if address not in ("local", "inline", "auto"):
+        parse(address, _option(address))
+
+
+def _option(address: str) -> str:
+    """How a refusal names the address."""
+    return f"--address {address}" + (f" ({VARIABLE})" if address == os.environ.get(VARIABLE, "").strip() else "")
+
+
 def check(address: str) -> None:
     """Refuse an `--address` that is malformed (UsageError) or does not answer (InfraError), within seconds."""
     if address in ("local", "inline"):
         return
-    option = f"--address {address}"
-    if address == os.environ.get(VARIABLE, "").strip():
-        option += f" ({VARIABLE})"
+    option = _option(address)
     if address == "auto":
         address = automatic()
         if not address:

@@ -31,7 +31,8 @@ ASK_SECONDS = 45.0  # the probe takes 1 s; a raylet that froze is told by Ray af
 JOIN_SECONDS = 60.0  # after the probe could; takes 0.1 s
 START_SECONDS = 240.0  # an own Ray takes 4 s, and waits 60 s itself for each of its processes
 _GIVE = "set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's token (ray get-auth-token on the head)"
-_CURE = "check this host with farm doctor, or run without Ray (--address inline)"
+WITHOUT_RAY = "or run without Ray (--address inline)"
+_CURE = f"check this host with farm doctor, {WITHOUT_RAY}"
 
 
 def join(ray: Any, address: str, arguments: Mapping[str, Any], source: str = "") -> None:

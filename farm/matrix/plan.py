@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from farm.cell import Cell
-from farm.contracts.base import Contract
+from farm.contracts.base import Contract, nbytes
 from farm.errors import InfraError, MatrixError, UsageError
 
 from .expand import cells as expand
@@ -20,6 +21,8 @@ from .tolerance_check import astray
 
 Contracts = Mapping[str, Contract]  # by op
 SCHEMA = 1  # 1: first
+#: A larger tensor is a mistake in a dimension: hosts have a few TiB of memory.
+MAX_TENSOR_BYTES = 16 << 40
 AGAIN = "run farm plan again"  # ends every refusal of a plan that cannot be read
 
 
@@ -127,6 +130,7 @@ def plan(
         raise _nothing(select, statuses is not None)
     _number(found)
     contracts = {m.contract.op: m.contract for m in matrices}
+    _check_memory(found, contracts)
     by_backend, by_target = counts(found, backends, contracts), target_counts(found, contracts)
     return Plan(tuple(found), tuple(m.info for m in matrices), plan_hash(found), by_backend, by_target)
 
@@ -164,6 +168,24 @@ def _distinct(matrices: Sequence[Matrix]) -> list[Matrix]:
             message = f'name is "{matrix.name}", which {other.path} also uses; rename one of the two'
             raise MatrixError(f"{matrix.path}: {message}", id="plan-name-twice")
     return list(out.values())
+
+
+def _check_memory(found: Sequence[Cell], contracts: Contracts) -> None:
+    """MatrixError for a tensor that no host could hold."""
+    seen = set()
+    for cell in found:
+        shape = (cell.op, *cell.dims.values(), *cell.dtypes.values())
+        if shape in seen or prod(cell.dims.values()) * 8 <= MAX_TENSOR_BYTES:
+            continue
+        seen.add(shape)
+        for tensor in contracts[cell.op].tensors(cell):
+            size = prod(tensor.dims) * nbytes(tensor.dtype)
+            if size > MAX_TENSOR_BYTES:
+                message = (
+                    f"{cell.cell_id}: {tensor.name} alone has {size:.2g} bytes; the limit is "
+                    f"{MAX_TENSOR_BYTES >> 40} TiB; use smaller dimensions"
+                )
+                raise MatrixError(f"{cell.matrix}: {message}", id="plan-tensor-too-big")
 
 
 def _number(found: list[Cell]) -> None:

@@ -30,6 +30,8 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }
 #: Cells that failed, of whoever's fault.
 FAILED = tuple(s.value for s in Status if s in FINDINGS | FARM_FAULTS)
+#: Dtypes that a farm without them must not take for a misspelt float64.
+_NARROW = re.compile(r"(float|fp|u?int|nf|mxfp|nvfp)[468](?!\d)")
 _PAIR = re.compile(r"^\s*([^\s=<>!]+)\s*(<=|>=|!=|==|=|<|>)\s*(.*?)\s*$", re.S)
 _OPERATOR = re.compile(r"^\s*(<=|>=|!=|<|>)\s*(.*?)\s*$")
 
@@ -240,12 +242,19 @@ def _literal(value: Any, kind: Kind) -> Any:
     return value
 
 
-def suggest_dtype(value: Any) -> str:
-    """Suggests the nearest dtype by its full name, also if a short name is nearest."""
-    text = suggest(value, DTYPE_ALIASES, "dtypes")
-    if not text.startswith("did"):
-        return f"available dtypes: {', '.join(DTYPES)}"
-    return f'did you mean "{DTYPE_ALIASES[text.split(chr(34))[1]]}"?'
+def suggest_dtype(value: Any, contract: Contract | None = None) -> str:
+    """Suggest the nearest dtype by its full name, also if a short name is nearest; only one that the contract's op
+    takes, whose dtypes are listed where none is near."""
+    takes = contract.dtypes if contract else DTYPES
+    what = f"{contract.op} supports" if contract else "available dtypes:"
+    if isinstance(value, str):
+        if "," in value and all(v.strip().lower() in DTYPE_ALIASES for v in value.split(",")):
+            return f"a list is written [{value}]"
+        text = suggest(value.strip().lower(), DTYPE_ALIASES, "dtypes")
+        near = DTYPE_ALIASES[text.split(chr(34))[1]] if text.startswith("did") else ""
+        if near in takes and not _NARROW.match(value.lower()):
+            return f'did you mean "{near}"?'
+    return f"{what} {', '.join(takes)}"
 
 
 def parse_select(text: str, known: Mapping[str, Kind], *, of_run: bool = False) -> Rule:

@@ -292,9 +292,8 @@ def test_one_host_runs_without_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_an_address_from_the_environment_is_named_in_the_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FARM_ADDRESS", "nowhere")
     args = parser("run").parse_args(["run", "m.yaml"])
-    run_command.check(args)
     with pytest.raises(UsageError) as caught:
-        address.check(args.address)
+        run_command.check(args)
     assert "FARM_ADDRESS" in str(caught.value)
 
 
