@@ -15,6 +15,7 @@ from farm.cli.text import counted, duration, printable
 from farm.store.results import place
 
 PLAIN_SECONDS = 5.0
+IDLE_SECONDS = 60.0  # the standing again where nothing was done since: a reader sees that the run is alive
 MAX_FINDINGS = 10
 _NO_MODULE = re.compile(r"No module named '(\w+)'")
 _FAULTS = {s.value for s in FARM_FAULTS}
@@ -44,6 +45,7 @@ class Plain:
         self._eta: Mapping[str, float] = {}
         self._last = time.monotonic()
         self._printed: list[str] = []
+        self._shown: Counter[str] = Counter()  # `done` when the standing was printed last
 
     def __enter__(self) -> Plain:
         return self
@@ -71,7 +73,8 @@ class Plain:
         self.refresh()
 
     def refresh(self) -> None:
-        if time.monotonic() - self._last >= PLAIN_SECONDS:
+        waited = time.monotonic() - self._last
+        if waited >= PLAIN_SECONDS and (waited >= IDLE_SECONDS or self.done != self._shown):
             self._standing()
 
     def standing(self, backend: str) -> str:
@@ -83,7 +86,7 @@ class Plain:
         return f"{text}, about {duration(left)} left" if left and self._ran[backend] and done < planned else text
 
     def _standing(self) -> None:
-        self._last = time.monotonic()
+        self._last, self._shown = time.monotonic(), Counter(self.done)
         self._printed = [self.standing(b) for b in self.planned]
         for text in self._printed:
             self.line(f"  {text}")
@@ -189,6 +192,12 @@ def ending(outcome: Any, code: int, strict_peers: bool) -> str:
 def interrupted(code: int) -> str:
     """The last line of a run that was interrupted."""
     return f"interrupted: exit {code}"
+
+
+def without_page(code: int) -> str:
+    """The last line of a complete run whose process was ended before it could print one."""
+    verdict = {0: "passed", 1: "findings", 4: "inconclusive"}.get(code, "infrastructure failures")
+    return f"{verdict}, without a page: exit {code}"
 
 
 def _unproven(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -298,6 +298,7 @@ def explain(command: str, outcome: supervisor.Outcome) -> None:
         how = "it was interrupted" if outcome.kind == "interrupted" else f"its process ended with {outcome.how}"
         told = Message(f"{how} before the run began; repeat the command", id="run-ended-early")
         print(f"farm {command}: {sentence(told)}", file=sys.stderr)
+        print(progress.interrupted(outcome.code), file=sys.stderr)
         return
     args = argparse.Namespace(command=command, out=facts["out"])
     kept, again = f"finished results are in the journal of {facts['run']}", _resume(args, facts["run"])
@@ -313,6 +314,8 @@ def explain(command: str, outcome: supervisor.Outcome) -> None:
     print(f"\nfarm {command}: {sentence(told)}", file=sys.stderr)
     if outcome.kind == "unannounced" and not facts["no_page"]:
         common.tell_page(args, Store(facts["store"]), facts["run"])
+    complete = outcome.kind == "page missing"
+    print(progress.without_page(outcome.code) if complete else progress.interrupted(outcome.code), file=sys.stderr)
 
 
 def _resume(args: argparse.Namespace, run_id: str) -> str:

@@ -22,6 +22,7 @@ from farm.cli.run import _Matrices
 from farm.cluster import address, ray_folder
 from farm.coordinator.request import RunOutcome
 from farm.errors import StoreError, UsageError
+from farm.process.supervisor import Outcome
 from farm.store import Store
 
 
@@ -270,6 +271,20 @@ def test_every_status_has_a_last_line() -> None:
         verdict, code = results.verdict(rows(status.value))
         line = progress.ending(RunOutcome(rows(status.value), verdict, code, False), code, False)
         assert line.endswith(f"exit {code}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "line"),
+    [("interrupted", 3, "interrupted: exit 3"), ("unannounced", 3, "interrupted: exit 3"),
+     ("page missing", 1, "findings, without a page: exit 1")],
+)  # fmt: skip
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_run_whose_process_ended_has_it_too(
+    kind: str, code: int, line: str, begun: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = {"run": "r", "out": None, "store": ".", "no_page": True} if begun else {}
+    run_command.explain("run", Outcome(code, kind, facts, "signal 9"))
+    assert capsys.readouterr().err.splitlines()[-1] == (line if begun else f"interrupted: exit {code}")
 
 
 # where a run without --address runs
