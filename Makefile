@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: run test soak lint nightly clean
 
 run: .venv/run.ok
-	$(BIN)/python -m farm run matrices/smoke.yaml
+	$(BIN)/python -m farm run matrices/smoke.yaml --address local
 
 # A file at a time each, in the order given: what takes longest first, or it would be waited for last.  Five at once in
 # the second call, which mostly waits, for processes to start and to end.  Files, not their folder: pytest would take a

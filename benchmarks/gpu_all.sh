@@ -22,7 +22,7 @@
 set -u
 python=${PYTHON:-python3}
 here=$(cd "$(dirname "$0")/.." && pwd)
-export PYTHONUNBUFFERED=1
+export PYTHONUNBUFFERED=1 FARM_ADDRESS=local  # through Ray, as on a cluster
 
 # ---- the steps ---------------------------------------------------------------------------------------------------------
 

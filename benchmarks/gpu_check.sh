@@ -6,7 +6,7 @@
 set -u
 store=$1 what=$2 python=${PYTHON:-python3}
 peers='provider=farm|torch|torch_compile|liger'
-export PYTHONUNBUFFERED=1
+export PYTHONUNBUFFERED=1 FARM_ADDRESS=local  # through Ray, as on a cluster
 farm() { "$python" -m farm "$@" 2>&1 | tail -"${lines:-7}" | cut -c1-220; }
 
 nvidia-smi --query-gpu=index,uuid,name,power.limit,driver_version --format=csv

@@ -41,6 +41,16 @@ def known() -> list[str]:
     return list(_files())
 
 
+#: What people call hardware -> the backends that it may mean.
+_BY_VENDOR = {
+    "gpu": ("cuda", "rocm"),
+    **dict.fromkeys(("nvidia", "nv", "ptx"), ("cuda",)),
+    **dict.fromkeys(("amd", "hip", "amdgpu"), ("rocm",)),
+    **dict.fromkeys(("npu", "cann", "huawei"), ("ascend",)),
+    **dict.fromkeys(("interpreter", "host"), ("cpu",)),
+}
+
+
 @functools.cache  # a coordinator asks twice a cell
 def _files() -> tuple[str, ...]:
     names = (m.name for m in pkgutil.iter_modules(__path__))
@@ -52,8 +62,9 @@ def get(name: str) -> Backend:
     if name not in known():
         import difflib
 
-        near = difflib.get_close_matches(name, known(), 1)
-        hint = f'did you mean "{near[0]}"?' if near else f"available: {', '.join(known())}"
+        near = _BY_VENDOR.get(name.lower()) or difflib.get_close_matches(name.lower(), known(), 1)
+        names = " or ".join(f'"{n}"' for n in near)
+        hint = f"did you mean {names}?" if names else f"available: {', '.join(known())}"
         raise BackendError(f'--backend: "{name}" is not a backend; {hint}', id="backend-unknown")
     return cast(Backend, importlib.import_module(f"farm.backends.{name}"))
 

@@ -37,14 +37,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--backend", metavar="B,..", help="calibrate only these backends (default: every available accelerator)"
     )
     common.store_option(p)
-    p.add_argument(
-        "--address",
-        default="local",
-        metavar="local|inline|auto|HOST:PORT",
-        help=(
-            "local: start Ray on this host; inline: do not use Ray; auto or HOST:PORT: join a cluster (default: local)"
-        ),
-    )
+    run_command.address_option(p)
     p.add_argument(
         "--devices", type=int, metavar="N", help="use N devices per backend and node (default: all; for sim: 2)"
     )
@@ -67,6 +60,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, store and report."""
     common.check_devices(args.devices)
+    run_command.resolve_address(args)
     if not MIN_SECONDS <= args.seconds <= MAX_SECONDS:  # NaN is refused too
         raise UsageError(
             f"--seconds {args.seconds:g}: must be between {MIN_SECONDS:g} and {MAX_SECONDS:g} seconds",

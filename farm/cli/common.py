@@ -6,10 +6,10 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farm import backends
 from farm.cli.text import printable, sentence
@@ -17,33 +17,49 @@ from farm.contracts import discovery
 from farm.errors import Message, StoreError, UsageError
 from farm.matrix import Matrix
 from farm.matrix.load import load_files
-from farm.node import config, reference
-from farm.process import command
-from farm.process.steps import module_words, own_variables
-from farm.shipping import contracts
 from farm.shipping import providers as shipping
-from farm.store import RUN_ID, Run, RunWriter, Store
-from farm.subject import command_line
-from farm.subject.command_line import LoadedSubject
+
+if TYPE_CHECKING:
+    from farm.store import Run, RunWriter, Store
+    from farm.subject.command_line import LoadedSubject
 
 MAX_DEVICES_RUN = 256  # per backend and node; a node may offer more (node.config.MAX_DEVICES)
 TOO_MUCH = (RecursionError, MemoryError)  # what data from elsewhere may be made to cause
 PAGE_CELLS = 10_000  # the page of a larger run takes seconds, and hundreds of megabytes
 PAGE_SECONDS = 900.0  # 10^5 cells take some 10 s on a quiet host
+FORMATS = ("junit", "markdown", "json", "csv")  # the keys of farm.report.exports.FORMATS
 STORE_HELP = "use this store (default: $FARM_STORE, else ./farm-results)"
+
+
+def _file(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty; give the path of a YAML file")
+    return Path(text)
+
+
+class Joined(argparse.Action):
+    """An option that may be repeated: its values as one comma-separated list."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, values if before is None else f"{before},{values}")
 
 
 def matrix_options(parser: argparse.ArgumentParser, *, backend: bool = True, needed: bool = True) -> None:
     """Add MATRIX... and the options that narrow or change it; no --backend where another option names the backends."""
     parser.add_argument(
-        "matrices", nargs="+" if needed else "*", type=Path, metavar="MATRIX", help="matrix files (YAML) to read"
+        "matrices", nargs="+" if needed else "*", type=_file, metavar="MATRIX", help="matrix files (YAML) to read"
     )
     if backend:
-        parser.add_argument("--backend", metavar="B,..", help="use only these backends (comma-separated list)")
+        parser.add_argument(
+            "--backend", action=Joined, metavar="B,..", help="use only these backends (comma-separated); repeatable"
+        )
     parser.add_argument(
         "--select",
-        metavar="key=value,..",
-        help="keep only the cells that match every condition, for example hidden=4096,dtype=bf16",
+        action=Joined,
+        metavar="KEY=VALUE,..",
+        help="keep only the cells that match every condition, for example dtype=bf16|fp16, 'rows>=5', 'hidden!=64', "
+        "'id=*/forward/*', shape=16x1000; repeatable",
     )
     parser.add_argument(
         "--set",
@@ -77,6 +93,8 @@ def contracts_option(parser: argparse.ArgumentParser) -> None:
 
 def use_contracts(args: argparse.Namespace) -> None:
     """Know the ops of every --contracts, and those that installed packages offer.  UsageError."""
+    from farm.node import config, reference
+
     discovery.forget()
     discovery.ask_torch_version(lambda: reference.torch_version(config.load()))
     for folder in args.contracts:
@@ -86,6 +104,9 @@ def use_contracts(args: argparse.Namespace) -> None:
 
 def use_kept_contracts(run: Run, place: str | Path) -> None:
     """Know the ops that a run was planned with, from what it has kept, unpacked under `place`."""
+    from farm.node import config, reference
+    from farm.shipping import contracts
+
     discovery.forget()
     discovery.ask_torch_version(lambda: reference.torch_version(config.load()))
     kept = run.contracts()
@@ -95,6 +116,8 @@ def use_kept_contracts(run: Run, place: str | Path) -> None:
 
 def keep_contracts(writer: RunWriter) -> None:
     """Keep the outside contracts of this process with a run."""
+    from farm.shipping import contracts
+
     packed = contracts.pack()
     if packed:
         writer.keep_contracts(contracts.text(packed))
@@ -102,6 +125,8 @@ def keep_contracts(writer: RunWriter) -> None:
 
 def subject_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that name somebody's kernels."""
+    from farm.subject import command_line
+
     command_line.add_options(parser)
 
 
@@ -110,6 +135,8 @@ def subject(args: argparse.Namespace, contracts: bool = True) -> LoadedSubject |
 
     With `contracts`, the ops that it defines are known from now on; a resumed run has kept its own.
     """
+    from farm.subject import command_line
+
     found = command_line.load(args)
     if found:
         print(printable(found.line), file=sys.stderr)
@@ -125,6 +152,10 @@ def store_option(parser: argparse.ArgumentParser) -> None:
 
 def store(args: argparse.Namespace) -> Store:
     """The store that the command line or the environment names."""
+    from farm.store import Store
+
+    if args.out is not None and not args.out.strip():
+        raise UsageError("--out is empty; name a folder, or omit the option", id="option-out-empty")
     return Store(args.out or os.environ.get("FARM_STORE") or "farm-results")
 
 
@@ -150,12 +181,47 @@ def _page(store: Store, run_id: str) -> Path:
         from farm.dashboards.build import build
 
         return build(store, run_id).resolve()
+    from farm.process import command
+    from farm.process.steps import module_words, own_variables
+
     words = [*module_words("farm"), "dashboard", "build", run_id, "--out", str(store.path)]
     done = command.run(words, PAGE_SECONDS, env=own_variables())
     if done.code != 0:
         last = (done.err.strip().splitlines() or [f"not built within {PAGE_SECONDS:g} s"])[-1]
         raise StoreError(last, id="page-unwritable")
     return Path(done.out.strip()).resolve()
+
+
+def export(run: Run, kind: str) -> str:
+    """A run in one of FORMATS."""
+    from farm.report import exports
+
+    def log_of(row: Any) -> str:
+        try:
+            return run.log_text(str(row["log"]))
+        except StoreError as error:
+            return f"({error})"
+
+    with readable(run):
+        return exports.FORMATS[kind](run, log_of)
+
+
+def write_export(run: Run, kind: str, path: Path, option: str) -> None:
+    """Write a run to a file, so that a reader sees the complete one or the one before."""
+    made = export(run, kind)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if path.exists() and not path.is_file():  # a pipe, or /dev/stdout
+            path.write_text(made, encoding="utf-8")
+            return
+        beside.write_text(made, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise StoreError(
+            f"{option} {path}: cannot be written ({error.strerror}); name another file", id="export-unwritable"
+        ) from None
 
 
 @contextmanager
@@ -180,6 +246,12 @@ def named_backends(args: argparse.Namespace) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def check_range(option: str, value: int, least: int, most: int) -> None:
+    """UsageError for a number out of its range."""
+    if not least <= value <= most:
+        raise UsageError(f"{option} {value}: must be between {least} and {most}", id="option-number-range")
+
+
 def check_devices(count: int | None) -> None:
     """UsageError for a --devices that no run can have."""
     if count is not None and not 1 <= count <= MAX_DEVICES_RUN:
@@ -188,6 +260,8 @@ def check_devices(count: int | None) -> None:
 
 def check_run_id(run_id: str | None) -> None:
     """UsageError for a --run-id that cannot name a folder."""
+    from farm.store import RUN_ID
+
     if run_id is not None and not RUN_ID.fullmatch(run_id):
         raise UsageError(
             f"--run-id {run_id!r} is not valid as the name of a folder; use at most 100 letters, digits, '.', '_' "
@@ -201,12 +275,41 @@ def own_providers(args: argparse.Namespace) -> dict[str, str]:
     found: dict[str, str] = {}
     for spec in args.provider:
         name, path = shipping.parse(spec)
+        _check_module(spec, path)
         if name in found:
             raise UsageError(
                 f"--provider {name} is given twice; give each provider a different name", id="option-provider-twice"
             )
         found[name] = path
     return found
+
+
+def _check_module(spec: str, path: str) -> None:
+    """UsageError, with the module's name, for the path of a file where a module is expected."""
+    file, _, function = path.partition(":")
+    if "/" in file or file.endswith(".py"):
+        module = file.removesuffix(".py").strip("./").replace("/", ".")
+        raise UsageError(
+            f'--provider "{spec}": {file} is a file, and a provider is named by its module; '
+            f"did you mean {module}:{function}?",
+            id="option-provider-file",
+        )
+
+
+def packed(providers: Mapping[str, str]) -> tuple[dict[str, dict[str, str]], dict[str, Any] | None]:
+    """(`[OP:]NAME` -> {"path", "sha256" of its files, "" if installed}, the files that are sent to the devices)."""
+    found = {}
+    for name, path in providers.items():
+        try:
+            alone = shipping.pack([path])
+        except OSError as error:
+            raise UsageError(
+                f"--provider {name}={path}: {error.filename or 'its file'} cannot be read "
+                f"({error.strerror or error}); make it readable, or name another module",
+                id="option-provider-unreadable",
+            ) from None
+        found[name] = {"path": path, "sha256": alone["sha"] if alone else ""}
+    return found, shipping.pack(providers.values())
 
 
 def matrices(args: argparse.Namespace, own: LoadedSubject | None = None) -> list[Matrix]:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
 from pathlib import Path
 
 from farm.cli import common
-from farm.errors import StoreError
 
-FORMATS = ("junit", "markdown")
+FORMATS = common.FORMATS
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     p = commands.add_parser(
         "export",
-        help="write a run as JUnit XML or Markdown",
-        description="Write a run for other tools: JUnit XML for CI, Markdown for a comment.",
+        help="write a run as JUnit XML, Markdown, JSON or CSV",
+        description="Write a run for other tools: JUnit XML with the logs of the cells for CI, Markdown for a comment, "
+        "JSON and CSV for programs. farm run --write does the same at the end of a run.",
         epilog="example: farm export junit last --to report.xml",
     )
     p.add_argument("format", choices=FORMATS, help="output format")
@@ -29,15 +28,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the run, or write it to a file."""
     found = common.store(args).run(args.run)
-    with common.readable(found):
-        made = getattr(import_module(f"farm.report.{args.format}"), args.format)(found)
-    if args.to is None:
-        print(made)
+    if args.to is not None:
+        common.write_export(found, args.format, args.to, "--to")
         return 0
-    try:
-        args.to.write_text(made, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(
-            f"--to {args.to}: cannot be written ({error.strerror}); name another file", id="export-unwritable"
-        ) from None
+    print(common.export(found, args.format))
     return 0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import errno
 import os
 import sys
 import traceback
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
 from farm import __version__
@@ -16,23 +19,27 @@ from farm.cli.text import printable, sentence
 from farm.errors import FarmError, Message
 from farm.process import supervisor
 
-#: Command -> module in farm.cli with `add(subparsers)` and `run(args) -> int`.
-COMMANDS = (
-    "run",
-    "plan",
-    "merge",
-    "resume",
-    "compile",
-    "judge",
-    "dashboard",
-    "export",
-    "contract",
-    "calibrate",
-    "nodes",
-    "doctor",
-    "init",
-    "schema",
-)
+#: Command -> what it does.  Each has a module in farm.cli with `add(subparsers)` and `run(args) -> int`, which is
+#: imported only for the command that is given: all of them together take a second.
+COMMANDS = {
+    "run": "run matrices on every accelerator",
+    "plan": "show cells, counts and estimated time per backend (no device needed)",
+    "merge": "merge the runs of one plan, made at several sites, into one run",
+    "resume": "continue an interrupted run: run the cells that have no result",
+    "show": "show one cell: verdict, times, peers, earlier results, log",
+    "ls": "list the runs of a store, newest first",
+    "compare": "compare the statuses of two runs: broken, fixed, new, lost",
+    "compile": "build every cell's kernels for the given targets (no device needed)",
+    "judge": "judge a run again from the run's stored metrics (no device needed)",
+    "dashboard": "build or serve the pages of a store",
+    "export": "write a run as JUnit XML, Markdown, JSON or CSV",
+    "contract": "check the contract of an op",
+    "calibrate": "measure each device's roof",
+    "nodes": "list, join, drain and restore the nodes of a cluster",
+    "doctor": "check this host; show each problem and how to solve it",
+    "init": "write a first farm.yaml for a repository, with adapters and small matrices",
+    "schema": "print the JSON Schema of a matrix or of a farm.yaml, for editors",
+}
 #: Commands that are done in a fork under a supervisor, since Ray could end their process with an exit code of its own,
 #: and what they start could outlive them -> the module that explains an end which such a process did not announce.
 SUPERVISED = {"run": "run_command", "resume": "run_command", "calibrate": "calibrate", "compile": "compile"}
@@ -46,8 +53,9 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {printable(message)}; {self.prog} --help shows an example\n")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The complete command line."""
+def parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The complete command line.  With `only` the options of that command alone, or of none: the other commands are
+    names with their help, and their modules are not imported."""
     top = _Parser(
         prog="farm",
         description="Test kernels over a matrix of shapes, dtypes and modes, on every accelerator of a cluster.",
@@ -58,8 +66,11 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"kernel-farm {__version__}")
     top.add_argument("--debug", action="store_true", help="print the Python traceback with every error")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in COMMANDS:
-        import_module(f"farm.cli.{name}").add(commands)
+    for name, what in COMMANDS.items():
+        if only is None or name == only:
+            import_module(f"farm.cli.{name}").add(commands)
+        else:
+            commands.add_parser(name, help=what)
     return top
 
 
@@ -92,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
     if argv is not None:
         return _command(argv)
     arguments = sys.argv[1:]
-    command = next((word for word in arguments if not word.startswith("-")), "")
+    command = _named(arguments)
     if command not in SUPERVISED:
         return _command(arguments)
     return supervisor.run(lambda: _command(arguments), lambda outcome: _explain(command, outcome), SECRETS)
@@ -104,9 +115,43 @@ def _explain(command: str, outcome: supervisor.Outcome) -> None:
         import_module(f"farm.cli.{SUPERVISED[command]}").explain(command, outcome)
 
 
+def _named(arguments: list[str]) -> str:
+    """The command, of which there is one before any option of its own; "" for none."""
+    return next((word for word in arguments if not word.startswith("-")), "")
+
+
+def _unwritten(error: Exception) -> Message | None:
+    """The refusal where standard output cannot be written (its disk is full); None for another error.  What it still
+    holds is discarded, so that the interpreter's end does not fail on it."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    if not isinstance(error, OSError) or error.filename is not None or error.errno not in full:
+        return None  # an error of a file has its name
+    with suppress(OSError, ValueError):  # within a test it may be no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    text = f"standard output cannot be written ({error.strerror or error}); write to another file or disk"
+    return Message(text, id="cli-output-unwritable")
+
+
+def _refuse(top: argparse.ArgumentParser, command: str, unknown: list[str]) -> NoReturn:
+    """End as argparse would for arguments that a command does not have, but name the command and a near miss."""
+    (actions,) = [a for a in top._actions if isinstance(a, argparse._SubParsersAction)]
+    asked = actions.choices[command]
+    options = [o for action in asked._actions for o in action.option_strings]
+    near = difflib.get_close_matches(unknown[0].partition("=")[0][:100], options, 1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    asked.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    raise SystemExit(2)  # `error` has ended the command
+
+
 def _command(arguments: list[str]) -> int:
     try:
-        top = parser()
+        Path.cwd()
+    except OSError:
+        gone = Message("the working folder does not exist any more; change to another folder", id="cli-folder-gone")
+        print(f"farm: {sentence(gone)}", file=sys.stderr)
+        return 2
+    try:
+        top = parser(_named(arguments))
     except Exception as error:  # in a module of the farm, or in a package that it needs
         if "--debug" in arguments:
             traceback.print_exc()
@@ -118,7 +163,9 @@ def _command(arguments: list[str]) -> int:
             word.encode()
         except UnicodeEncodeError:  # the run, its page and the store's list would contain it
             top.error(_not_text(word))
-    args = top.parse_args(arguments)
+    args, unknown = top.parse_known_args(arguments)
+    if unknown:
+        _refuse(top, args.command, unknown)
     args.argv = list(arguments)
     try:
         with surviving() if args.command in ("run", "resume", "compile") else nullcontext():
@@ -137,6 +184,9 @@ def _command(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:  # 1 would mean findings
+        if unwritten := _unwritten(error):
+            print(f"farm {args.command}: {sentence(unwritten)}", file=sys.stderr)
+            return 3
         if args.debug:
             traceback.print_exc()
         cause = printable(f"{type(error).__name__}: {error}")[:300]

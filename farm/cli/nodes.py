@@ -204,9 +204,14 @@ def _connect(args: argparse.Namespace) -> RegistryClient:
             f"--address {args.address}: only a cluster has nodes; name a cluster, for example --address 10.0.0.1:6379"
         )
         raise UsageError(what, id="nodes-no-cluster")
+    from farm.cluster.connect import WITHOUT_RAY
     from farm.cluster.registry_client import RegistryClient
 
-    return RegistryClient(args.address)
+    try:
+        return RegistryClient(args.address)
+    except InfraError as error:  # nodes exist only in a cluster
+        cure = "or start a cluster (farm nodes head)"
+        raise InfraError(str(error).replace(WITHOUT_RAY, cure), id=error.id) from error
 
 
 # drain and restore

@@ -8,13 +8,11 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from farm.cli import common, run_command
-from farm.cli.progress import duration
-from farm.cli.text import counted
+from farm.cli import common
+from farm.cli.text import counted, duration
 from farm.errors import StoreError
 from farm.matrix import plan
 from farm.matrix.plan import Count
-from farm.sites import planfile
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,6 +38,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan."""
+    if args.out:
+        _check_out(args.out)
     asked = common.named_backends(args)
     common.use_contracts(args)
     subject = common.subject(args)
@@ -47,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
     found = plan(matrices, asked, select=args.select)
     text = ""
     if args.out or args.json:
-        providers, _ = run_command.packed({**common.own_providers(args), **common.declared_calls(matrices)})
+        from farm.sites import planfile
+
+        providers, _ = common.packed({**common.own_providers(args), **common.declared_calls(matrices)})
         text = planfile.write(found, providers, subject.packed.described() if subject else {})
     if args.out:
         beside = args.out.with_name(f".{args.out.name}.{os.getpid()}")  # an older plan is not lost to a full disk
@@ -75,6 +77,18 @@ def run(args: argparse.Namespace) -> int:
     if args.out:
         print(f"plan: {args.out}; to run one part at each site: farm run --plan {args.out} --target BACKEND")
     return 0
+
+
+def _check_out(path: Path) -> None:
+    """StoreError for a file that is there and is no plan: its content would be lost."""
+    with suppress(OSError):
+        with path.open("rb") as file:
+            begin = file.read(16)
+        if begin and not begin.startswith(b'{"sha256": "') and path.is_file():
+            raise StoreError(
+                f"--out {path}: this file exists and is not a plan; name another file, or remove this one",
+                id="plan-out-not-a-plan",
+            )
 
 
 def _line(place: str, count: Count) -> str:

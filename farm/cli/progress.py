@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from farm.cell import DEADLY, FARM_FAULTS, FINDINGS, Cell, Status, deadly
-from farm.cli.text import counted, printable
+from farm.cli.text import counted, duration, printable
 from farm.store.results import doubts, place
 
 PLAIN_SECONDS = 5.0
+IDLE_SECONDS = 60.0  # the standing again where nothing was done since: a reader sees that the run is alive
 MAX_FINDINGS = 10
+_NO_MODULE = re.compile(r"No module named '(\w+)'")
+_FAULTS = {s.value for s in FARM_FAULTS}
 _BAD = {s.value for s in FINDINGS | FARM_FAULTS}
 
 
@@ -22,14 +26,6 @@ def needs_a_look(row: Mapping[str, Any], strict_peers: bool) -> bool:
     """Whether a row is an infrastructure failure, or a finding of a subject (with `strict_peers`, also of a peer)."""
     status = Status(row["status"])
     return status in FARM_FAULTS or (status in FINDINGS and (strict_peers or row["role"] == "subject"))
-
-
-def duration(seconds: float) -> str:
-    """`8 s`, `3 min 05 s`, `2 h 10 min`."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def told(row: Mapping[str, Any]) -> str:
@@ -49,6 +45,7 @@ class Plain:
         self._eta: Mapping[str, float] = {}
         self._last = time.monotonic()
         self._printed: list[str] = []
+        self._shown: Counter[str] = Counter()  # `done` when the standing was printed last
 
     def __enter__(self) -> Plain:
         return self
@@ -76,7 +73,8 @@ class Plain:
         self.refresh()
 
     def refresh(self) -> None:
-        if time.monotonic() - self._last >= PLAIN_SECONDS:
+        waited = time.monotonic() - self._last
+        if waited >= PLAIN_SECONDS and (waited >= IDLE_SECONDS or self.done != self._shown):
             self._standing()
 
     def standing(self, backend: str) -> str:
@@ -88,7 +86,7 @@ class Plain:
         return f"{text}, about {duration(left)} left" if left and self._ran[backend] and done < planned else text
 
     def _standing(self) -> None:
-        self._last = time.monotonic()
+        self._last, self._shown = time.monotonic(), Counter(self.done)
         self._printed = [self.standing(b) for b in self.planned]
         for text in self._printed:
             self.line(f"  {text}")
@@ -156,6 +154,18 @@ def unsupported(rows: Iterable[Mapping[str, Any]], most: int = 3) -> list[str]:
     return [*lines, f"and {counted(more, 'more reason')}, listed on the run's page"] if more > 0 else lines
 
 
+def not_sent(rows: Iterable[Mapping[str, Any]], here: Callable[[str], bool]) -> list[str]:
+    """Hints for providers whose module imports one that lies beside it and was not sent to the devices.  `here`:
+    whether the working folder has a module of this name."""
+    reasons = {(r["provider"], m[1]) for r in rows if (m := _NO_MODULE.search(r["reason"] or ""))}
+    return [
+        f"{printable(module)} is in this folder, but only the provider's own module is sent to the devices: put both "
+        f"into a package, and name {printable(provider)} as package.module:function"
+        for provider, module in sorted(reasons)
+        if here(module)
+    ]
+
+
 def print_findings(bad: Sequence[Mapping[str, Any]], run: Path) -> None:
     """List the first of the cells that need attention; `run` is the folder of their run."""
     print(f"{counted(len(bad), 'cell')} {'needs' if len(bad) == 1 else 'need'} attention; the first:", file=sys.stderr)
@@ -163,3 +173,46 @@ def print_findings(bad: Sequence[Mapping[str, Any]], run: Path) -> None:
         print(f"  {printable(told(row))}"[:400], file=sys.stderr)
         if row["log"]:
             print(f"    log: {run / row['log']}", file=sys.stderr)
+
+
+def ending(outcome: Any, code: int, strict_peers: bool) -> str:
+    """The last line of a run: its verdict and exit code in words.  `outcome`: a `farm.coordinator.RunOutcome`."""
+    rows = outcome.rows
+    if outcome.by_finding:
+        words = "stopped at the first finding (-x)"
+    elif outcome.interrupted:
+        return interrupted(code)
+    elif outcome.verdict == "farm_fault":
+        words = f"infrastructure failures in {counted(sum(r['status'] in _FAULTS for r in rows), 'cell')}"
+    elif outcome.verdict == "findings":
+        words = f"findings in {counted(sum(needs_a_look(r, strict_peers) for r in rows), 'cell')}"
+    elif outcome.verdict == "inconclusive":
+        words = f"inconclusive, because {_unproven(rows)}"
+    else:
+        words = "passed" if code == 0 else "passed, but not everything could be written"
+    return f"{words}: exit {code}"
+
+
+def interrupted(code: int) -> str:
+    """The last line of a run that was interrupted."""
+    return f"interrupted: exit {code}"
+
+
+def without_page(code: int) -> str:
+    """The last line of a complete run whose process was ended before it could print one."""
+    verdict = {0: "passed", 1: "findings", 4: "inconclusive"}.get(code, "infrastructure failures")
+    return f"{verdict}, without a page: exit {code}"
+
+
+def _unproven(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Why a run without findings proves nothing."""
+    if all(r["status"] == Status.SKIPPED.value for r in rows):
+        return "the matrices exclude every cell, so nothing ran"
+    proven: dict[str, bool] = {}
+    roles = {r["role"] for r in rows if r["status"] != Status.SKIPPED.value}
+    for r in rows:
+        if r["status"] != Status.SKIPPED.value and r["role"] == ("subject" if "subject" in roles else "peer"):
+            name = f"{r['provider']} on {place(r)}"
+            proven[name] = proven.get(name, False) or r["status"] != Status.UNSUPPORTED.value
+    idle = [name for name, any_proof in sorted(proven.items()) if not any_proof]
+    return f"every cell of {', '.join(idle[:5])}{', ...' if len(idle) > 5 else ''} is unsupported"

@@ -34,7 +34,7 @@ from farm.subject.command_line import LoadedSubject
 
 #: Options whose value is that of the first command line, unless they are given again: option -> default in `farm run`.
 _FIRST: dict[str, Any] = {
-    "address": "local",
+    "address": None,
     "devices": None,
     "environment": None,
     "wait_for_devices": None,
@@ -68,7 +68,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="continue even if the kernels, or the run's own providers, have changed since the run began",
     )
     common.subject_options(p)
-    run_command.options(p, address=None)
+    run_command.options(p, resumed=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -110,6 +110,7 @@ def run(args: argparse.Namespace) -> int:
         shipped=shipped,
         subject=subject.packed if subject else None,
         strict_peers=args.strict_peers,
+        stop_at_first=args.stop_at_first,
         calibrations=run_command.damaged_calibrations("resume", store),
         finished=known,
         wait_for_devices_s=run_command.grace(args),
@@ -196,7 +197,7 @@ def _as_begun(args: argparse.Namespace, argv: list[str]) -> None:
 
     first: Any = argparse.Namespace()
     with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
-        first = parser().parse_args([str(word) for word in argv])  # options of another farm: as if none were given
+        first = parser("run").parse_args([str(word) for word in argv])  # options of another farm: as if none were given
     for name, default in _FIRST.items():
         if getattr(args, name) is None or getattr(args, name) is False:  # 0 seconds count as given
             setattr(args, name, getattr(first, name, default))
@@ -233,7 +234,7 @@ def _providers(
                 f"--provider {name}: not one of the run's own providers ({have})", id="resume-provider-unknown"
             )
         paths[name] = path
-    return run_command.packed(paths)
+    return common.packed(paths)
 
 
 def _subject(args: argparse.Namespace, run_id: str, head: Mapping[str, Any]) -> LoadedSubject | None:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from farm import backends
-from farm.cli import common, run_command
+from farm.cli import common, failed, run_command
+from farm.cli.failed import FailedCells
 from farm.cli.text import sentence
 from farm.coordinator import RunRequest
 from farm.errors import BackendError, Message, UsageError
@@ -50,6 +51,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--target", metavar="T", help="run only this part of the plan file (--plan): a backend, or backend:PATTERN"
     )
     p.add_argument("--run-id", metavar="ID", help="name the run (default: a timestamped name)")
+    p.add_argument(
+        "--failed",
+        nargs="?",
+        const="last",
+        metavar="RUN",
+        help="run only the cells that failed in RUN (default: the newest run), with the matrices and options of that "
+        "run; --select may name their status, for example status=crashed",
+    )
     run_command.options(p)
 
 
@@ -58,8 +67,14 @@ def run(args: argparse.Namespace) -> int:
     run_command.check(args)
     common.check_run_id(args.run_id)
     common.use_contracts(args)
-    work: Any = _PlanPart(args) if args.plan else _Matrices(args)
-    providers, shipped = run_command.packed(work.providers)
+    again = None
+    if args.failed is not None:
+        args, again = failed.again(args, common.store(args))
+        run_command.check(args)
+        if not again.statuses:
+            return _nothing_failed(common.store(args), again.run_id)
+    work: Any = _PlanPart(args) if args.plan else _Matrices(args, again)
+    providers, shipped = common.packed(work.providers)
     work.check_providers(providers)
     subject = work.subject
     providers = {**providers, **(subject.calls if subject else {})}
@@ -90,6 +105,7 @@ def run(args: argparse.Namespace) -> int:
         shipped=shipped,
         subject=subject.packed if subject else None,
         strict_peers=args.strict_peers,
+        stop_at_first=args.stop_at_first,
         calibrations=run_command.damaged_calibrations("run", store),
         part=work.file.described(args.target) if work.file else {},
         wait_for_devices_s=run_command.grace(args),
@@ -98,21 +114,36 @@ def run(args: argparse.Namespace) -> int:
     return run_command.go(args, store, writer, cluster, request, planned.cells, begun)
 
 
+def _nothing_failed(store: Store, run_id: str) -> int:
+    """Nothing is to run again.  That is a success only if the run passed."""
+    code = int(store.run(run_id).head.get("exit_code", 4))
+    words = "passed" if code == 0 else "inconclusive, because that run proved nothing more"
+    print(f"no cell of {run_id} failed, so nothing runs again\n{words}: exit {0 if code == 0 else 4}", file=sys.stderr)
+    return 0 if code == 0 else 4
+
+
 class _Matrices:
     """What the matrix files, and the options that narrow them, request."""
 
     file: PlanFile | None = None
     note = ""  # printed before the run begins
 
-    def __init__(self, args: argparse.Namespace):
+    def __init__(self, args: argparse.Namespace, again: FailedCells | None = None):
+        self._again = again
         if args.target is not None:
             raise UsageError(
                 "--target names a part of a plan file; give this file with --plan, or name a backend with --backend",
                 id="run-target-without-plan",
             )
         self.subject = common.subject(args)
+        if not args.matrices and not (self.subject and self.subject.subject.matrices):
+            raise UsageError(
+                "none of MATRIX, --plan and --failed is given, and no subject names matrices; give one of them (farm "
+                "run --help shows an example)",
+                id="run-nothing-named",
+            )
         self._select = args.select
-        self._local = args.address in ("local", "inline")
+        self._local = args.address in (None, "local", "inline")
         self._asked = common.named_backends(args)
         self._matrices: list[Matrix] = common.matrices(args, self.subject)
         self.providers = {**common.own_providers(args), **common.declared_calls(self._matrices)}
@@ -123,6 +154,10 @@ class _Matrices:
     def choose(self, has: run_command.Has, absent: bool) -> list[str]:
         """Backends to run on: the named and the required ones (each must be available, unless it may be `absent` for
         now), else all accelerators, else cpu."""
+        if self._again:
+            if not absent:
+                run_command.present(self._again.backends, has)
+            return self._again.backends
         required = [b for m in self._matrices for b in m.require]
         for name in required:
             if name not in self._asked and self._asked:
@@ -156,7 +191,12 @@ class _Matrices:
         return ["cpu"]
 
     def planned(self, wanted: list[str]) -> Plan:
-        return plan(self._matrices, wanted, select=self._select)
+        if not self._again:
+            return plan(self._matrices, wanted, select=self._select)
+        found = plan(self._matrices, wanted, select=self._select, statuses=self._again.statuses)
+        if not self._select:
+            self._again.report_missing(found)
+        return found
 
 
 class _PlanPart:

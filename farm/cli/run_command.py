@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from farm import backends
@@ -25,12 +27,11 @@ from farm.cluster.local import local_devices
 from farm.cluster.ray_cluster import RayCluster
 from farm.contracts import discovery
 from farm.coordinator import RunRequest, execute
-from farm.errors import BackendError, InfraError, Message, UsageError, id_of
+from farm.errors import BackendError, InfraError, Message, StoreError, UsageError, id_of
 from farm.node import config
 from farm.node.environment import Environment
 from farm.process import supervisor
-from farm.shipping import providers as shipping
-from farm.store import RunWriter, Store
+from farm.store import RunWriter, Store, results
 
 MAX_WAIT_SECONDS = 7 * 24 * 3600.0
 GRACE_SECONDS = 600.0  # on a cluster, for cells whose backend or target has no device left
@@ -40,18 +41,32 @@ Has = Callable[[str], bool]
 Planned = TypeVar("Planned")
 
 
-def options(p: argparse.ArgumentParser, *, address: str | None = "local") -> None:
-    """Add the options that say how to run.  With `address` None, every default is that of the run to resume."""
-    default = address or "the original run's setting"
+def address_option(p: argparse.ArgumentParser, first: str = "") -> None:
+    """Add --address; `first`: what counts before the environment where the option is not given."""
     p.add_argument(
         "--address",
-        default=address,
         metavar="local|inline|auto|HOST:PORT",
         help=(
-            "local: start Ray on this host; inline: do not use Ray; auto or HOST:PORT: join a cluster (default: "
-            f"{default})"
+            "inline: use this host, without Ray; local: start Ray on this host; auto or HOST:PORT: join a cluster "
+            f"(default: {first}$FARM_ADDRESS, else the cluster that this host has joined by farm nodes, else inline)"
         ),
     )
+
+
+def resolve_address(args: argparse.Namespace) -> None:
+    """Give --address its default, and report where that comes from if it names a cluster."""
+    if args.address is not None:
+        address.check_form(args.address)
+        return
+    args.address, source = address.default(os.environ)
+    address.check_form(args.address)
+    if source and args.address not in ("local", "inline"):
+        print(f"farm {args.command}: joins the cluster at {args.address} ({source})", file=sys.stderr)
+
+
+def options(p: argparse.ArgumentParser, *, resumed: bool = False) -> None:
+    """Add the options that say how to run.  If a run is `resumed`, every default is that run's own."""
+    address_option(p, "that of the original command, else " if resumed else "")
     p.add_argument(
         "--devices", type=int, metavar="N", help="use N devices per backend and node (default: all; for cpu and sim: 2)"
     )
@@ -79,13 +94,29 @@ def options(p: argparse.ArgumentParser, *, address: str | None = "local") -> Non
             f"{BUSY_SECONDS:g})"
         ),
     )
+    p.add_argument(
+        "-x",
+        "--stop-at-first",
+        action="store_true",
+        help="stop at the first finding; farm resume runs the remaining cells",
+    )
     p.add_argument("--strict-peers", action="store_true", help="count failures of peers as findings, too")
+    p.add_argument(
+        "--write",
+        action="append",
+        default=[],
+        metavar="KIND=FILE",
+        help="at the end, write the run to this file as junit (with the cells' logs), markdown, json or csv, whatever "
+        "its result; repeatable",
+    )
     p.add_argument("--json", action="store_true", help="print the finished run's run.json")
     p.add_argument("--no-page", action="store_true", help="do not build the run's page")
 
 
 def check(args: argparse.Namespace) -> None:
-    """UsageError for an option whose value is impossible."""
+    """UsageError for an option whose value is impossible.  Afterwards, --address has a value."""
+    resolve_address(args)
+    writes(args)
     common.check_devices(args.devices)
     if args.environment is not None and not _ENVIRONMENT.fullmatch(args.environment):
         raise UsageError(
@@ -97,6 +128,29 @@ def check(args: argparse.Namespace) -> None:
             raise UsageError(
                 f"{option} {wait:g}: must be between 0 and {MAX_WAIT_SECONDS:g} seconds", id="option-wait-range"
             )
+
+
+def writes(args: argparse.Namespace) -> list[tuple[str, Path]]:
+    """(format, file) of every --write.  UsageError for an unknown format, and for a file that cannot be written."""
+    found: list[tuple[str, Path]] = []
+    for text in args.write:
+        kind, equals, name = text.partition("=")
+        if not equals or not name or kind not in common.FORMATS:
+            raise UsageError(
+                f'--write "{text}": must be KIND=FILE, with KIND one of {", ".join(common.FORMATS)}; write for example '
+                "--write junit=report.xml",
+                id="option-write-malformed",
+            )
+        path = Path(name)
+        if path in [p for _, p in found]:
+            raise UsageError(f"--write {text}: this file is named twice; name two files", id="option-write-twice")
+        if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+            raise UsageError(
+                f"--write {text}: this file cannot be written; name a file in a folder that exists and is writable",
+                id="option-write-unwritable",
+            )
+        found.append((kind, path))
+    return found
 
 
 def grace(args: argparse.Namespace) -> float:
@@ -127,15 +181,6 @@ def contract_content(op: str) -> str:
     """What the contract of an op is made of here, if it is outside the farm."""
     found = discovery.find(op)
     return found.content if found else ""
-
-
-def packed(providers: Mapping[str, str]) -> tuple[dict[str, dict[str, str]], dict[str, Any] | None]:
-    """(`[OP:]NAME` -> {"path", "sha256" of its files, "" if installed}, the files that are sent to the devices)."""
-    found = {}
-    for name, path in providers.items():
-        alone = shipping.pack([path])
-        found[name] = {"path": path, "sha256": alone["sha"] if alone else ""}
-    return found, shipping.pack(providers.values())
 
 
 def present(named: Sequence[str], has: Has) -> None:
@@ -247,6 +292,8 @@ def _end_without_cluster(args: argparse.Namespace, store: Store, run_id: str, er
     print(f"farm {args.command}: {sentence(Message(told, id=error.id or 'cluster-lost'))}", file=sys.stderr)
     if not args.no_page:
         common.tell_page(args, store, run_id)
+    _write(args, store, run_id)
+    print(progress.interrupted(InfraError.exit_code), file=sys.stderr)
     supervisor.leave(InfraError.exit_code)
 
 
@@ -257,6 +304,7 @@ def explain(command: str, outcome: supervisor.Outcome) -> None:
         how = "it was interrupted" if outcome.kind == "interrupted" else f"its process ended with {outcome.how}"
         told = Message(f"{how} before the run began; repeat the command", id="run-ended-early")
         print(f"farm {command}: {sentence(told)}", file=sys.stderr)
+        print(progress.interrupted(outcome.code), file=sys.stderr)
         return
     args = argparse.Namespace(command=command, out=facts["out"])
     kept, again = f"finished results are in the journal of {facts['run']}", _resume(args, facts["run"])
@@ -272,6 +320,8 @@ def explain(command: str, outcome: supervisor.Outcome) -> None:
     print(f"\nfarm {command}: {sentence(told)}", file=sys.stderr)
     if outcome.kind == "unannounced" and not facts["no_page"]:
         common.tell_page(args, Store(facts["store"]), facts["run"])
+    complete = outcome.kind == "page missing"
+    print(progress.without_page(outcome.code) if complete else progress.interrupted(outcome.code), file=sys.stderr)
 
 
 def _resume(args: argparse.Namespace, run_id: str) -> str:
@@ -296,7 +346,11 @@ def tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, seco
         print(line, file=err)
     for line in progress.unsupported(outcome.rows):
         print(f"  {printable(line)}"[:300], file=err)
+    for hint in progress.not_sent(outcome.rows, lambda module: any(map(os.path.exists, (f"{module}.py", module)))):
+        print(f"  {hint}"[:300], file=err)
     bad = [r for r in outcome.rows if progress.needs_a_look(r, args.strict_peers)]
+    if outcome.by_finding:  # the cells that did not run are counted, but nobody has to look at them
+        bad = [r for r in bad if (r["status"], r["reason"]) != ("lost", results.NO_RESULT)]
     if bad and (outcome.stopped or not outcome.interrupted):
         progress.print_findings(bad, store.path / "runs" / run_id)
     if outcome.interrupted:
@@ -309,7 +363,23 @@ def tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, seco
         print(sentence(Message(told, id=id_of(outcome.stopped) or "run-interrupted")), file=err)
     if not args.no_page:
         _page(args, store, run_id, outcome.interrupted and len(outcome.rows) > common.PAGE_CELLS)
-    return 3 if outcome.interrupted else outcome.exit_code
+    code = int(outcome.final_code)
+    if not _write(args, store, run_id) and code == 0:
+        code = InfraError.exit_code  # who reads the file would take its absence for a success
+    print(progress.ending(outcome, code, args.strict_peers), file=err)
+    return code
+
+
+def _write(args: argparse.Namespace, store: Store, run_id: str) -> bool:
+    """Write the files of --write; False if one cannot be written, which is reported."""
+    written = True
+    for kind, path in writes(args) if args.write else []:
+        try:
+            common.write_export(store.run(run_id), kind, path, f"--write {kind}")
+        except StoreError as error:
+            written = False
+            print(f"farm {args.command}: {sentence(error)}", file=sys.stderr)
+    return written
 
 
 def _page(args: argparse.Namespace, store: Store, run_id: str, later: bool) -> None:

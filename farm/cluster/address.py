@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,17 +12,51 @@ from farm.cluster import ray_folder
 from farm.deadline import Deadline
 from farm.errors import InfraError, UsageError
 
+#: The address of every run that names none.
+VARIABLE = "FARM_ADDRESS"
 PROBE_SECONDS = 5.0
 #: What a client of HTTP/2 (thus of gRPC, which Ray uses) sends first, and an empty SETTINGS frame.
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 _SETTINGS = 4
 
 
+def default(environ: Mapping[str, str]) -> tuple[str, str]:
+    """(the address of a run that names none, where it comes from): $FARM_ADDRESS, else the cluster of which a node runs
+    here that this user has started by `farm nodes`, else `inline`.  What a node that has ended, or the `ray start` of
+    somebody else, has left on this host does not count."""
+    if named := environ.get(VARIABLE, "").strip():
+        return named, VARIABLE
+    record = _record(environ)
+    joined = _written_in(record) if record else ""
+    if joined and ray_folder.runs_here(environ):
+        return joined, str(record)
+    return "inline", ""
+
+
+def _record(environ: Mapping[str, str]) -> Path | None:
+    """The file in which the Ray of `farm nodes` writes its cluster's address; None if its folder cannot be used."""
+    try:
+        return ray_folder.of_node(environ) / "ray" / "ray_current_cluster"
+    except UsageError:
+        return None
+
+
+def check_form(address: str) -> None:
+    """Refuse an `--address` that is malformed (UsageError), without a look at the network."""
+    if address not in ("local", "inline", "auto"):
+        parse(address, _option(address))
+
+
+def _option(address: str) -> str:
+    """How a refusal names the address."""
+    return f"--address {address}" + (f" ({VARIABLE})" if address == os.environ.get(VARIABLE, "").strip() else "")
+
+
 def check(address: str) -> None:
     """Refuse an `--address` that is malformed (UsageError) or does not answer (InfraError), within seconds."""
     if address in ("local", "inline"):
         return
-    option = f"--address {address}"
+    option = _option(address)
     if address == "auto":
         address = automatic()
         if not address:
@@ -65,16 +100,20 @@ def address_file() -> Path:
     """Where the address of this host's cluster is written: by `farm nodes` in this user's own folder, if that file is
     there, else by `ray start` in Ray's."""
     with suppress(UsageError):
-        ours = ray_folder.of_node(os.environ) / "ray" / "ray_current_cluster"
-        if ours.is_file():
+        ours = _record(os.environ)
+        if ours and ours.is_file():
             return ours
     return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster")
 
 
 def written() -> str:
     """The content of the address file, or ""."""
+    return _written_in(address_file())
+
+
+def _written_in(file: Path) -> str:
     with suppress(OSError):
-        return address_file().read_text(encoding="utf-8", errors="replace").strip()[:200]
+        return file.read_text(encoding="utf-8", errors="replace").strip()[:200]
     return ""
 
 

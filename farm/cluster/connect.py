@@ -33,7 +33,8 @@ START_SECONDS = 240.0  # an own Ray takes 4 s, and waits 60 s itself for each of
 PART_DIED_SECONDS = 10.0  # after a part of an own Ray died; Ray itself waits up to 60 s for it, then ends the process
 LOOK_SECONDS = 0.2
 _GIVE = "set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's token (ray get-auth-token on the head)"
-_CURE = "check this host with farm doctor, or run without Ray (--address inline)"
+WITHOUT_RAY = "or run without Ray (--address inline)"
+_CURE = f"check this host with farm doctor, {WITHOUT_RAY}"
 
 
 def join(ray: Any, address: str, arguments: Mapping[str, Any], source: str = "") -> None:

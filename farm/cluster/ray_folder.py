@@ -70,6 +70,12 @@ def of_node(environ: Mapping[str, str]) -> Path:
     return base(environ) / f"farm-{os.getuid()}"
 
 
+def runs_here(environ: Mapping[str, str]) -> bool:
+    """Whether a node that this user has started by `farm nodes` runs on this host."""
+    session = f"{of_node(environ)}/ray/session_"
+    return any(session in line for line in procfs.command_lines())
+
+
 def opened(folder: Path) -> Path:
     """`folder`, made where it is missing.  InfraError unless it is a folder of this user, closed to all others."""
     try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from farm.cluster.base import DeviceHandle
+from farm.errors import InfraError
 from farm.matrix import Plan
 from farm.node.environment import Environment
 from farm.shipping.subjects import PackedSubject
@@ -38,6 +39,7 @@ class RunRequest:
     shipped: Mapping[str, Any] | None = None  # the files of the named providers, which are sent to the devices
     subject: PackedSubject | None = None  # somebody's kernels, which are first on every child's import path
     strict_peers: bool = False
+    stop_at_first: bool = False  # end the run at the first finding
     calibrations: Sequence[Calibration] = ()  # of the store, for share_of_roof
     finished: Recovery | None = None  # the earlier results of an interrupted run that is resumed
     part: Mapping[str, Any] = field(default_factory=dict)  # the plan that this run is a part of (farm.sites)
@@ -54,3 +56,9 @@ class RunOutcome:
     exit_code: int
     interrupted: bool
     stopped: str = ""  # why the run itself ended before all cells had a result; it is interrupted then
+    by_finding: bool = False  # it was asked to stop at its first finding, and did: the exit code is that of findings
+
+    @property
+    def final_code(self) -> int:
+        """The exit code of the command."""
+        return InfraError.exit_code if self.interrupted and not self.by_finding else self.exit_code

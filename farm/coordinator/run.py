@@ -12,7 +12,7 @@ from typing import Any
 
 from farm import backends, limits
 from farm.accuracy import evaluate
-from farm.cell import Cell, Status, Target
+from farm.cell import FINDINGS, Cell, Status, Target
 from farm.cluster.base import Cluster
 from farm.contracts.call import call_for
 from farm.contracts.discovery import contract
@@ -99,7 +99,9 @@ class _Coordinator:
         self.reports = ResultsAssembler(self.cells, writer, self.roofs, self.fleet.neighbours, self.before)
         self.finished = False
         self.interrupts = interrupts.Interrupts(raising=True)
-        self.stopped = ""  # why the scheduler ended the run with open cells
+        self.stopped = ""  # why the run ended with open cells, if not by a signal
+        self.first = ""  # the first finding
+        self.by_finding = False  # that was the first finding of a run that was to stop there
         self.later: list[Event] = []  # what the loop's own failures mean to the scheduler
         self.contained: Counter[str] = Counter()  # device -> events of it that raised
         self.concluded: list[dict[str, Any]] = []  # rows to report once the journal has them
@@ -151,7 +153,7 @@ class _Coordinator:
                     self._turn()
                 # Before anything is closed: a part of Ray that is gone could end this process, or hold it.
                 outcome = self._conclude_run(time.monotonic() - begun)
-                code = InfraError.exit_code if outcome.interrupted else outcome.exit_code
+                code = outcome.final_code
                 supervisor.concluded(code, complete=not outcome.interrupted)
             finally:
                 self.cluster.close()
@@ -178,7 +180,7 @@ class _Coordinator:
 
     def _turn(self) -> None:
         """One round of the loop: events in, actions out."""
-        if self.interrupted:
+        if self.interrupted or self.by_finding:
             self._step(Interrupted(time.monotonic()))
             return
         heard = self.cluster.events(TICK_SECONDS)
@@ -203,6 +205,13 @@ class _Coordinator:
         rows, self.concluded = self.concluded, []
         for row in rows:
             self.progress.cell(row)
+            if self.request.stop_at_first and not self.by_finding and self._is_finding(row):
+                self.by_finding = True
+                self.first = f"{row['status']}: {row['cell_id']}"
+
+    def _is_finding(self, row: Mapping[str, Any]) -> bool:
+        counts = self.request.strict_peers or row["role"] == "subject"
+        return counts and Status(row["status"]) in FINDINGS
 
     def _hear(self, said: dict[str, Any]) -> None:
         """One event of a device.  An exception is a fault of the farm's here or there, and costs the event's cell."""
@@ -367,6 +376,9 @@ class _Coordinator:
         }
 
     def _conclude_run(self, seconds: float) -> RunOutcome:
+        by_finding = self.by_finding and not self.interrupted and self.scheduler.open_cells > 0
+        if by_finding:
+            self.stopped = Message(f"at the first finding ({self.first})", id="run-first-finding")
         stopped = self.stopped != "" or (self.interrupted and self.scheduler.open_cells > 0)
         missing = [c.cell_id for c in self.cells if c.index not in self.reports.rows]
         if missing and not stopped:
@@ -382,7 +394,8 @@ class _Coordinator:
             why = {"reason": self.stopped} if self.stopped else {}
             self.writer.append({"event": "interrupted", "time": round(time.time(), 3), **why})
             self.writer.sync()
-            return RunOutcome(rows, verdict, code, True, self.stopped)
+            code = 1 if by_finding else code  # the cells that did not run are no infrastructure failures
+            return RunOutcome(rows, verdict, code, True, self.stopped, by_finding)
         self.writer.append({"event": "finished", "time": round(time.time(), 3)})
         head = {**self._head(), **self._foot(rows, seconds, verdict, code)}
         self.writer.conclude(self.cells, self.reports.rows, head)

@@ -179,7 +179,7 @@ def _dtype(contract: Contract, node: YamlNode) -> str:
     if not isinstance(value, str):
         raise node.error(f"is {show(value)}; it must be a dtype like bfloat16", id="matrix-dtype-not-text")
     if value not in DTYPE_ALIASES:
-        raise node.error(f"is {show(value)}; {suggest_dtype(value)}", id="matrix-unknown-dtype")
+        raise node.error(f"is {show(value)}; {suggest_dtype(value, contract)}", id="matrix-unknown-dtype")
     full = DTYPE_ALIASES[value]
     if full not in contract.dtypes:
         message = f"is {show(value)}; {contract.op} supports {', '.join(contract.dtypes)}"

@@ -50,9 +50,10 @@ def select(cells: Iterable[Cell], text: str, matrices: Iterable[Matrix]) -> Iter
     return (cell for cell in cells if rule.holds(lookup(cell)))
 
 
-def select_rule(text: str, matrices: Iterable[Matrix]) -> Rule:
-    """`--select` as a rule over the keys of all `matrices`, known values narrowed to those that they contain."""
-    return parse_select(text, merged_kinds(_narrowed(m) for m in matrices))
+def select_rule(text: str, matrices: Iterable[Matrix], *, of_run: bool = False) -> Rule:
+    """`--select` as a rule over the keys of all `matrices`, known values narrowed to those that they contain.
+    `of_run`: `status` is a key, too."""
+    return parse_select(text, merged_kinds(_narrowed(m) for m in matrices), of_run=of_run)
 
 
 def _narrowed(matrix: Matrix) -> dict[str, Kind]:

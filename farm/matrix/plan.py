@@ -6,11 +6,12 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from farm.accuracy.contract_check import tensors_problem
 from farm.cell import Cell
-from farm.contracts.base import Contract
+from farm.contracts.base import Contract, nbytes
 from farm.errors import InfraError, MatrixError, UsageError
 
 from .expand import cells as expand
@@ -21,6 +22,8 @@ from .tolerance_check import astray
 
 Contracts = Mapping[str, Contract]  # by op
 SCHEMA = 1  # 1: first
+#: A larger tensor is a mistake in a dimension: hosts have a few TiB of memory.
+MAX_TENSOR_BYTES = 16 << 40
 AGAIN = "run farm plan again"  # ends every refusal of a plan that cannot be read
 
 
@@ -89,16 +92,22 @@ def default_backends(matrices: Sequence[Matrix]) -> list[str]:
 
 
 def plan(
-    matrices: Sequence[Matrix], backends: Sequence[str] = (), *, select: str | None = None, named_targets: bool = True
+    matrices: Sequence[Matrix],
+    backends: Sequence[str] = (),
+    *,
+    select: str | None = None,
+    named_targets: bool = True,
+    statuses: Mapping[tuple[str, str], str] | None = None,
 ) -> Plan:
-    """The plan of `matrices` on `backends` (default: `default_backends`), narrowed by `select`.
+    """The plan of `matrices` on `backends` (default: `default_backends`), narrowed by `select`.  With `statuses`
+    ((cell's key, target) -> its status in an earlier run), only these cells are planned, and `select` may name one.
 
     The planned unit is a cell on a target, if the matrices name targets and `named_targets` is true.  A cell that two
     matrices share is planned once, for the first; if one of them excludes it, for the other.
     """
     matrices = _distinct(matrices)
     backends = list(dict.fromkeys(backends)) or default_backends(matrices)
-    rule = select_rule(select, matrices) if select else None
+    rule = select_rule(select, matrices, of_run=statuses is not None) if select else None
     for matrix in matrices:
         _check_tolerances(matrix, backends)
     places: dict[tuple[str, str], int] = {}
@@ -106,7 +115,9 @@ def plan(
     for backend in backends:
         for matrix in matrices:
             for cell in expand(matrix, [backend], named_targets=named_targets):
-                if rule and not rule.holds(lookup(cell)):
+                if statuses is not None and (cell.cell_key, cell.target) not in statuses:
+                    continue
+                if rule and not rule.holds(_with_status(cell, statuses)):
                     continue
                 place = places.setdefault((cell.cell_key, cell.target), len(found))
                 if place == len(found):
@@ -117,12 +128,11 @@ def plan(
             message = f"the matrices together expand to more than {MAX_CELLS:,} cells; use fewer matrices at a time"
             raise MatrixError(message, id="plan-too-many-cells")
     if not found:
-        raise UsageError(
-            f"--select {select} matches none of the matrices' cells; relax this condition", id="plan-select-nothing"
-        )
+        raise _nothing(select, statuses is not None)
     _number(found)
     contracts = {m.contract.op: m.contract for m in matrices}
     _check_tensors(found, contracts)
+    _check_memory(found, contracts)
     by_backend, by_target = counts(found, backends, contracts), target_counts(found, contracts)
     return Plan(tuple(found), tuple(m.info for m in matrices), plan_hash(found), by_backend, by_target)
 
@@ -138,6 +148,22 @@ def _check_tensors(cells: Sequence[Cell], contracts: Mapping[str, Contract]) -> 
             if wrong:
                 text = f"the contract of {cell.op} is wrong: {wrong}; farm contract check {cell.op} checks all of it"
                 raise MatrixError(text, id="plan-contract-wrong")
+
+
+def _nothing(select: str | None, of_run: bool) -> UsageError:
+    """The refusal of a plan without cells."""
+    if not select:
+        text = "the matrices no longer have any of the cells that failed in that run; run the matrices without --failed"
+        return UsageError(text, id="plan-failed-nothing")
+    whose = "cells that failed in that run" if of_run else "matrices' cells"
+    return UsageError(f"--select {select} matches none of the {whose}; relax this condition", id="plan-select-nothing")
+
+
+def _with_status(cell: Cell, statuses: Mapping[tuple[str, str], str] | None) -> Callable[[str], Any]:
+    """`lookup`, with the cell's status in an earlier run."""
+    get = lookup(cell)
+    status = (statuses or {}).get((cell.cell_key, cell.target))
+    return get if statuses is None else lambda key: status if key == "status" else get(key)
 
 
 def _check_tolerances(matrix: Matrix, backends: Sequence[str]) -> None:
@@ -157,6 +183,24 @@ def _distinct(matrices: Sequence[Matrix]) -> list[Matrix]:
             message = f'name is "{matrix.name}", which {other.path} also uses; rename one of the two'
             raise MatrixError(f"{matrix.path}: {message}", id="plan-name-twice")
     return list(out.values())
+
+
+def _check_memory(found: Sequence[Cell], contracts: Contracts) -> None:
+    """MatrixError for a tensor that no host could hold."""
+    seen = set()
+    for cell in found:
+        shape = (cell.op, *cell.dims.values(), *cell.dtypes.values())
+        if shape in seen or prod(cell.dims.values()) * 8 <= MAX_TENSOR_BYTES:
+            continue
+        seen.add(shape)
+        for tensor in contracts[cell.op].tensors(cell):
+            size = prod(tensor.dims) * nbytes(tensor.dtype)
+            if size > MAX_TENSOR_BYTES:
+                message = (
+                    f"{cell.cell_id}: {tensor.name} alone has {size:.2g} bytes; the limit is "
+                    f"{MAX_TENSOR_BYTES >> 40} TiB; use smaller dimensions"
+                )
+                raise MatrixError(f"{cell.matrix}: {message}", id="plan-tensor-too-big")
 
 
 def _number(found: list[Cell]) -> None:

@@ -1,7 +1,8 @@
 """The rule language of `exclude`, of tolerances, and of `--select`.
 
 A rule is a set of conditions that must all hold.  A condition's value is a literal, a list of literals, or
-`OP value` with OP one of `<`, `<=`, `>`, `>=` (numbers) and `!=` (anything).
+`OP value` with OP one of `<`, `<=`, `>`, `>=` (numbers) and `!=` (anything).  `--select` has further keys: `id` and
+`shape`, whose values are patterns, and `status` where a run is named.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
-from farm.cell import DTYPE_ALIASES, DTYPES, OPERATIONS, Cell
+from farm.cell import DTYPE_ALIASES, DTYPES, FARM_FAULTS, FINDINGS, OPERATIONS, Cell, Status
 from farm.contracts.base import Contract
 from farm.contracts.layouts import DENSE
 from farm.device_pattern import pattern_of
@@ -26,12 +28,18 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+#: Cells that failed, of whoever's fault.
+FAILED = tuple(s.value for s in Status if s in FINDINGS | FARM_FAULTS)
+#: Dtypes that a farm without them must not take for a misspelt float64.
+_NARROW = re.compile(r"(float|fp|u?int|nf|mxfp|nvfp)[468](?!\d)")
+_PAIR = re.compile(r"^\s*([^\s=<>!]+)\s*(<=|>=|!=|==|=|<|>)\s*(.*?)\s*$", re.S)
 _OPERATOR = re.compile(r"^\s*(<=|>=|!=|<|>)\s*(.*?)\s*$")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """The type of a key's values: `int`, `float`, `bool`, `str` or `dtype`; `known` lists them if the set is closed."""
+    """The type of a key's values: `int`, `float`, `bool`, `str`, `dtype`, `pattern` (text with `*`, `?` and `[..]`) or
+    `status`; `known` lists them if the set is closed."""
 
     type: str
     known: tuple[str, ...] = ()
@@ -39,7 +47,8 @@ class Kind:
 
 @dataclass(frozen=True)
 class Condition:
-    """`key` is one of `values` (op `in`), is not `values[0]`, or compares with it."""
+    """`key` is one of `values` (op `in`), is none of them (`!=`), compares with `values[0]`, or fits a pattern among
+    them (`like`) or none (`unlike`)."""
 
     key: str
     op: str
@@ -50,13 +59,16 @@ class Condition:
             return False
         if self.op in _COMPARE:
             return _COMPARE[self.op](value, self.values[0])
+        if self.op in ("like", "unlike"):
+            return any(fnmatchcase(value, pattern) for pattern in self.values) == (self.op == "like")
         # A tag may join several origins, `tilegym+liger`: it is each of them.
         found = value in self.values or (self.key == "tag" and any(part in self.values for part in value.split("+")))
         return found if self.op == "in" else not found
 
     def __str__(self) -> str:
         values = "|".join(_text(v) for v in self.values)
-        return f"{self.key}={values}" if self.op == "in" else f"{self.key}{self.op}{values}"
+        sign = {"in": "=", "like": "=", "unlike": "!="}.get(self.op, self.op)
+        return f"{self.key}{sign}{values}"
 
 
 @dataclass(frozen=True)
@@ -113,6 +125,14 @@ def kinds(
     return out
 
 
+#: Keys of `--select` alone.
+OF_SELECT: Mapping[str, Kind] = {
+    "id": Kind("pattern"),
+    "shape": Kind("pattern"),
+    "status": Kind("status", ("failed", *(s.value for s in Status))),
+}
+
+
 def lookup(cell: Cell) -> Callable[[str], Any]:
     """How a rule's keys are read from a cell; None for a key that its op does not have."""
 
@@ -121,6 +141,8 @@ def lookup(cell: Cell) -> Callable[[str], Any]:
             return getattr(cell, key)
         if key == "timing":
             return cell.timing.method
+        if key in OF_SELECT and key not in cell.dims and key not in cell.params:
+            return {"id": cell.cell_id, "shape": cell.shape}.get(key)
         if key == "target":
             return pattern_of(cell.target)
         if key in cell.dims:
@@ -220,36 +242,65 @@ def _literal(value: Any, kind: Kind) -> Any:
     return value
 
 
-def suggest_dtype(value: Any) -> str:
-    """Suggests the nearest dtype by its full name, also if a short name is nearest."""
-    text = suggest(value, DTYPE_ALIASES, "dtypes")
-    if not text.startswith("did"):
-        return f"available dtypes: {', '.join(DTYPES)}"
-    return f'did you mean "{DTYPE_ALIASES[text.split(chr(34))[1]]}"?'
+def suggest_dtype(value: Any, contract: Contract | None = None) -> str:
+    """Suggest the nearest dtype by its full name, also if a short name is nearest; only one that the contract's op
+    takes, whose dtypes are listed where none is near."""
+    takes = contract.dtypes if contract else DTYPES
+    what = f"{contract.op} supports" if contract else "available dtypes:"
+    if isinstance(value, str):
+        if "," in value and all(v.strip().lower() in DTYPE_ALIASES for v in value.split(",")):
+            return f"a list is written [{value}]"
+        text = suggest(value.strip().lower(), DTYPE_ALIASES, "dtypes")
+        near = DTYPE_ALIASES[text.split(chr(34))[1]] if text.startswith("did") else ""
+        if near in takes and not _NARROW.match(value.lower()):
+            return f'did you mean "{near}"?'
+    return f"{what} {', '.join(takes)}"
 
 
-def parse_select(text: str, known: Mapping[str, Kind]) -> Rule:
-    """`hidden=>8192,dtype=bf16|fp16,provider=!=torch` as a rule; UsageError, which suggests the nearest name."""
-    found: dict[str, Condition] = {}
+def parse_select(text: str, known: Mapping[str, Kind], *, of_run: bool = False) -> Rule:
+    """`hidden>=8192,dtype=bf16|fp16,provider!=torch` as a rule; UsageError, which suggests the nearest name.  `of_run`:
+    the cells have a status.  The operator may also stand behind the sign: `hidden=>8192` is `hidden>8192`."""
+    keys = {**OF_SELECT, **known}
+    if not of_run:
+        keys = {k: v for k, v in keys.items() if k != "status" or k in known}
+    found: dict[str, list[Condition]] = {}
     for part in text.split(","):
-        key, sign, raw = (piece.strip() for piece in part.partition("="))
-        if not sign or not key or not raw:
-            message = f"{show(part)} is not KEY=VALUE; write for example hidden=64, or hidden=>64 for larger values"
+        pair = _PAIR.match(part)
+        if not pair or not pair[3]:
+            message = f"{show(part)} is not KEY=VALUE; write for example hidden=64, hidden>=64 or provider!=torch"
             raise UsageError(f"--select {text}: {message}", id="matrix-select-pair")
-        if key not in known:
-            message = f"{show(key)} is not a key; {suggest(key, known, 'keys')}"
-            raise UsageError(f"--select {text}: {message}", id="matrix-select-key")
-        if key in found:
+        key, sign, raw = pair.groups()
+        if sign in ("=", "=="):
+            sign, raw = split_comparison(raw) if _OPERATOR.match(raw) else ("", raw)
+        if key not in keys:
+            raise UsageError(f"--select {text}: {_not_a_key(key, keys)}", id="matrix-select-key")
+        if not sign and any(c.op in ("in", "like") for c in found.get(key, ())):
             message = f"{key} is given twice; write {key}=a|b to select both values"
             raise UsageError(f"--select {text}: {message}", id="matrix-select-twice")
         try:
-            if match := _OPERATOR.match(raw):
-                found[key] = _compare(key, match[1], match[2], known[key])
-            else:
-                found[key] = Condition(key, "in", tuple(_from_text(v.strip(), known[key]) for v in raw.split("|")))
+            found.setdefault(key, []).append(_selects(key, sign, raw, keys[key]))
         except _BadValueError as error:
             raise UsageError(f"--select {text}: {key} is {show(raw)}; {error}", id=error.id) from None
-    return Rule(tuple(found[key] for key in known if key in found))
+    return Rule(tuple(c for key in keys for c in found.get(key, ())))
+
+
+def _not_a_key(key: str, keys: Mapping[str, Kind]) -> str:
+    if key == "status":
+        return "a cell has a status only in a run; name the run with --failed [RUN]"
+    return f"{show(key)} is not a key; {suggest(key, keys, 'keys')}"
+
+
+def _selects(key: str, sign: str, raw: str, kind: Kind) -> Condition:
+    """`key SIGN raw` of `--select`; sign is "" for equality.  Alternatives are written `a|b`."""
+    if sign in _COMPARE:
+        return _compare(key, sign, raw, kind)
+    texts = [v.strip() for v in raw.split("|")]
+    if kind.type == "pattern":
+        return Condition(key, "unlike" if sign else "like", tuple(texts))
+    values = tuple(_from_text(v, kind) for v in texts)
+    if kind.type == "status":
+        values = tuple(dict.fromkeys(s for v in values for s in (FAILED if v == "failed" else (v,))))
+    return Condition(key, sign or "in", values)
 
 
 def merged_kinds(many: Iterable[Mapping[str, Kind]]) -> dict[str, Kind]:

@@ -38,7 +38,7 @@ from farm.store import recovery
 from farm.store.journal import Damage, Journal, LineReader, encoded
 from farm.store.recovery import CellReader, Concluded
 from farm.store.results import COLUMNS, INTERRUPTED, SCHEMA, planned_row
-from farm.store.tables import Row, compact, compacted, read_table, write_table
+from farm.store.tables import Row, compact, compacted, read_table, read_where, write_table
 from farm.timing import roof
 from farm.timing.roof import Calibration
 
@@ -179,7 +179,10 @@ class Store:
         return writer
 
     def run(self, run_id: str) -> Run:
-        """The run with this id, or with an id that begins so and is unique, or the `last` one."""
+        """The run with this id, or with an id that begins so and is unique, or the `last` one; or the run of this store
+        whose folder this is the path of."""
+        if os.sep in run_id:
+            run_id = self._id_of_path(run_id)
         found = [r for r in self.runs() if r.id == run_id] or [r for r in self.runs() if r.id.startswith(run_id)]
         if run_id == "last":
             found = list(self.runs())[-1:]
@@ -188,6 +191,17 @@ class Store:
         have = ", ".join(r.id for r in list(self.runs())[-5:]) or "none"
         what, name = ("several runs match", "ambiguous") if found else ("no run matches", "unknown")
         raise StoreError(f'{self.path}: {what} "{run_id}"; the newest: {have}', id=f"store-run-{name}")
+
+    def _id_of_path(self, path: str) -> str:
+        """The id of the run in this store whose folder `path` is.  StoreError for another path."""
+        folder = Path(path).absolute()
+        if folder.parent.resolve() == (self.path / "runs").resolve() and folder.name:
+            return folder.name
+        raise StoreError(
+            f'"{path}" is a path, but not of a run in the store {self.path}; give the ID of a run in this store, or '
+            "name the other store with --out",
+            id="store-run-path",
+        )
 
     def runs(self) -> list[Run]:
         """All runs, oldest first (a run id begins with its time)."""
@@ -391,19 +405,8 @@ class RunWriter:
     def take_log(self, source: Run, log: str, label: str) -> str:
         """Copy one log of another run under a name that begins with `label`; returns its path here.  StoreError for
         anything but a plain file in that run's logs, because the row that names it comes from elsewhere."""
-        folder, _, name = log.partition("/")
-        path = source.dir / "logs" / name
-        kept = re.sub(r"[^A-Za-z0-9._=-]+", "_", f"{label}--{name}")[-200:]
-        try:
-            if folder != "logs" or len(files.inside(name).parts) > 1 or path.parent.is_symlink():
-                raise files.NotInside
-            text = files.read(path, _LOG_BYTES).decode("utf-8", "replace")
-        except (OSError, files.NotInside):
-            raise StoreError(
-                f"{source.dir}: the log {log!r}, named by one of the run's cells, is not a readable file of this run; "
-                "the run is damaged; copy the run again",
-                id="store-log-missing",
-            ) from None
+        kept = re.sub(r"[^A-Za-z0-9._=-]+", "_", f"{label}--{log.partition('/')[2]}")[-200:]
+        text = source.log_text(log)
         try:
             (self.dir / "logs" / kept).write_text(text[-_LOG_LIMIT:], encoding="utf-8")
         except OSError as error:
@@ -522,6 +525,44 @@ class Run:
     def rows(self) -> list[Row]:
         """One row per planned cell."""
         return compact(read_table(self.dir / "cells.parquet")) if self.complete else fold(self._read)
+
+    def rows_of(self, key: str) -> list[Row]:
+        """The rows whose `cell_key` is `key` (one per named target), without those of the other cells in memory."""
+        if self.complete:
+            return compact(read_where(self.dir / "cells.parquet", "cell_key", key))
+        return [row for row in self.rows if row["cell_key"] == key]
+
+    def samples_of(self, key: str) -> list[dict[str, Any]]:
+        """The rows of samples.parquet of one cell; from the journal for a run without run.json."""
+        if self.complete:
+            return read_where(self.dir / "samples.parquet", "cell_key", key)
+        found = recovery.read_located(self._read.located())
+        kept = {index: row for index, row in found.rows.items() if row["cell_key"] == key}
+        with LineReader(self._read.path) as line_at:
+            return list(recovery.samples(kept, line_at))
+
+    def devices(self) -> list[dict[str, Any]]:
+        """The devices that the run has used: {"backend", "name", "device", "node", ...}."""
+        if self.complete:
+            used = self.head.get("backends") or {}
+            return [{**d, "backend": backend} for backend, of in used.items() for d in of.get("devices") or ()]
+        return list({line["device"]: dict(line) for line in self.journal() if line["event"] == "device_up"}.values())
+
+    def log_text(self, log: str) -> str:
+        """The text of a log that a row names (`logs/...`).  StoreError for anything but a plain file in this run's
+        logs, because the run may come from elsewhere."""
+        folder, _, name = log.partition("/")
+        path = self.dir / "logs" / name
+        try:
+            if folder != "logs" or len(files.inside(name).parts) > 1 or path.parent.is_symlink():
+                raise files.NotInside
+            return files.read(path, _LOG_BYTES).decode("utf-8", "replace")
+        except (OSError, files.NotInside):
+            raise StoreError(
+                f"{self.dir}: the log {log!r}, named by one of the run's cells, is not a readable file of this run; "
+                "the run is damaged; copy the run again",
+                id="store-log-missing",
+            ) from None
 
     def cells(self) -> list[Cell]:
         """The plan."""

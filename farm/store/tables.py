@@ -84,6 +84,22 @@ def read_table(path: Path) -> Iterator[dict[str, Any]]:
                 yield dict(zip(names, values))
 
 
+def read_where(path: Path, column: str, value: str) -> list[dict[str, Any]]:
+    """The rows of a table whose text in `column` is `value`; other columns are read only in row groups that have one.
+    ValueError as `read_table`."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    found: list[dict[str, Any]] = []
+    with pq.ParquetFile(path) as file:
+        _refuse_bomb(path, file.metadata)
+        for group in range(file.metadata.num_row_groups):
+            mask = pc.equal(file.read_row_group(group, columns=[column]).column(column), value)
+            if pc.any(mask).as_py():
+                found += file.read_row_group(group).filter(mask).to_pylist()
+    return found
+
+
 def _values(column: Any) -> list[Any]:
     if not hasattr(column, "dictionary"):
         found: list[Any] = column.to_pylist()

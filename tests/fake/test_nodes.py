@@ -23,6 +23,7 @@ from farm_process import IMPORTS, ROOT, FarmRun, marked, wait_for
 from nodes_cluster import NodesCluster
 from other_python import another_python
 
+from farm.cluster import address
 from farm.judge.digest import judging_digest
 
 pytestmark = pytest.mark.ray
@@ -91,6 +92,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodesCluster]:
 
 def devices(run: FarmRun, event: str) -> list[str]:
     return sorted(e["device"] for e in run.journal(event))
+
+
+def test_a_run_on_a_host_of_the_cluster_joins_it_unasked(cluster: NodesCluster) -> None:
+    """Only while a node that this user has started runs here."""
+    here, source = address.default({"RAY_TMPDIR": cluster.own})
+    assert here.endswith(f":{cluster.port}") and source.startswith(cluster.own)
+    assert address.default({"RAY_TMPDIR": cluster.own, "FARM_ADDRESS": "inline"})[0] == "inline"
 
 
 def test_every_cell_runs_on_its_own_backend(farm: Farm, cluster: NodesCluster) -> None:

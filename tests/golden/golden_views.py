@@ -225,15 +225,24 @@ def _undescribed(value: Any) -> Any:
 
 def commands(folder: Path) -> dict[str, Any]:
     """Every command's options and arguments in order, without their helps and metavars."""
-    found: list[argparse.ArgumentParser] = []
 
-    def seen(parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
-        found.append(parser)
-        raise SystemExit(0)
+    def parser(word: str) -> argparse.ArgumentParser:
+        """The command line as it is when this command is given: the options of the others are not known then."""
+        found: list[argparse.ArgumentParser] = []
 
-    with mock.patch.object(argparse.ArgumentParser, "parse_known_args", seen):
-        farm(folder, "schema")
-    return dict(_commands(found[0], "farm"))
+        def seen(parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
+            found.append(parser)
+            raise SystemExit(0)
+
+        with mock.patch.object(argparse.ArgumentParser, "parse_known_args", seen):
+            farm(folder, word)
+        return found[0]
+
+    out = dict(_commands(parser("schema"), "farm"))
+    for word in [name.removeprefix("farm ") for name in out if name.count(" ") == 1]:
+        whole = dict(_commands(parser(word), "farm"))
+        out |= {name: said for name, said in whole.items() if f"{name} ".startswith(f"farm {word} ")}
+    return out
 
 
 def _commands(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, Any]]:

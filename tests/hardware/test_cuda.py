@@ -236,6 +236,6 @@ def test_in_place_is_right_and_not_timed(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(nvidia_gpus.count() < 2, reason="needs two GPUs on this host")
 def test_two_gpus_are_two_actors_on_two_uuids(tmp_path: Path) -> None:
-    code, rows = farm(tmp_path, "--select", "dtype=bf16")
+    code, rows = farm(tmp_path, "--address", "local", "--select", "dtype=bf16")
     assert code == 0
     assert len({r["device"] for r in rows}) == 2

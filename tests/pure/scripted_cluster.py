@@ -45,6 +45,7 @@ class ScriptedCluster:
         self.judge: dict[str, Any] = {"judged_by": judging_digest()}
         self.pace = 0.0  # seconds between two looks for events
         self.bad: set[str] = set()  # devices that fail every cell and every probe
+        self.crashing: set[int] = set()  # cells whose kernel crashes
         self.probes: list[tuple[str, dict[str, Any]]] = []
         self._queue: list[list[dict[str, Any]]] = []
 
@@ -90,6 +91,10 @@ class ScriptedCluster:
             if device in self.bad:
                 said += [{"event": "started", **at}, {"event": "ended", **at, **failure, "origin": origin}]
                 continue
+            if index in self.crashing:
+                crash = {"status": "crashed", "owner": "kernel", "reason": "SIGSEGV", "origin": origin}
+                said += [{"event": "started", **at}, {"event": "ended", **at, **crash}]
+                continue
             said += [
                 {"event": "started", **at},
                 {"event": "measured", **at, "facts": {"flags": []}, "timing": {"method": "none"}, "origin": origin},
@@ -131,6 +136,8 @@ def run(
     cells: int = 3,
     grace: float = 0.0,
     wait: float = 0.0,
+    strict_peers: bool = False,
+    stop_at_first: bool = False,
     finished: recovery.Recovery | None = None,
     **more: Any,
 ) -> tuple[RunOutcome, list[dict[str, Any]], Quiet]:
@@ -154,6 +161,8 @@ def run(
         "farm run",
         ["run"],
         {"name": "r"},
+        strict_peers=strict_peers,
+        stop_at_first=stop_at_first,
         finished=finished,
         wait_for_devices_s=grace,
         wait_s=wait,

@@ -251,7 +251,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
         '"no_such_module_here"',
         "[shipping-provider-module]",
     ),
-    "provider path": (["--provider", "mine=../x:f"], "../x", "[shipping-provider-module]"),
+    "provider path": (["--provider", "mine=../x:f"], "../x", "[option-provider-file]"),
     "provider no such function": (["--provider", "mine=own:rms_nrom"], '"rms_nrom"', "[shipping-provider-function]"),
     "provider no Python": (["--provider", "mine=broken:f"], "broken.py", "(", "[shipping-provider-not-python]"),
     "provider of the farm": (["--provider", "torch=own:f"], "torch", "[matrix-provider-builtin]"),
@@ -347,7 +347,7 @@ def test_a_required_backend_that_is_absent(refuse: Refuse, here: Path) -> None:
     assert "cuda" in said and "[run-backend-required]" in said
 
 
-@pytest.mark.parametrize("argv", [[], ["rnu"], ["run"], ["export", "csv", "last"], ["dashboard", "open"]], ids=str)
+@pytest.mark.parametrize("argv", [[], ["rnu"], ["run"], ["export", "pdf", "last"], ["dashboard", "open"]], ids=str)
 def test_a_wrong_command_line(refuse: Refuse, argv: list[str]) -> None:
     assert "--help" in refuse(*argv)
 
@@ -362,7 +362,7 @@ def test_results_that_cannot_be_written(refuse: Refuse) -> None:
 def test_a_plan_that_does_not_fit_leaves_the_older_one(
     refuse: Refuse, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (here / "p.json").write_text("an older plan")
+    (here / "p.json").write_text('{"sha256": "an older plan"')
 
     def full(self: Path, *_: object, **__: object) -> int:
         self.touch()
@@ -371,7 +371,7 @@ def test_a_plan_that_does_not_fit_leaves_the_older_one(
     monkeypatch.setattr(Path, "write_text", full)
     assert "(No space left on device)" in refuse("plan", "m.yaml", "--out", "p.json")
     monkeypatch.undo()
-    assert (here / "p.json").read_text() == "an older plan"
+    assert (here / "p.json").read_text() == '{"sha256": "an older plan"'
     assert not list(here.glob(".p.json*"))
 
 

@@ -20,7 +20,8 @@ from farm.store import SAMPLE_COLUMNS
 from farm.store.results import COLUMNS, SCHEMA
 
 ROOT = Path(__file__).resolve().parents[2]
-GUIDES = ("matrix", "run-on-disk", "add-a-kernel", "compile", "kernels", "ascend", "calibrate", "test-your-repository")
+GUIDES = ("matrix", "run-on-disk", "add-a-kernel", "compile", "kernels", "ascend", "calibrate")
+GUIDES += ("test-your-repository", "author-loop")
 
 
 def guide(name: str) -> str:

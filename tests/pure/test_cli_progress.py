@@ -46,6 +46,24 @@ def test_plain_lines_show_findings_at_once_and_the_standing_at_the_end() -> None
     ]
 
 
+def test_the_standing_is_not_repeated_while_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a line every five seconds, the log of a slow start was fourteen times `0 of 48 done`."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    out = io.StringIO()
+    said = Plain([cell(), cell()], out)
+    for second in range(200):
+        now[0] = float(second)
+        said.refresh()
+        if second == 100:
+            said.cell(row("passed"))
+    assert out.getvalue().splitlines() == [
+        "  cpu: 0 of 2 done, 0 failed",
+        "  cpu: 1 of 2 done, 0 failed",
+        "  cpu: 1 of 2 done, 0 failed",
+    ]
+
+
 @pytest.mark.parametrize("status", [s.value for s in Status])
 def test_what_counts_as_failed(status: str) -> None:
     said = Plain([cell()], io.StringIO())

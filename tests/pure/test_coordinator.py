@@ -108,6 +108,34 @@ def resumable(tmp_path: Path, outcome: RunOutcome, journal: list[dict[str, Any]]
     assert [r["status"] == "lost" for r in outcome.rows] == [r["index"] in left for r in outcome.rows]
 
 
+def test_a_run_stops_at_its_first_finding_and_can_be_resumed(tmp_path: Path) -> None:
+    cluster = ScriptedCluster()
+    cluster.crashing = {0}
+    outcome, journal, _ = run(
+        tmp_path, cluster, [slot("cuda:0")], cells=200, providers=["farm"], stop_at_first=True, strict_peers=False
+    )
+    lost = [r["index"] for r in outcome.rows if r["status"] == "lost"]
+    assert outcome.rows[0]["status"] == "crashed" and len(lost) > 50
+    assert outcome.interrupted and outcome.by_finding and outcome.final_code == 1
+    assert id_of(outcome.stopped) == "run-first-finding" and outcome.rows[0]["cell_id"] in outcome.stopped
+    assert not (tmp_path / "store/runs/run/run.json").exists()
+    assert journal[-1]["event"] == "interrupted" and [c.index for c in recovery.read(journal).open] == lost
+
+
+def test_what_stops_no_run_at_its_first_finding(tmp_path: Path) -> None:
+    """A peer's failure, unless peers are strict; a finding in the last cell, after which nothing is left to run."""
+    for name, crashing, more, by_finding in (
+        ("peer", {0}, {}, False),
+        ("strict", {0}, {"strict_peers": True}, True),
+        ("last", {199}, {"providers": ["farm"]}, False),
+    ):
+        cluster = ScriptedCluster()
+        cluster.crashing = crashing
+        (tmp_path / name).mkdir()
+        outcome, _, _ = run(tmp_path / name, cluster, [slot("cuda:0")], cells=200, stop_at_first=True, **more)
+        assert (outcome.by_finding, outcome.interrupted) == (by_finding, by_finding), name
+
+
 def test_a_run_whose_device_was_refused_can_be_resumed(tmp_path: Path) -> None:
     cluster = ScriptedCluster({"cuda:0": {"event": "device_down", "reason": "not today", "final": True}})
     outcome, journal, _ = run(tmp_path, cluster, [slot("cuda:0")])

@@ -56,6 +56,14 @@ SELECTS = [
     ("provider=trch", "matrix-rule-value", ("provider ", '"trch"', '"torch"')),
     ("hidden=x", "matrix-rule-not-a-number", ("hidden ", '"x"')),
     ("seed=1,seed=2", "matrix-select-twice", ("seed=a|b",)),
+    ("id=a*,id=b*", "matrix-select-twice", ("id=a|b",)),
+    ("status=failed", "matrix-select-key", ("--failed",)),
+    ("hidden>", "matrix-select-pair", ('"hidden>"',)),
+    (">=5", "matrix-select-pair", ('">=5"',)),
+    ("hidden>=x", "matrix-rule-not-a-number", ('"x"',)),
+    ("provider>=torch", "matrix-rule-comparison", (">=",)),
+    ("provider!=trch", "matrix-rule-value", ('"torch"',)),
+    ("hidden=64,", "matrix-select-pair", ('""',)),
     ("weight=1", "matrix-rule-text-not-boolean", ("weight ", '"1"')),
 ]
 

@@ -210,6 +210,12 @@ def test_select(tmp_path: Path) -> None:
         ("hidden=64|16384,provider=farm", ["farm 64", "farm 16384"]),
         ("provider=!=farm,hidden=64", ["torch 64"]),
         ("dtype=fp32,tag=b,hidden=<100", ["farm 64", "torch 64"]),
+        ("hidden>64,provider=torch", ["torch 4096", "torch 16384"]),
+        ("hidden>=4096,hidden<16384,provider==torch", ["torch 4096"]),
+        ("hidden!=4096,hidden!=64,provider!=farm", ["torch 16384"]),
+        ("hidden!=4096|64, provider = torch", ["torch 16384"]),
+        ("shape=*x4096|*x64,provider=torch", ["torch 64", "torch 4096"]),
+        ("shape!=*x4096,id=cuda/*/torch/*", ["torch 64", "torch 16384"]),
     ]:
         found = select(cells(matrices[0], ["cuda"]), text, matrices)
         assert [f"{c.provider} {c.dims['hidden']}" for c in found] == expected

@@ -32,6 +32,7 @@ from farm.cell import Cell
 from farm.cli import common, run_command
 from farm.contracts.discovery import contract
 from farm.coordinator.journal import line
+from farm.coordinator.request import RunOutcome
 from farm.dashboards.build import build
 from farm.deadline import Deadline
 from farm.errors import InfraError, id_of
@@ -359,8 +360,8 @@ def test_who_interrupts_a_large_run_does_not_wait_for_its_page(
     pages: list[Any] = []
     monkeypatch.setattr(common, "tell_page", lambda *args: pages.append(args))
     row = {**a_row(a_cell(0)), "status": "lost", "evidence": ""}
-    outcome = SimpleNamespace(rows=[row] * cells, interrupted=interrupted, stopped="", exit_code=0)
-    args = argparse.Namespace(no_page=False, strict_peers=False, out="a store", command="run")
+    outcome = RunOutcome([row] * cells, "passed", 0, interrupted)
+    args = argparse.Namespace(no_page=False, strict_peers=False, out="a store", command="run", write=[])
     code = run_command.tell(args, Store(tmp_path), "r1", outcome, 1.0)
     assert code == (3 if interrupted else 0) and bool(pages) == made
     printed = capsys.readouterr().err

@@ -219,7 +219,7 @@ def test_options_given_now_replace_those_that_the_run_began_with() -> None:
     begun = ["run", "m.yaml", "--wait-for-devices", "600", "--devices", "4", "--strict-peers"]
     args = parser().parse_args(["resume", "r", "--wait-for-devices", "0", "--devices", "2"])
     resume._as_begun(args, begun)
-    assert (args.wait_for_devices, args.devices, args.strict_peers, args.address) == (0.0, 2, True, "local")
+    assert (args.wait_for_devices, args.devices, args.strict_peers, args.address) == (0.0, 2, True, None)
     silent = parser().parse_args(["resume", "r"])
     resume._as_begun(silent, begun)
     assert (silent.wait_for_devices, silent.devices) == (600.0, 4)

@@ -1,0 +1,53 @@
+"""`farm compare`: compare the statuses of two runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from farm.cli import common
+from farm.cli.text import printable
+from farm.report import status_changes
+
+MAX_SHOWN = 100_000
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    p = commands.add_parser(
+        "compare",
+        help="compare the statuses of two runs: broken, fixed, new, lost",
+        description="Compare run B with run A, cell by cell and target by target: what broke, what was fixed, what is "
+        "new or lost, what fails in both. Only statuses are compared, never times: two runs that were not made in "
+        "turn on one device also differ in time where nothing has changed. Exit code 1: a subject's cell is broken, or "
+        "newly fails; 3: infrastructure failures hide a result that A has; 4: inconclusive.",
+        epilog="example: farm compare 20261122T1107 last",
+    )
+    p.add_argument("before", metavar="A", help="earlier run: a run ID, an ID prefix, or `last`")
+    p.add_argument("after", metavar="B", help="run to compare with A")
+    p.add_argument(
+        "--limit",
+        type=int,
+        default=status_changes.MAX_SHOWN,
+        metavar="N",
+        help=f"show at most N cells of each kind (default: {status_changes.MAX_SHOWN})",
+    )
+    p.add_argument("--json", action="store_true", help="print JSON, with every cell that changed")
+    common.store_option(p)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the comparison."""
+    common.check_range("--limit", args.limit, 0, MAX_SHOWN)
+    store = common.store(args)
+    a, b = store.run(args.before), store.run(args.after)
+    with common.readable(a):
+        _ = a.rows, a.head
+    with common.readable(b):
+        found = status_changes.compare(a, b)
+    if args.json:
+        print(json.dumps(found.to_dict(), indent=1))
+    else:
+        for line in status_changes.lines(found, args.limit):
+            print(printable(line))
+    return found.exit_code
