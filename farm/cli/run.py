@@ -64,15 +64,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan, run and print the summary."""
+    again = None
+    if args.failed is not None:  # before any option gets its default
+        args, again = failed.again(args, common.store(args))
     run_command.check(args)
     common.check_run_id(args.run_id)
     common.use_contracts(args)
-    again = None
-    if args.failed is not None:
-        args, again = failed.again(args, common.store(args))
-        run_command.check(args)
-        if not again.statuses:
-            return _nothing_failed(common.store(args), again.run_id)
+    if again is not None and not again.statuses:
+        return _nothing_failed(common.store(args), again.run_id)
     work: Any = _PlanPart(args) if args.plan else _Matrices(args, again)
     providers, shipped = common.packed(work.providers)
     work.check_providers(providers)

@@ -80,6 +80,30 @@ def test_it_has_the_options_of_that_run_unless_others_are_given(tmp_path: Path) 
     assert (args.run_id, args.no_page, args.stop_at_first, args.write) == (None, False, False, [])
 
 
+@pytest.mark.parametrize(
+    ("options", "more", "at"),
+    [
+        ((), (), "inline"),
+        (("--address", "local"), (), "local"),
+        (("--address", "local"), ("--address", "inline"), "inline"),
+    ],
+)
+def test_it_runs_where_that_run_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], more: tuple[str, ...], at: str
+) -> None:
+    """Through the command: a default must not count as given."""
+    made_runs.make(tmp_path, "a", wrong, options=options)
+    seen = []
+
+    def connect(args: argparse.Namespace, *_: Any) -> None:
+        seen.append(args.address)
+        raise StoreError("no further", id="x")
+
+    monkeypatch.setattr(run_command, "connect", connect)
+    assert main(["run", "--failed", "--out", ".", *more]) == 2
+    assert seen == [at]
+
+
 def test_its_command_line_is_complete(tmp_path: Path) -> None:
     """A page repeats and `farm resume` continues a run by its argv; a rerun of a rerun starts from it."""
     made_runs.make(tmp_path, "a", wrong, options=("--set", "axes.seed=0", "--strict-peers"))
