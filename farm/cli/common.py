@@ -91,12 +91,16 @@ def contracts_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def use_contracts(args: argparse.Namespace) -> None:
-    """Know the ops of every --contracts, and those that installed packages offer.  UsageError."""
+def _torch_version() -> str:
     from farm.node import config, reference
 
+    return reference.torch_version(config.load())
+
+
+def use_contracts(args: argparse.Namespace) -> None:
+    """Know the ops of every --contracts, and those that installed packages offer.  UsageError."""
     discovery.forget()
-    discovery.ask_torch_version(lambda: reference.torch_version(config.load()))
+    discovery.ask_torch_version(_torch_version)
     for folder in args.contracts:
         discovery.add(folder)
     discovery.add_installed()
@@ -104,11 +108,10 @@ def use_contracts(args: argparse.Namespace) -> None:
 
 def use_kept_contracts(run: Run, place: str | Path) -> None:
     """Know the ops that a run was planned with, from what it has kept, unpacked under `place`."""
-    from farm.node import config, reference
     from farm.shipping import contracts
 
     discovery.forget()
-    discovery.ask_torch_version(lambda: reference.torch_version(config.load()))
+    discovery.ask_torch_version(_torch_version)
     kept = run.contracts()
     if kept:
         contracts.install(contracts.parse(kept, str(run.dir)), place)
@@ -182,7 +185,7 @@ def _page(store: Store, run_id: str) -> Path:
 
         return build(store, run_id).resolve()
     from farm.process import command
-    from farm.process.steps import module_words, own_variables
+    from farm.process.own_modules import module_words, own_variables
 
     words = [*module_words("farm"), "dashboard", "build", run_id, "--out", str(store.path)]
     done = command.run(words, PAGE_SECONDS, env=own_variables())

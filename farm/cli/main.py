@@ -33,12 +33,12 @@ COMMANDS = {
     "judge": "judge a run again from the run's stored metrics (no device needed)",
     "dashboard": "build or serve the pages of a store",
     "export": "write a run as JUnit XML, Markdown, JSON or CSV",
-    "contract": "check the contract of an op",
+    "contract": "check the contract of an op: is it sound, and which faults does it find?",
     "calibrate": "measure each device's roof",
     "nodes": "list, join, drain and restore the nodes of a cluster",
     "doctor": "check this host; show each problem and how to solve it",
     "init": "write a first farm.yaml for a repository, with adapters and small matrices",
-    "schema": "print the JSON Schema of a matrix or of a farm.yaml, for editors",
+    "schema": "print the JSON Schema of a matrix file, or of a farm.yaml, for editors",
 }
 #: Commands that are done in a fork under a supervisor, since Ray could end their process with an exit code of its own,
 #: and what they start could outlive them -> the module that explains an end which such a process did not announce.

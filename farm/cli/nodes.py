@@ -23,7 +23,7 @@ from farm.cluster.registry import DRAINED, DRAINING, bereft
 from farm.errors import InfraError, Message, UsageError
 from farm.kernel_package import ROOT
 from farm.node import config, join_command, slurm
-from farm.process.steps import module_words
+from farm.process.own_modules import module_words
 
 if TYPE_CHECKING:
     from farm.cluster.inventory import ClusterNode

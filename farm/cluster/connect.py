@@ -25,7 +25,8 @@ from farm.cluster.ray_token import TokenFacts
 from farm.deadline import Deadline
 from farm.errors import FarmError, InfraError, UsageError
 from farm.process import interrupts, procfs, supervisor
-from farm.process.steps import ProbeResult, module_words, own_variables, run_steps
+from farm.process.own_modules import module_words, own_variables
+from farm.process.steps import ProbeResult, run_steps
 
 ASK_SECONDS = 45.0  # the probe takes 1 s; a raylet that froze is told by Ray after 30
 JOIN_SECONDS = 60.0  # after the probe could; takes 0.1 s

@@ -25,7 +25,7 @@ from farm.field_checks import Check, integer, listed, mapped, number, one_of, pl
 from farm.node.environment import Environment, child_variables
 from farm.process.group import describe_exit
 from farm.process.line_process import ChildLied, LineProcess
-from farm.process.steps import module_words
+from farm.process.own_modules import module_words
 
 #: Seconds until a worker has imported torch and Triton; the first time on a host that may be from a cold disk.
 START_SECONDS = 180.0

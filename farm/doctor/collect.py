@@ -22,7 +22,7 @@ from farm.doctor.host import HostReader
 from farm.doctor.runner import trials
 from farm.errors import FarmError, UsageError
 from farm.judge.cache import default_root
-from farm.process.steps import own_variables
+from farm.process.own_modules import own_variables
 
 if TYPE_CHECKING:
     from farm.doctor.finding import Finding

@@ -17,7 +17,7 @@ from farm.doctor.facts import BackendFacts, DeviceFacts, ProbeResult
 from farm.doctor.host import HostReader
 from farm.guard import locks
 from farm.process import command
-from farm.process.steps import own_variables
+from farm.process.own_modules import own_variables
 
 TOOL_SECONDS = 20.0
 LIST_SECONDS = 60.0

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from farm.doctor.facts import EnvironmentFacts, ProbeResult
 from farm.node.environment import Environment, child_variables, dropped, filled, given_variables
-from farm.process.steps import STEP_SECONDS, TOTAL_SECONDS, module_words, run_steps
+from farm.process.own_modules import module_words
+from farm.process.steps import STEP_SECONDS, TOTAL_SECONDS, run_steps
 from farm.shipping import bundle
 
 _MODULE = "farm.doctor.probes"

@@ -14,7 +14,7 @@ from farm.deadline import Deadline
 from farm.errors import JudgeFailed, Message
 from farm.judge.digest import judging_digest
 from farm.process.line_process import ChildDied, ChildLied, ChildTimedOut, LineProcess
-from farm.process.steps import module_words, own_variables
+from farm.process.own_modules import module_words, own_variables
 
 #: How long a call waits for a process that is at work until another is started, for most calls take milliseconds; and
 #: while one is starting, which takes some tenths of a second, and longer on a busy host the more of them start.

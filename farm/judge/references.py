@@ -18,7 +18,7 @@ from farm.contracts.from_torch import Job, TorchContract
 from farm.deadline import Deadline
 from farm.errors import ContractError, InfraError
 from farm.process.line_process import ChildDied, ChildLied, ChildTimedOut, LineProcess
-from farm.process.steps import module_words, own_variables
+from farm.process.own_modules import module_words, own_variables
 
 #: In a run's folder: how its judges start the process (farm.node.reference), where that is not with their own Python.
 NAME = "reference.json"

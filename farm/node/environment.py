@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from farm.process.steps import module_words
+from farm.process.own_modules import module_words
 
 #: The host's variables that a child inherits: names, and prefixes with `*`.  All others stay behind, because nobody
 #: knows which of them is a secret; an environment's `pass` adds to them.

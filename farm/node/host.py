@@ -14,7 +14,7 @@ from farm.errors import BackendError, UsageError, id_of
 from farm.node import admission
 from farm.node.config import NodeConfig
 from farm.node.join_command import JoiningHost
-from farm.process.steps import module_words
+from farm.process.own_modules import module_words
 
 
 def gather(

@@ -6,14 +6,18 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from farm.contracts.discovery import own_torch
-from farm.judge.references import MODULE, ReferenceCommand
 from farm.node import config as nodes
 from farm.node.config import NodeConfig
 from farm.node.environment import Environment, child_variables, filled
 from farm.process import command
+from farm.process.own_modules import module_words
 from farm.shipping import bundle
+
+if TYPE_CHECKING:
+    from farm.judge.references import ReferenceCommand
 
 NAME = "reference"
 VERSION_SECONDS = 60.0
@@ -39,6 +43,8 @@ def torch_version(config: NodeConfig) -> str:
 
 def reference_command(config: NodeConfig, spool: str) -> ReferenceCommand | None:
     """How judges of a run start the process, whose folder is `spool`; None where their own Python does."""
+    from farm.judge.references import MODULE, ReferenceCommand  # here: a plan needs no judge
+
     found = environment(config)
     if found.own:
         return None
@@ -46,12 +52,7 @@ def reference_command(config: NodeConfig, spool: str) -> ReferenceCommand | None
     farm = next(b for b in bundle.pack_all() if b.name == "farm")
     path = (str(bundle.install(farm.sha, farm.blob, place)), *found.path)
     variables = {**child_variables({}, found), "PYTHONPATH": os.pathsep.join(path)}
-    start = (
-        "-c",
-        "import os,sys;p=[x for x in os.environ.get('PYTHONPATH','').split(os.pathsep) if x];"
-        "sys.path[:]=p+[x for x in sys.path if x and x not in p];"
-        f"import runpy;runpy.run_module('{MODULE}',None,'__main__',True)",
-    )
+    start = module_words(MODULE)[1:]
     return ReferenceCommand(tuple(_words(found, start, spool, variables["PYTHONPATH"])), variables)
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +16,7 @@ from farm.deadline import Deadline
 from farm.process import command
 from farm.process.group import describe_exit
 from farm.process.line_process import ChildDied, ChildLied, ChildTimedOut, LineProcess
+from farm.process.own_modules import own_variables
 
 STEP_SECONDS = 60.0
 TOTAL_SECONDS = 150.0
@@ -75,23 +74,6 @@ def run_steps(
             break
         out |= _one_process(left, words, step_s, deadline, variables, end)
     return out
-
-
-def module_words(name: str, python: str = sys.executable) -> tuple[str, str, str]:
-    """The words that run a module of this farm, from its PYTHONPATH first, in any folder and whatever else its Python
-    has: with `-m`, a folder `farm` or `kernels` of the working directory would come first (before 3.11 there is no
-    PYTHONSAFEPATH); so would a farm that a `.pth` file of that Python names."""
-    text = (
-        "import os,sys;p=[x for x in os.environ.get('PYTHONPATH','').split(os.pathsep) if x];"
-        "sys.path[:]=p+[x for x in sys.path if x and x not in p];"
-        f"import runpy;runpy.run_module('{name}',None,'__main__',True)"
-    )
-    return python, "-c", text
-
-
-def own_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Of a process of the supervisor's own: all of `environ` (this one's), and where it imports from."""
-    return {**(os.environ if environ is None else environ), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 
 
 def _one_process(

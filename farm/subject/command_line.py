@@ -18,7 +18,7 @@ from farm.matrix import ProviderInfo
 from farm.matrix.document import suggest
 from farm.node.environment import Environment, child_variables
 from farm.process import command
-from farm.process.steps import module_words
+from farm.process.own_modules import module_words
 from farm.shipping import subjects
 from farm.shipping.subjects import PackedSubject
 from farm.subject import content, repository

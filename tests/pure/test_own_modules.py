@@ -13,7 +13,7 @@ from farm.cli import common
 from farm.doctor import runner
 from farm.kernel_package import ROOT
 from farm.node.environment import START
-from farm.process.steps import module_words, own_variables
+from farm.process.own_modules import module_words, own_variables
 from farm.store import Store
 
 #: Modules of others, which set up a Python environment.
@@ -34,7 +34,7 @@ def test_no_module_of_ours_is_started_with_m() -> None:
     files = sorted((ROOT / "farm").rglob("*.py"))
     named = {str(path): started_with_m(path.read_text(encoding="utf-8")) for path in files}
     wrong = {path: names for path, names in named.items() if not set(names) <= set(OTHERS)}
-    assert files and not wrong, f"{wrong}: use farm.process.steps.module_words"
+    assert files and not wrong, f"{wrong}: use farm.process.own_modules.module_words"
 
 
 @pytest.mark.parametrize(
