@@ -14,7 +14,7 @@
 
 PYTHON ?= python3
 LONGEST := $(patsubst %,tests/%.py,fake/test_nodes fake/test_kills cheats/test_cheats fake/test_doctor_worlds \
-             fake/test_resume)
+             fake/test_resume cheats/test_poisoning)
 BIN    := .venv/bin
 # A host may ask for no bytecode; then every process of the suite, some 1,000, compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE

@@ -122,7 +122,7 @@ def test_an_interrupt_ends_the_run_in_order(farm: Farm, address: str, number: si
     assert "Traceback" not in said
     lost = sum(r["status"] == "lost" for r in run.rows())
     assert f"interrupted: {lost} cells " in said
-    page = Path(said.rpartition("page: ")[2].strip())
+    page = Path(said.rpartition("page: ")[2].splitlines()[0])
     assert "lost" in page.read_text(encoding="utf-8")
 
 

@@ -50,10 +50,10 @@ def test_a_probe_does_not_pass_where_no_judge_answers(
     """Device and child are well; a node whose judges are dead gets no work all the same."""
     real = device.judges._processes.call
 
-    def dead(name: str, given: Any, seconds: float) -> Any:
+    def dead(name: str, given: Any, seconds: float, key: str = "") -> Any:
         if name == call:
             raise JudgeFailed("no judge could be started")
-        return real(name, given, seconds)
+        return real(name, given, seconds, key)
 
     monkeypatch.setattr(device.judges._processes, "call", dead)
     device.actor.submit(order(1))
@@ -66,9 +66,9 @@ def test_a_probe_uses_device_child_and_judge(device: OneDevice, monkeypatch: pyt
     calls: list[str] = []
     real = device.judges._processes.call
 
-    def noted(name: str, given: Any, seconds: float) -> Any:
+    def noted(name: str, given: Any, seconds: float, key: str = "") -> Any:
         calls.append(name)
-        return real(name, given, seconds)
+        return real(name, given, seconds, key)
 
     monkeypatch.setattr(device.judges._processes, "call", noted)
     for number in (1, 2):
