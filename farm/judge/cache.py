@@ -87,6 +87,8 @@ class PrivateArrays:
         limit = (limit_gib or float(os.environ.get("FARM_CACHE_GIB", DEFAULT_GIB))) * 2**30
         self._limit, self._sharers = limit, max(1, sharers)
         self._kept: dict[str, Future[Made]] = {}  # in the order of their last use
+        self._sizes: dict[str, tuple[int, int]] = {}  # of those that are made: bytes in memory, and in files
+        self._memory = self._files = 0  # the sums of these
         self._lock = threading.Lock()
 
     def get(self, key: str, make: Callable[[Allocate], Made]) -> Made:
@@ -107,21 +109,24 @@ class PrivateArrays:
             mine.set_exception(error)
             raise
         mine.set_result(made)
-        self._make_room()
+        with self._lock:
+            self._count(key, made.in_memory, made.in_files)
+            self._make_room()
         return made
+
+    def _count(self, key: str, memory: int, files: int) -> None:
+        self._sizes[key] = memory, files
+        self._memory, self._files = self._memory + memory, self._files + files
 
     def _make_room(self) -> None:
         """Forget the longest unused, but never the last; who still uses one keeps its memory."""
-        with self._lock:
-            done = {k: f.result() for k, f in self._kept.items() if f.done() and not f.exception()}
-            memory = sum(m.in_memory for m in done.values())
-            files = sum(m.in_files for m in done.values())
-            limit = self._share()
-            for key, made in list(done.items())[:-1]:
-                if memory <= MEMORY_BYTES and files <= limit:
-                    return
-                del self._kept[key]
-                memory, files = memory - made.in_memory, files - made.in_files
+        while self._memory > MEMORY_BYTES or (self._files and self._files > self._share()):
+            if len(self._sizes) < 2:
+                return
+            key = next(k for k in self._kept if k in self._sizes)  # others are being made
+            del self._kept[key]
+            memory, files = self._sizes.pop(key)
+            self._memory, self._files = self._memory - memory, self._files - files
 
     def _share(self) -> float:
         limit = self._limit
@@ -197,6 +202,7 @@ class GivenFiles:
         self._name = f"inputs-{secrets.token_hex(8)}"
         self._number = itertools.count()
         self._there: dict[str, _Copies] = {}  # in the order of their last use
+        self._total = 0  # bytes of all these
         self._lock = threading.Lock()
 
     def files(self, key: str, arrays: Mapping[str, Any]) -> dict[str, Path]:
@@ -204,11 +210,12 @@ class GivenFiles:
         with self._lock:
             found = self._there.pop(key, None)
             if found is not None and not found.whole():
-                shutil.rmtree(found.folder, ignore_errors=True)
+                self._remove(found)
                 found = None
             if found is None:
                 self._make_room()
                 found = self._copied(arrays)
+                self._total += found.size
             found.used = time.monotonic()
             self._there[key] = found
             return {name: found.folder / f"{name}.bin" for name in found.sizes}
@@ -239,13 +246,16 @@ class GivenFiles:
     def _make_room(self) -> None:
         """Remove the longest unused once all take more than this judge's share, but none that is young."""
         limit = GIVEN_SHARE * shutil.disk_usage(self._places[0]).total / self._sharers
-        total = sum(sum(c.sizes.values()) for c in self._there.values())
-        for key, copies in list(self._there.items()):
-            if total <= limit or time.monotonic() - copies.used < YOUNG_SECONDS:
+        while self._there and self._total > limit:
+            key, longest = next(iter(self._there.items()))
+            if time.monotonic() - longest.used < YOUNG_SECONDS:
                 return
             del self._there[key]
-            total -= sum(copies.sizes.values())
-            shutil.rmtree(copies.folder, ignore_errors=True)
+            self._remove(longest)
+
+    def _remove(self, copies: _Copies) -> None:
+        self._total -= copies.size
+        shutil.rmtree(copies.folder, ignore_errors=True)
 
 
 @dataclass
@@ -254,10 +264,14 @@ class _Copies:
     sizes: dict[str, int]
     used: float = 0.0
 
+    @property
+    def size(self) -> int:
+        return sum(self.sizes.values())
+
     def whole(self) -> bool:
         """Whether every file is there, of its size: a spool may be deleted under a run."""
         with contextlib.suppress(OSError):
-            return all((self.folder / f"{n}.bin").stat().st_size == size for n, size in self.sizes.items())
+            return all(os.stat(f"{self.folder}/{n}.bin").st_size == size for n, size in self.sizes.items())
         return False
 
 
