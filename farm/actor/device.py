@@ -52,7 +52,7 @@ class DeviceActor:
     def __init__(self, config: dict[str, Any], judges: Judges):
         self._judges = judges
         self._said = EventBuffer(config["device"])
-        self._leases: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._leases: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._stopping = False
         self._placed = DeviceSetup(config)
         self._config = self._placed.config
