@@ -34,6 +34,7 @@ from farm.field_checks import (
     refuse,
     switch,
     text,
+    verify,
 )
 from farm.process.line_process import ChildLied
 
@@ -141,7 +142,7 @@ class Door:
         try:
             if kind not in ANSWERS[self._order.kind if self._order else None]:
                 raise refuse("its kind", kind, "one that is expected now")
-            FIELDS[kind](data, "")
+            verify(FIELDS[kind], data, "")
             message = protocol.KINDS[kind](**data)
             if self._order:
                 self._check_order(message)
