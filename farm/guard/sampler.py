@@ -47,9 +47,11 @@ class Sampler:
         """Sample from now on, at once for the first time.  Does not wait."""
         self._asks.put(("begin", queue.SimpleQueue()))
 
-    def end(self) -> list[Sample]:
-        """One more sample, and all since `begin`; sampling stops.  Empty if the device does not answer."""
-        return self._ask("end") or []
+    def end(self) -> tuple[list[Sample], Counters]:
+        """One more sample, and all since `begin`; sampling stops.  With them errors and processes now, which is one
+        question less.  Empty and unknown if the device does not answer."""
+        found: tuple[list[Sample], Counters | None] = self._ask("end") or ([], None)
+        return found[0], found[1] or Counters()
 
     def counters(self) -> Counters:
         """Errors and processes now; all unknown if the device does not answer."""
@@ -95,7 +97,7 @@ class Sampler:
             elif what == "end":
                 sampling = False
                 self._take(fresh=False)
-                box.put(list(self._samples))
+                box.put((list(self._samples), self._safely(self._reader.counters)))
             else:
                 read = self._reader.counters if what == "counters" else self._reader.memory_used_mib
                 box.put(self._safely(read))
