@@ -271,7 +271,8 @@ class _Copies:
     def whole(self) -> bool:
         """Whether every file is there, of its size: a spool may be deleted under a run."""
         with contextlib.suppress(OSError):
-            return all(os.stat(f"{self.folder}/{n}.bin").st_size == size for n, size in self.sizes.items())
+            files = {f"{self.folder}/{name}.bin": size for name, size in self.sizes.items()}
+            return all(os.stat(file).st_size == size for file, size in files.items())  # noqa: PTH116 - of each cell
         return False
 
 
