@@ -125,7 +125,7 @@ class LineProcess(ProcessGroup):
 
     def waiting(self) -> list[bytes]:
         """The lines that are there now.  ChildLied for one that has no end."""
-        self._pump()
+        self._pump(wholly=True)
         found = list(self._lines)
         self._lines.clear()
         return found
@@ -145,8 +145,8 @@ class LineProcess(ProcessGroup):
         """Whether something waits to be read, a line or a part of one."""
         return bool(self._lines or self._rest or self._selector.select(0))
 
-    def _pump(self) -> None:
-        """Read what is in the pipe, without waiting."""
+    def _pump(self, wholly: bool = False) -> None:
+        """Read what is in the pipe, without waiting; until there is a line, or to the end."""
         for _ in range(_AT_ONCE >> 16):
             try:
                 chunk = os.read(self.fileno(), 1 << 16)
@@ -162,6 +162,8 @@ class LineProcess(ProcessGroup):
                 self._rest = rest
             if len(self._rest) > self._longest:
                 raise ChildLied(f"sent a line of more than {self._longest >> 20} MiB on the farm's private pipe")
+            if self._lines and not wholly:  # whether more comes, or the end, the next look shows
+                return
 
     def _silent(self) -> ChildDied | ChildLied:
         """Why its pipe is closed; a process that goes on without one is killed."""
