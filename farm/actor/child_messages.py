@@ -154,9 +154,9 @@ class Door:
         try:
             if sum(map(line.count, (b",", b"[", b"{"))) > MOST_VALUES + 2 * self._most_samples():
                 raise ValueError("too many values")
-            data = protocol.printable(
-                json.loads(line.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_no_twins)
-            )
+            data = json.loads(line.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_no_twins)
+            if b"\\u" in line or not line.isascii():  # else all its text can be printed
+                data = protocol.printable(data)
             if not isinstance(data, dict):
                 raise ValueError("not an object")
         except (ValueError, RecursionError) as error:
