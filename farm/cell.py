@@ -191,7 +191,7 @@ class Cell:
             object.__setattr__(self, name, value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Cell) and self.to_dict() == other.to_dict()
+        return isinstance(other, Cell) and (self is other or self.__dict__ == other.__dict__)
 
     def __hash__(self) -> int:
         return hash(self.cell_key)

@@ -135,6 +135,7 @@ def row_sample(cell: Cell, total: int) -> Array | None:
     return np.unique(np.array(chosen, dtype=np.int64))
 
 
+@lru_cache(maxsize=64)
 def input_key(cell: Cell, contract: Contract) -> str:
     """What a cell's inputs are cached by: all that `contract.inputs` can read, and the tensors that it fills."""
     seen = _views(cell, contract)
@@ -143,6 +144,7 @@ def input_key(cell: Cell, contract: Contract) -> str:
     return _key([*parts, cell.contract_version, cell.family, cell.seed])
 
 
+@lru_cache(maxsize=64)
 def reference_key(cell: Cell, contract: Contract) -> str:
     """What a reference is cached by: its inputs, all that `contract.reference` can read, and every tensor."""
     seen = _views(cell, contract)

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Callable
 
 MOST_WAITING = 64
 #: Of the spool's file system, what is left for calls that are under way and for other devices.
 FREE_SHARE = 0.25
 LOOK_SECONDS = 0.2
+#: For so long it is believed that enough is left: cells of milliseconds need not all ask the file system.
+ENOUGH_SECONDS = 0.05
 
 
 class Backpressure:
@@ -23,6 +26,7 @@ class Backpressure:
     def __init__(self, spool: str):
         self._spool = spool
         self._waiting = 0
+        self._enough_until = 0.0
         self._changed = threading.Condition()
 
     def began(self) -> None:
@@ -49,8 +53,14 @@ class Backpressure:
         return self._waiting >= MOST_WAITING or (self._waiting > 0 and self._scarce())
 
     def _scarce(self) -> bool:
+        now = time.monotonic()
+        if now < self._enough_until:
+            return False
         try:
             use = shutil.disk_usage(self._spool)
         except OSError:  # the run has ended: there is nothing to wait for
             return False
-        return use.free < FREE_SHARE * use.total
+        if use.free < FREE_SHARE * use.total:
+            return True
+        self._enough_until = now + ENOUGH_SECONDS
+        return False

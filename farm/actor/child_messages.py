@@ -34,6 +34,7 @@ from farm.field_checks import (
     refuse,
     switch,
     text,
+    verify,
 )
 from farm.process.line_process import ChildLied
 
@@ -141,7 +142,7 @@ class Door:
         try:
             if kind not in ANSWERS[self._order.kind if self._order else None]:
                 raise refuse("its kind", kind, "one that is expected now")
-            FIELDS[kind](data, "")
+            verify(FIELDS[kind], data, "")
             message = protocol.KINDS[kind](**data)
             if self._order:
                 self._check_order(message)
@@ -153,9 +154,9 @@ class Door:
         try:
             if sum(map(line.count, (b",", b"[", b"{"))) > MOST_VALUES + 2 * self._most_samples():
                 raise ValueError("too many values")
-            data = protocol.printable(
-                json.loads(line.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_no_twins)
-            )
+            data = json.loads(line.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_no_twins)
+            if b"\\u" in line or not line.isascii():  # else all its text can be printed
+                data = protocol.printable(data)
             if not isinstance(data, dict):
                 raise ValueError("not an object")
         except (ValueError, RecursionError) as error:

@@ -52,8 +52,8 @@ class DeviceActor:
     def __init__(self, config: dict[str, Any], judges: Judges):
         self._judges = judges
         self._said = EventBuffer(config["device"])
-        self._leases: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._stopping = False
+        self._leases: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._stopping, self._host = False, socket.gethostname()
         self._placed = DeviceSetup(config)
         self._config = self._placed.config
         self._captures = CapturePolicy(
@@ -492,7 +492,7 @@ class DeviceActor:
         return {
             "target": ready.target if ready else None,
             "device": ready.device if ready else self._config["device"],
-            "node": socket.gethostname(),
+            "node": self._host,
             "fingerprint": ready.fingerprint if ready else {},
             "evidence": ready.evidence if ready else "",
             "revision": self._config["revision"],

@@ -22,7 +22,7 @@ class EventBuffer:
 
     def __init__(self, device: str):
         self._device = device
-        self._events: queue.Queue[tuple[float, dict[str, Any]]] = queue.Queue()  # with when each was
+        self._events: queue.SimpleQueue[tuple[float, dict[str, Any]]] = queue.SimpleQueue()  # with when each was
         self._progress: deque[tuple[float, dict[str, Any]]] = deque(maxlen=1)
 
     def add(self, kind: str, **fields: Any) -> None:

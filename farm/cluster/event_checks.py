@@ -26,6 +26,7 @@ from farm.field_checks import (
     refuse,
     switch,
     text,
+    verify,
 )
 
 _SHORT, _LONG, _LOG = text(4096), text(1 << 17), text(1 << 21)
@@ -124,7 +125,7 @@ def check(event: Any) -> None:
     kind = event.get("event") if isinstance(event, dict) else None
     if not isinstance(kind, str) or kind not in EVENTS:
         raise refuse("event", kind, "one that is known")
-    EVENTS[kind](event, kind)
+    verify(EVENTS[kind], event, kind)
     if kind in OWNERS:
         allowed = OWNERS[kind].get(event["status"], ())
         if event["owner"] not in allowed:

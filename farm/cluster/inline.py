@@ -28,7 +28,7 @@ class InlineCluster:
         variables.forget("RAY_AUTH_TOKEN")  # of some cluster: nothing here needs it, and children could read it
         self._count = devices
         self._actors: dict[str, DeviceActor] = {}
-        self._queue: queue.Queue[tuple[DeviceActor, dict[str, Any]]] = queue.Queue()
+        self._queue: queue.SimpleQueue[tuple[DeviceActor, dict[str, Any]]] = queue.SimpleQueue()
         self.spool = spool_folder(run_id)
         self._judges = LocalJudges(self.spool)
         self._closed = False

@@ -30,7 +30,7 @@ MAX_NAMED = 3  # runs that one message names
 VERSIONS = ("torch", "triton", "driver", "stack", "cuda", "rocm", "cann", "python", "environment")
 
 
-def _target(value: Any, where: str) -> None:
+def _target(value: Any, where: str | None) -> None:
     if value:  # a device of an older farm may have none
         TARGET(value, where)
 

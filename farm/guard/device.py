@@ -137,7 +137,7 @@ class Guard:
         begun, self._begun = self._begun, None
         if begun is None or self._watch is None:
             return None
-        samples, after = self._watch.end(), self._watch.counters()
+        samples, after = self._watch.end()
         if self._watch.failed:
             return None
         alike = sorted(self._capped.get(self._likeness, ()))

@@ -35,7 +35,7 @@ class Sampler:
         self._reader = reader
         self._answer_s = ANSWER_SECONDS if answer_s is None else answer_s
         self._rate = _rate()
-        self._asks: queue.Queue[tuple[str, queue.Queue[Any]] | None] = queue.Queue()
+        self._asks: queue.SimpleQueue[tuple[str, queue.SimpleQueue[Any]] | None] = queue.SimpleQueue()
         self._samples: list[Sample] = []
         self._last: Sample | None = None
         self._cost = self._cpu = 0.0  # seconds of the last reading: on the wall, of a core
@@ -45,11 +45,13 @@ class Sampler:
 
     def begin(self) -> None:
         """Sample from now on, at once for the first time.  Does not wait."""
-        self._asks.put(("begin", queue.Queue()))
+        self._asks.put(("begin", queue.SimpleQueue()))
 
-    def end(self) -> list[Sample]:
-        """One more sample, and all since `begin`; sampling stops.  Empty if the device does not answer."""
-        return self._ask("end") or []
+    def end(self) -> tuple[list[Sample], Counters]:
+        """One more sample, and all since `begin`; sampling stops.  With them errors and processes now, which is one
+        question less.  Empty and unknown if the device does not answer."""
+        found: tuple[list[Sample], Counters | None] = self._ask("end") or ([], None)
+        return found[0], found[1] or Counters()
 
     def counters(self) -> Counters:
         """Errors and processes now; all unknown if the device does not answer."""
@@ -68,7 +70,7 @@ class Sampler:
     def _ask(self, what: str) -> Any:
         if self.failed:
             return None
-        box: queue.Queue[Any] = queue.Queue()
+        box: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._asks.put((what, box))
         try:
             return box.get(timeout=self._answer_s)
@@ -95,7 +97,7 @@ class Sampler:
             elif what == "end":
                 sampling = False
                 self._take(fresh=False)
-                box.put(list(self._samples))
+                box.put((list(self._samples), self._safely(self._reader.counters)))
             else:
                 read = self._reader.counters if what == "counters" else self._reader.memory_used_mib
                 box.put(self._safely(read))

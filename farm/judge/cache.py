@@ -90,8 +90,9 @@ class PrivateArrays:
         limit = (limit_gib or float(os.environ.get("FARM_CACHE_GIB", DEFAULT_GIB))) * 2**30
         self._limit, self._sharers = limit, max(1, sharers)
         self._used = self._places[0]  # where the last large array is
-        self._in_memory = self._in_files = 0  # bytes of what is kept
         self._kept: dict[str, Future[Made]] = {}  # in the order of their last use
+        self._sizes: dict[str, tuple[int, int]] = {}  # of those that are made: bytes in memory, and in files
+        self._memory = self._files = 0  # the sums of these
         self._lock = threading.Lock()
 
     def get(self, key: str, make: Callable[[Allocate], Made]) -> Made:
@@ -112,21 +113,26 @@ class PrivateArrays:
             mine.set_exception(error)
             raise
         mine.set_result(made)
-        self._keep(made)
+        with self._lock:
+            self._count(key, made.in_memory, made.in_files)
+            self._make_room()
         return made
 
-    def _keep(self, made: Made) -> None:
-        """Make room: forget the longest unused, but not the last; who still uses one keeps its memory."""
-        with self._lock:
-            self._in_memory, self._in_files = self._in_memory + made.in_memory, self._in_files + made.in_files
-            limit = self._share()
-            while self._in_memory > MEMORY_BYTES or self._in_files > limit or len(self._kept) > KEPT_KEYS:
-                key, oldest = next(iter(self._kept.items()))
-                if len(self._kept) == 1 or not oldest.done():
-                    return
-                del self._kept[key]
-                gone = oldest.result()
-                self._in_memory, self._in_files = self._in_memory - gone.in_memory, self._in_files - gone.in_files
+    def _count(self, key: str, memory: int, files: int) -> None:
+        self._sizes[key] = memory, files
+        self._memory, self._files = self._memory + memory, self._files + files
+
+    def _make_room(self) -> None:
+        """Forget the longest unused, but never the last; who still uses one keeps its memory."""
+        while (
+            self._memory > MEMORY_BYTES or len(self._kept) > KEPT_KEYS or (self._files and self._files > self._share())
+        ):
+            if len(self._sizes) < 2:
+                return
+            key = next(k for k in self._kept if k in self._sizes)  # others are being made
+            del self._kept[key]
+            memory, files = self._sizes.pop(key)
+            self._memory, self._files = self._memory - memory, self._files - files
 
     def _share(self) -> float:
         limit = self._limit
@@ -271,7 +277,8 @@ class _Copies:
     def whole(self) -> bool:
         """Whether every file is there, of its size: a spool may be deleted under a run."""
         with contextlib.suppress(OSError):
-            return all((self.folder / f"{n}.bin").stat().st_size == size for n, size in self.sizes.items())
+            files = {f"{self.folder}/{name}.bin": size for name, size in self.sizes.items()}
+            return all(os.stat(file).st_size == size for file, size in files.items())  # noqa: PTH116 - of each cell
         return False
 
 

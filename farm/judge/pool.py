@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 from farm import limits
@@ -61,6 +60,7 @@ class LocalJudges:
         self._processes = JudgeProcesses(spool, threads, sum(GROUPS.values()))
         self._pools = {group: ThreadPoolExecutor(n, thread_name_prefix=group) for group, n in GROUPS.items()}
         self._coming: dict[str, Future[dict[str, Any]]] = {}  # by `prepared_key`
+        self._recent = RecentAnswers()
         self._lock = threading.Lock()
         self._table = limits.TABLE
 
@@ -72,38 +72,44 @@ class LocalJudges:
         self._processes.begin()
 
     def prefetch(self, cell: dict[str, Any]) -> None:
-        with self._lock:
-            self._ask(prepared_key(cell), cell, self._table["prepare"])
+        key = self._recent.key(cell)
+        if not self._recent.knows(key):
+            with self._lock:
+                self._ask(key, cell, self._table["prepare"])
 
     def _ask(self, key: str, cell: dict[str, Any], seconds: float) -> None:
         if key not in self._coming:
             self._coming[key] = self._pools["prepare"].submit(self._processes.call, "prepare", cell, seconds, key)
 
     def warm(self, cell: dict[str, Any]) -> None:
-        self._pools["warm"].submit(self._processes.call, "warm", cell, self._table["judge"], prepared_key(cell))
+        self._pools["warm"].submit(self._processes.call, "warm", cell, self._table["judge"], self._recent.key(cell))
 
     def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
         out = self._answer(cell, deadline)
-        # If it was asked for early, the spool may have been deleted since.
         return out if _there(out) else self._answer(cell, deadline)
 
     def _answer(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
-        key = prepared_key(cell)
+        key = self._recent.key(cell)
         with self._lock:
+            found = None if key in self._coming else self._recent.get(key)
+            if found is not None:
+                return found
             self._ask(key, cell, deadline.seconds)
             coming = self._coming.pop(key)
         try:
-            return coming.result(timeout=deadline.remaining)
+            out = coming.result(timeout=deadline.remaining)
         except FutureTimeout:
             text = f"the judge had no inputs within {deadline.seconds:g} s"
             raise JudgeFailed(Message(text, id="judge-silent")) from None
+        self._recent.keep(key, out)
+        return out
 
     def judge(self, request: dict[str, Any], done: Done, seconds: float = limits.TABLE["judge"]) -> None:
         self._pools["judge"].submit(self._judge, request, done, seconds)
 
     def _judge(self, request: dict[str, Any], done: Done, seconds: float) -> None:
         try:
-            judged = self._processes.call("judge", request, seconds, prepared_key(request["cell"]))
+            judged = self._processes.call("judge", request, seconds, self._recent.key(request["cell"]))
         except Exception as error:
             said = error.args[0] if isinstance(error, JudgeFailed) else describe(error)
             reason = said if isinstance(said, Message) else f"the judge failed: {said}"
@@ -141,8 +147,7 @@ class RayJudges:
         self.report: Callable[..., None] = lambda **_: None
         self._behind: Counter[tuple[int, int]] = Counter()  # outputs that each has not judged yet
         self._coming: dict[str, tuple[JudgeHandle, Any]] = {}  # pending answers, by `prepared_key`
-        self._ready: dict[str, tuple[Deadline, dict[str, Any]]] = {}  # recent answers, likewise
-        self._keys: dict[tuple[int, str], str] = {}  # by the cell's index and key
+        self._recent = RecentAnswers()
         self._late = _Late()
         self._replaced = threading.Condition()  # its lock is that of the handles, and of what waits for a judge
         self._unjudged: list[tuple[dict[str, Any], Done, list[JudgeHandle]]] = []
@@ -194,49 +199,38 @@ class RayJudges:
             self._give(*unjudged)
 
     def prefetch(self, cell: dict[str, Any]) -> None:
-        self._ask(self._key(cell), cell)
-
-    def _key(self, cell: dict[str, Any]) -> str:
-        """The cached `prepared_key`, which each cell needs three times."""
-        of = cell["index"], cell["cell_key"]
-        found = self._keys.get(of)
-        if found is None:
-            if len(self._keys) >= KEPT_KEYS:
-                self._keys.clear()
-            found = self._keys[of] = prepared_key(cell)
-        return found
+        key = self._recent.key(cell)
+        if not self._recent.knows(key):
+            self._ask(key, cell)
 
     def _ask(self, key: str, cell: dict[str, Any], deadline: Deadline | None = None) -> None:
-        known = self._ready.get(key)
-        if key not in self._coming and (known is None or known[0].expired or not _there(known[1])):
-            self._ready.pop(key, None)
+        if key not in self._coming:
             judge = self._one(key, deadline)
             if judge is not None:
                 asked = judge.actor.prepare.options(concurrency_group="prepare").remote(cell)
                 self._coming[key] = judge, asked
 
     def warm(self, cell: dict[str, Any]) -> None:
-        judge = self._one(self._key(cell))
+        judge = self._one(self._recent.key(cell))
         if judge is not None:
             judge.actor.warm.options(concurrency_group="warm").remote(cell)
 
     def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
         """JudgeFailed if no judge could.  One that dies meanwhile costs the cell nothing: another is asked."""
-        key, wait = self._key(cell), Deadline(min(JUDGELESS_SECONDS, deadline.remaining))
+        key, wait = self._recent.key(cell), Deadline(min(JUDGELESS_SECONDS, deadline.remaining))
         early = key in self._coming
         while True:
+            found = None if key in self._coming else self._recent.get(key)
+            if found is not None:
+                return found
             self._ask(key, cell, wait)
-            if key in self._ready:
-                return self._ready[key][1]
             if key not in self._coming:
                 raise JudgeFailed(f"no judge of this node has been alive for {wait.seconds:g} s")
             out = self._prepared(*self._coming.pop(key), deadline)
             if out is not None and (_there(out) or not early):
                 break
             early = False  # asked for early, and the spool has been deleted since: once more
-        while len(self._ready) >= KEPT_PREPARED:
-            del self._ready[next(iter(self._ready))]
-        self._ready[key] = (Deadline(PREPARED_SECONDS), out)
+        self._recent.keep(key, out)
         return out
 
     def _prepared(self, judge: JudgeHandle, asked: Any, deadline: Deadline) -> dict[str, Any] | None:
@@ -262,7 +256,7 @@ class RayJudges:
 
     def _give(self, request: dict[str, Any], once: Done, asked: list[JudgeHandle]) -> None:
         with self._replaced:
-            judge = self._nearest(self._key(request["cell"]))
+            judge = self._nearest(self._recent.key(request.get("cell") or {}))
             if judge is None:
                 self._unjudged.append((request, once, asked))
                 return
@@ -334,9 +328,63 @@ def prepared_key(cell: Mapping[str, Any]) -> str:
     return canonical_json({k: v for k, v in cell.items() if k not in _NOT_PREPARED})
 
 
+class RecentAnswers:
+    """A judge's recent answers about cells' inputs, by `prepared_key`, to be used again while their files are as they
+    were: the judges of a node share its file system with the actor.  Any thread may call."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[Deadline, dict[str, Any], dict[str, int]]] = {}  # with the size of each file
+        self._keys: dict[tuple[Any, Any], str] = {}  # by the cell's index and key
+        self._lock = threading.Lock()
+
+    def key(self, cell: Mapping[str, Any]) -> str:
+        """The cached `prepared_key`, which each cell needs several times."""
+        of = cell.get("index"), cell.get("cell_key")
+        found = self._keys.get(of)
+        if found is None:
+            if len(self._keys) >= KEPT_KEYS:
+                self._keys.clear()
+            found = self._keys[of] = prepared_key(cell)
+        return found
+
+    def knows(self, key: str) -> bool:
+        """Whether there is an answer; its files are only looked at by `get`."""
+        known = self._kept.get(key)
+        return known is not None and not known[0].expired
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """The answer, if there is one that still holds."""
+        known = self._kept.get(key)
+        if known is None:
+            return None
+        if not known[0].expired and _sizes(known[1]) == known[2]:
+            return known[1]
+        with self._lock:
+            self._kept.pop(key, None)
+        return None
+
+    def keep(self, key: str, answer: dict[str, Any]) -> None:
+        sizes = _sizes(answer)
+        if sizes is None:
+            return
+        with self._lock:
+            while len(self._kept) >= KEPT_PREPARED:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = Deadline(PREPARED_SECONDS), answer, sizes
+
+
 def _there(prepared: Mapping[str, Any]) -> bool:
-    """Whether the files of an answer still exist: the judges of a node share its file system with the actor."""
-    return all(Path(t["file"]).exists() for t in prepared["tensors"] if t.get("file"))
+    """Whether the files of an answer exist: it may have been asked for early, and the spool deleted since."""
+    return _sizes(prepared) is not None
+
+
+def _sizes(prepared: Mapping[str, Any]) -> dict[str, int] | None:
+    """File of an answer -> its size; None if one cannot be looked at."""
+    try:
+        files = [t["file"] for t in prepared["tensors"] if t.get("file")]
+        return {file: os.stat(file).st_size for file in files}  # noqa: PTH116 - of each cell, and half as dear
+    except OSError:
+        return None
 
 
 def _judge_failed(reason: str) -> dict[str, Any]:

@@ -89,28 +89,34 @@ class LineProcess(ProcessGroup):
         """Send `data`.  ChildDied or ChildLied if nobody is there to read it, ChildTimedOut if nobody does."""
         assert self.stdin is not None
         deadline = Deadline(self.write_seconds if seconds is None else seconds)
-        with selectors.DefaultSelector() as room:
-            room.register(self.stdin, selectors.EVENT_WRITE)
-            try:
-                while data := data[self.stdin.write(data) or 0 :]:
+        try:
+            data = data[self.stdin.write(data) or 0 :]
+            if not data:  # as nearly always: most orders are shorter than a pipe
+                return
+            with selectors.DefaultSelector() as room:
+                room.register(self.stdin, selectors.EVENT_WRITE)
+                while data:
                     if not room.select(deadline.remaining):
                         raise ChildTimedOut
-            except OSError:
-                raise self._silent() from None
+                    data = data[self.stdin.write(data) or 0 :]
+        except OSError:
+            raise self._silent() from None
 
     def read(self, deadline: Deadline) -> bytes:
         """The next line.  ChildTimedOut, ChildDied or ChildLied say why there is none."""
         while not self._lines:
-            alive = self.alive  # asked before the pipe is: what a dead one said has been read when that is empty
             since, seconds = time.monotonic(), min(deadline.remaining, LOOK_SECONDS)
             speaks = self._selector.select(seconds)
             deadline.extend(stalled(since, seconds))
+            if not speaks:
+                alive = self.alive  # asked before the pipe again: what a dead one said has been read when that is empty
+                speaks = self._selector.select(0) if not alive else []
+                if not (alive or speaks):
+                    raise ChildDied(self._code(self.code or 0))
             if speaks:
                 self._pump()
                 if self.at_end and not self._lines:
                     raise self._silent()
-            elif not alive:
-                raise ChildDied(self._code(self.code or 0))
             else:
                 self.look()
             if deadline.expired and not self._lines:
@@ -119,7 +125,7 @@ class LineProcess(ProcessGroup):
 
     def waiting(self) -> list[bytes]:
         """The lines that are there now.  ChildLied for one that has no end."""
-        self._pump()
+        self._pump(wholly=True)
         found = list(self._lines)
         self._lines.clear()
         return found
@@ -139,8 +145,8 @@ class LineProcess(ProcessGroup):
         """Whether something waits to be read, a line or a part of one."""
         return bool(self._lines or self._rest or self._selector.select(0))
 
-    def _pump(self) -> None:
-        """Read what is in the pipe, without waiting."""
+    def _pump(self, wholly: bool = False) -> None:
+        """Read what is in the pipe, without waiting; until there is a line, or to the end."""
         for _ in range(_AT_ONCE >> 16):
             try:
                 chunk = os.read(self.fileno(), 1 << 16)
@@ -156,6 +162,8 @@ class LineProcess(ProcessGroup):
                 self._rest = rest
             if len(self._rest) > self._longest:
                 raise ChildLied(f"sent a line of more than {self._longest >> 20} MiB on the farm's private pipe")
+            if self._lines and not wholly:  # whether more comes, or the end, the next look shows
+                return
 
     def _silent(self) -> ChildDied | ChildLied:
         """Why its pipe is closed; a process that goes on without one is killed."""

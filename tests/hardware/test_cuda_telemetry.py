@@ -73,7 +73,7 @@ def test_nvidia_smi_says_much_the_same() -> None:
     by_tool = _nvml.SmiReader("0", cuda.smi).sample()
     watch = Sampler(cuda.telemetry("0", {}, ""))
     watch.begin()
-    by_library = watch.end()[-1]
+    by_library = watch.end()[0][-1]
     watch.close()
     assert by_tool.sm_clock_mhz and by_library.sm_clock_mhz
     assert by_tool.mem_clock_mhz and by_library.mem_clock_mhz

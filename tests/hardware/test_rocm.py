@@ -129,7 +129,7 @@ def test_telemetry(tmp_path: Path) -> None:
     watch = Sampler(reader)
     watch.begin()
     time.sleep(1.0)
-    samples = watch.end()
+    samples = watch.end()[0]
     counters, used = watch.counters(), watch.memory_used_mib()
     watch.close()
     print(len(samples), samples[-1], counters, used)  # with -s: what this driver lets us read

@@ -12,7 +12,7 @@ import pytest
 from farm.cluster import event_checks
 from farm.cluster.event_checks import EVENTS, check, taken
 from farm.errors import id_of
-from farm.field_checks import BadField
+from farm.field_checks import BadField, verify
 
 Event = dict[str, Any]
 ORIGIN = {
@@ -128,3 +128,34 @@ def test_an_answer_that_is_none_is_the_devices_fault(answer: Any) -> None:
 
 def test_who_is_at_fault_is_of_the_farms_own_words() -> None:
     assert None in event_checks.OWNERS["judged"]["passed"] and "passed" not in event_checks.OWNERS["ended"]
+
+
+@pytest.mark.parametrize("event", HEALTHY, ids=[str(e["event"]) for e in HEALTHY])
+def test_what_is_refused_without_places_is_what_is_refused_with_them(event: Event) -> None:
+    """`verify` checks without them first, and makes the sentence by checking once more."""
+    draw, known = random.Random(event["event"]), EVENTS[event["event"]]
+
+    def refused(wrong: Event, where: str | None) -> bool:
+        try:
+            known(wrong, where)
+        except BadField:
+            return True
+        return False
+
+    verdicts = set()
+    for _ in range(200):
+        wrong = copy.deepcopy(event)
+        place: Any = wrong
+        while True:
+            name = draw.choice(list(place) if isinstance(place, dict) else range(len(place)))
+            if isinstance(place[name], (dict, list)) and place[name] and draw.random() < 0.8:
+                place = place[name]
+                continue
+            place[name] = draw.choice([None, True, -1, 2**70, 1.5, float("nan"), "x", "y" * 2_200_000, [], {}, [{}]])
+            break
+        verdicts.add(refused(wrong, None))
+        assert refused(wrong, None) == refused(wrong, "event")
+        if refused(wrong, None):
+            with pytest.raises(BadField, match=r"^event|^a name in event"):
+                verify(known, wrong, "event")
+    assert True in verdicts

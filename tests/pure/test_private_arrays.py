@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import random
 import threading
 import time
 from pathlib import Path
@@ -105,6 +106,24 @@ def test_what_is_larger_than_the_limit_is_kept_until_the_next(tmp_path: Path) ->
     for key in ("a", "a", "b", "b", "a"):
         store.get(key, maker(made, 1.0, LARGE))
     assert len(made) == 3
+
+
+def test_the_sums_are_those_of_what_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are kept along the way: made anew at each cell, they went through all that is held."""
+    monkeypatch.setattr(cache, "MEMORY_BYTES", 20 * 32)
+    store, given_, draw = PrivateArrays([tmp_path], 3 * LARGE * 8 / 2**30), given(tmp_path)[0], random.Random(5)
+    monkeypatch.setattr(cache, "GIVEN_SHARE", 1e-9)
+    for _ in range(300):
+        key, count = draw.randrange(40), draw.choice((0, 4, 9, LARGE))
+        store.get(f"{key} {count}", maker([], 1.0, count))
+        made = [f.result() for f in store._kept.values()]
+        assert (store._memory, store._files) == (sum(m.in_memory for m in made), sum(m.in_files for m in made))
+        assert store._sizes.keys() == store._kept.keys()
+        monkeypatch.setattr(cache, "YOUNG_SECONDS", draw.choice((0.0, 600.0)))
+        found = given_.files(f"{key}", {"x": np.zeros(key)})["x"]
+        if draw.random() < 0.2:
+            os.truncate(found, 1)
+        assert given_._total == sum(sum(c.sizes.values()) for c in given_._there.values())
 
 
 def test_judges_of_a_host_share_its_limit(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import queue
 import sys
 import threading
@@ -39,7 +40,8 @@ from farm.errors import InfraError, id_of
 from farm.judge import judge
 from farm.judge import pool as pools
 from farm.judge.judge import Judge
-from farm.judge.pool import JudgeHandle, RayJudges, prepared_key
+from farm.judge.pool import JudgeHandle, LocalJudges, RayJudges, RecentAnswers, prepared_key
+from farm.judge.processes import JudgeProcesses
 from farm.store import RunWriter, Store, fold, recovery, runs, tables
 
 # ---- the journal ----
@@ -252,23 +254,56 @@ def test_cells_of_one_problem_are_prepared_once(monkeypatch: pytest.MonkeyPatch)
         judges.prefetch(cell)
         assert judges.prepare(cell, Deadline(1.0)) == {"tensors": [{"name": 1}]}
     assert len(one.asked) == 1
-    judges._ready = {key: (Deadline(0.0), found) for key, (_, found) in judges._ready.items()}
+    kept = judges._recent._kept
+    kept |= {key: (Deadline(0.0), *rest) for key, (_, *rest) in kept.items()}  # type: ignore[misc]
     assert judges.prepare(cells_of(1)[0], Deadline(1.0)) == {"tensors": [{"name": 2}]}  # it was a while ago
 
 
+HARMS: dict[str, Callable[[Path], object]] = {
+    "gone": Path.unlink,
+    "cut": lambda file: os.truncate(file, 3),
+    "longer": lambda file: os.truncate(file, 9),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS.values(), ids=list(HARMS))
 @pytest.mark.usefixtures("fake_ray")
-def test_an_answer_whose_files_are_gone_is_asked_for_again(tmp_path: Path) -> None:
-    """Else a cache that is deleted under a run fails every attempt of a cell for a minute."""
+def test_an_answer_whose_files_are_gone_is_asked_for_again(tmp_path: Path, harm: Callable[[Path], object]) -> None:
+    """Else a cache that is deleted under a run fails every attempt of a cell for a minute, and a child that cuts its
+    inputs short harms others for as long."""
     one = FakeJudge()
     judges, (cell,) = RayJudges([JudgeHandle(0, 0, one)]), cells_of(1)
     one.more = {"file": str(tmp_path / "x.bin")}
-    (tmp_path / "x.bin").touch()
+    (tmp_path / "x.bin").write_bytes(b"12345678")
     for _ in range(2):
         judges.prepare(cell, Deadline(1.0))
     assert len(one.asked) == 1
-    (tmp_path / "x.bin").unlink()
+    harm(tmp_path / "x.bin")
     judges.prepare(cell, Deadline(1.0))
     assert len(one.asked) == 2
+
+
+def test_an_answer_whose_files_were_never_there_is_not_kept(tmp_path: Path) -> None:
+    recent = RecentAnswers()
+    recent.keep("k", {"tensors": [{"name": "x", "file": str(tmp_path / "x.bin")}]})
+    assert recent.get("k") is None and not recent.knows("k")
+
+
+def test_cells_of_one_problem_are_prepared_once_inline_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def call(self: Any, name: str, given: Any, seconds: float, key: str = "") -> dict[str, Any]:
+        asked.append(name)
+        return {"tensors": [{"name": "x"}]}
+
+    monkeypatch.setattr(JudgeProcesses, "call", call)
+    judges = LocalJudges(str(tmp_path / "spool"), 1)
+    for cell in cells_of(6):
+        judges.prefetch(cell)
+        assert judges.prepare(cell, Deadline(5.0)) == {"tensors": [{"name": "x"}]}
+    judges.prepare(cells_of(1, seed=7, cell_key="of another")[0], Deadline(5.0))
+    judges.close()
+    assert asked == ["prepare"] * 2
 
 
 @pytest.mark.parametrize(
