@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farm import backends
+from farm.accuracy import places
+from farm.accuracy import tolerances as gating
 from farm.cell import FARM_FAULTS, Cell, Owner, Status, Target
 from farm.contracts.discovery import contract
 from farm.coordinator.calibration_lookup import CalibrationLookup, beyond_the_curve
@@ -75,6 +77,7 @@ class ResultsAssembler:
             "reason",
             "metrics",
             "gates",
+            "places",
             "worst_output",
             "worst_metric",
             "worst_ratio",
@@ -224,12 +227,15 @@ def _as_ended(said: Mapping[str, Any]) -> Event:
 
 
 def _judgement_text(said: Mapping[str, Any]) -> str:
-    """A judgement as text: the reason, then every metric beside its tolerance."""
+    """A judgement as text: the reason, where each output is wrong, then every metric beside its tolerance."""
     lines = [said.get("reason", ""), ""]
+    for output, found in (said.get("places") or {}).items():
+        lines += [places.report(output, found), ""]
     for output, metrics in (said.get("metrics") or {}).items():
         gates = (said.get("gates") or {}).get(output, {})
         lines += [
-            f"{output:12} {name:20} {value:<14.6g}" + (f" tolerance {gates[name]:.6g}" if name in gates else "")
+            f"{output:12} {name:20} {gating.number_text(value, 6):<14}"
+            + (f" tolerance {gates[name]:.6g}" if name in gates else "")
             for name, value in metrics.items()
         ]
     return "\n".join(lines)
