@@ -84,7 +84,7 @@ EVENTS: Mapping[str, Check] = {
         (
             "measured",
             {**_OF_CELL, "facts": FACTS, "timing": TIMING, "origin": _ORIGIN},
-            {"round": integer(), "revision": _SHORT, "telemetry": _TELEMETRY},
+            {"round": integer(), "revision": _SHORT, "telemetry": _TELEMETRY, "log": _LOG},
         ),
         (
             "judged",

@@ -59,14 +59,16 @@ class ResultsAssembler:
         said = {**said, "origin": {**said["origin"], "neighbours_busy": busy}}
         names = ("device", "cell", "attempt", "round", "revision", "facts", "timing", "origin", "telemetry")
         at = self._journal("measured", said, *names)
-        self._known.setdefault(said["cell"], {}).update(measured=said, measured_at=at, origin=said["origin"])
+        known = {"measured": said, "measured_at": at, "origin": said["origin"], "printed": said.get("log", "")}
+        self._known.setdefault(said["cell"], {}).update(known)
         return MeasuredEvent(said["at"], said["device"], said["cell"], said["attempt"])
 
     def judged(self, said: dict[str, Any]) -> Event:
         said = self._of_our_judge(said)
-        self._known.setdefault(said["cell"], {})["judged"] = said
-        if said["status"] != "passed":
-            self._keep_log(said, _judgement_text(said))
+        known = self._known.setdefault(said["cell"], {})
+        known["judged"] = said
+        text = _judgement_text(said) if said["status"] != "passed" else ""
+        self._keep_log(said, "\n\n".join(part for part in (text, known.get("printed", "")) if part))
         self._journal(
             "judged",
             said,
@@ -133,7 +135,7 @@ class ResultsAssembler:
         return LeaseDone(said["at"], said["device"], said["lease"])
 
     def _keep_log(self, said: Mapping[str, Any], text: str) -> None:
-        """Keep the log of an attempt and its path: every failed cell has a log."""
+        """Keep the log of an attempt and its path: every failed cell has a log, and every one that printed."""
         if text:
             cell = self._cells[said["cell"]]
             name = f"{cell.index:05d}-{cell.cell_id}-{said['attempt']}"
