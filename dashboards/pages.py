@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from farm.dashboards import builds, charts, heat, roofs
+from farm.dashboards import builds, charts, heat, place_map, roofs
 from farm.errors import id_of
 from farm.report import evidence, findings, format, glossary, provenance, queries, wording
 from farm.report.findings import Group
@@ -184,7 +184,11 @@ def _group(run: RunLike, group: Group, links: Links) -> dict[str, Any]:
     """A group with its first log's tail and the addresses of its logs."""
     logs = [(name, links.log(name)) for name in group.logs[:3]]
     tail = next((t for t in (provenance.log_tail(run, name) for name in group.logs[:3]) if t), "")
-    return {"group": group, "logs": logs, "tail": tail, "examples": [r["cell_id"] for r in group.rows[:3]]}
+    row = queries.worst_row(group.rows)
+    found = place_map.of_row(row) if row and group.kind == "inaccurate" else []
+    maps = {"cell": row["cell_id"], "of": found} if row and found else None
+    examples = [r["cell_id"] for r in group.rows[:3]]
+    return {"group": group, "logs": logs, "tail": tail, "examples": examples, "maps": maps}
 
 
 def _heading(run: RunLike, where: str, op: str) -> dict[str, Any]:

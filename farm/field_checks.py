@@ -161,3 +161,11 @@ def plain(depth: int = 4, most: int = 1000) -> Check:
             _NUMBER(value, where)
 
     return check
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of about `most` characters at most: its begin and its end, and how much is left out between them."""
+    if len(text) <= most:
+        return text
+    head, tail = most // 3, most - most // 3
+    return f"{text[:head]}\n[... {len(text) - most:,} characters left out here ...]\n{text[-tail:]}"

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from farm.accuracy import find_places
 from farm.accuracy import tolerances as gating
 from farm.accuracy.dtypes import decode, encode, finite_mask, is_float, storage_dtype
 from farm.accuracy.inputs import Family, hashes
@@ -24,7 +25,7 @@ from farm.cell import Cell, canonical_json
 from farm.contracts import view
 from farm.contracts.base import Contract, Tensor, Work
 from farm.contracts.from_torch import SMALL_GRADIENT, SMALL_RESULT
-from farm.errors import ContractError
+from farm.errors import ContractError, describe
 
 Array = Any  # numpy.ndarray
 Arrays = Mapping[str, Array]
@@ -49,6 +50,8 @@ class Judgement:
     worst_metric: str = ""
     worst_ratio: float | None = None
     sampled_rows: int | None = None  # how many rows were compared, where not all were
+    #: Output -> where it is wrong (`farm.accuracy.places.finish`), of those that are, the worst first.
+    places: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 #: A cell's views are needed a dozen times while it is prepared and judged.
@@ -302,16 +305,43 @@ def evaluate(
     metrics = _measure(work, outputs, inputs, reference, map)
     gates = gating.resolve(cell, contract, tolerances, metrics)
     found = gating.verdict(metrics, gates)
+    where, reason = ({}, "") if found.ok else _located(work, outputs, inputs, reference, metrics, gates, found, map)
     return Judgement(
         found.ok,
-        "" if found.ok else gating.explain(found, metrics, gates),
+        reason,
         metrics,
         gates,
         found.worst_output,
         found.worst_metric,
         found.worst_ratio,
         None if work.sample is None else len(work.sample),
+        where,
     )
+
+
+def _located(
+    work: _Work,
+    outputs: Arrays,
+    inputs: Arrays,
+    reference: Arrays | None,
+    metrics: dict[str, dict[str, float]],
+    gates: gating.Gates,
+    found: gating.Verdict,
+    map: Map,
+) -> tuple[dict[str, dict[str, Any]], str]:
+    """Where the outputs are wrong, and the sentence on the worst one.  The verdict stands whatever becomes of this."""
+
+    def part(rows: _Rows) -> Arrays:
+        return work.reference(inputs, rows) if reference is None else work.kept(reference, rows)
+
+    def totals() -> Arrays:
+        return _reductions(work, inputs, map) if reference is None else work.shares(dict(reference))
+
+    try:
+        where = find_places.find(work, outputs, part, totals, metrics, gates, map)
+    except Exception as error:
+        return {}, f"{gating.explain(found, metrics, gates)} (where it is wrong was not found: {describe(error)})"
+    return where, gating.explain(found, metrics, gates, where.get(found.worst_output))
 
 
 def _stored_wrongly(tensor: Tensor, outputs: Arrays) -> str | None:

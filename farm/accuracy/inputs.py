@@ -76,7 +76,7 @@ class Family:
         start, stop = block
         out = self._centred(name, start * width, (stop - start) * width).reshape(stop - start, width)
         index = np.arange(start, stop, dtype=np.int64)
-        kind = self._kinds(index, total)
+        kind = self.kinds(index, total)
         scale = _row_scales(kind, dtype)
         out *= (scale * _ROW_UNIT).astype(np.float32)[:, None]
         self._shape_rows(out, name, index, kind, scale, dtype, total)
@@ -138,7 +138,7 @@ class Family:
             out[1::2] *= np.float32(_LARGE_COLUMN)
         out[place % _PERIOD == _PERIOD // 2] = 0.0
 
-    def _kinds(self, index: Array, total: int) -> Array:
+    def kinds(self, index: Array, total: int) -> Array:
         """The kind of each row, as its place in KINDS; the last row is never zero."""
         if self.name in ("tiny", "large"):
             return np.full(index.shape, KINDS.index(self.name))

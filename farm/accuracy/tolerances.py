@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from farm.accuracy import places
 from farm.accuracy.dtypes import is_float
+from farm.accuracy.metrics import CAP
 from farm.cell import Cell
 from farm.contracts.base import Contract
 from farm.contracts.from_torch import FACTORS
@@ -90,19 +92,32 @@ def verdict(metrics: Metrics, gates: Mapping[str, Mapping[str, float]]) -> Verdi
     return worst
 
 
-def explain(found: Verdict, metrics: Metrics, gates: Mapping[str, Mapping[str, float]]) -> str:
-    """One sentence: which metric of which output exceeds its tolerance, and where its worst element is."""
+def explain(
+    found: Verdict, metrics: Metrics, gates: Mapping[str, Mapping[str, float]], where: Mapping[str, Any] | None = None
+) -> str:
+    """One sentence: which metric of which output exceeds its tolerance, and where its worst element is.  `where`: the
+    report of `farm.accuracy.places` on that output, whose sentence comes first and names the place."""
     output, metric = found.worst_output, found.worst_metric
     of = metrics.get(output, {})
     value, limit = of.get(metric), gates[output][metric]
+    exceeds = f"{metric} is {number_text(value)}, tolerance {limit:.3g}"
+    if where:
+        return f"{places.sentence(output, where)}; {exceeds}"
     if metric == "nonfinite" and value is not None:
         some = "element is" if value == 1 else "elements are"
         return f"{output}: {value:.0f} {some} NaN or infinite where the reference is finite (or vice versa)"
-    text = f"{output}: {metric} is {'missing' if value is None else f'{value:.3g}'}, tolerance {limit:.3g}"
+    text = f"{output}: {exceeds}"
     if of.get("worst_row", -1) >= 0:
         place = f"[{of['worst_row']:.0f}, {of['worst_column']:.0f}]"
         text += f"; worst element {place}: got {of['worst_got']:.6g}, want {of['worst_want']:.6g}"
     return text
+
+
+def number_text(value: float | None, digits: int = 3) -> str:
+    """A metric for people; what only stands for "beyond all measure" is no number of theirs."""
+    if value is None:
+        return "missing"
+    return "beyond measure" if abs(value) >= CAP else f"{value:.{digits}g}"
 
 
 def worse(one: Metrics, other: Metrics) -> dict[str, dict[str, float]]:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from farm.backends import Fault
 
 
+#: Stands above what a cell printed.
+OUTPUT = "---- output of the cell ----"
+
+
 class ChildManager:
     """`spawn_s`: how long a child may take to say that it is ready.  `stopping`: whether the actor is being stopped,
     which another thread may do at any moment."""
@@ -105,6 +109,10 @@ class ChildManager:
         return self._placed.fault(self.current.log_tail(since_order=True) if self.current else "", error.code)
 
     def log(self, trace: str = "") -> str:
-        """`trace`, and the end of what the child has printed."""
-        tail = self.current.log_tail() if self.current else ""
-        return "\n".join(part for part in (trace, tail) if part)
+        """`trace`, and what the cell has printed, with the paths that the author edits."""
+        return "\n".join(part for part in (self._placed.as_written(trace), self.printed()) if part)
+
+    def printed(self) -> str:
+        """What the cell, and nobody else, has printed: since the last order.  Below a heading; "" for nothing."""
+        text = self.current.printed_since_order() if self.current else ""
+        return f"{OUTPUT}\n{self._placed.as_written(text)}" if text.strip() else ""

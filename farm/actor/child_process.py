@@ -23,6 +23,7 @@ from farm.process.line_process import ChildDied, ChildLied, ChildTimedOut, LineP
 
 __all__ = ["Child", "ChildDied", "ChildLied", "ChildTimedOut", "NoChild", "describe_exit", "greeting"]
 _KEEP_LOG = 16 << 10
+_KEEP_OUTPUT = 48 << 10  # bytes of one cell's output
 #: How long it may take to leave when it is asked to.
 _LEAVE_SECONDS = 3.0
 #: Variable by which a child, and whatever it starts, is known.
@@ -160,6 +161,10 @@ class Child(LineProcess):
         """The end of what the child and everything in it printed, or of what it printed since the last order: what an
         earlier cell printed says nothing of this one."""
         return self.log(_KEEP_LOG, self._log_at if since_order else 0)
+
+    def printed_since_order(self) -> str:
+        """All of what was printed since the last order, within bounds that it names."""
+        return self.printed(_KEEP_OUTPUT, self._log_at)
 
 
 def greeting(child: Child, spawn_s: float) -> protocol.Ready:

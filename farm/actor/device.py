@@ -33,8 +33,10 @@ from farm.actor.event_buffer import EventBuffer
 from farm.actor.signal_deaths import SignalDeaths
 from farm.cell import spends
 from farm.child import protocol
+from farm.child.protocol import LONGEST_TRACE
 from farm.deadline import Deadline
 from farm.errors import FarmSignal, JudgeFailed, LockRefused, describe, fault_owner
+from farm.field_checks import shortened
 from farm.guard import locks, sample_checks, telemetry
 from farm.guard.device import Guard
 from farm.process import interrupts
@@ -238,6 +240,7 @@ class DeviceActor:
         order = protocol.Trial(*ids, attempt["cell"], prepared["tensors"], attempt["call"], "", prepared["work"])
         words = self._children.last_words
         outcome = trial.follow(child, order, attempt["deadlines"], words, functools.partial(self._show, attempt))
+        self._hear(attempt)
         before, self._children.trials = self._children.trials, self._children.trials + 1
         if not outcome.fit:
             self._renew(attempt, outcome)
@@ -316,7 +319,8 @@ class DeviceActor:
         if isinstance(reply, protocol.Failed):
             beside = self._guard.company() if reply.status == "out_of_memory" else ""
             why = f"{reply.reason} ({beside})" if beside else reply.reason
-            self._end(attempt, reply.status, reply.owner, why, log=self._children.log(reply.trace))
+            log = "\n".join((self._placed.as_written(reply.trace), *attempt.get("heard", ())))
+            self._end(attempt, reply.status, reply.owner, self._placed.as_written(why), log=log.strip())
             if reply.fatal:
                 self._children.replace()
 
@@ -379,9 +383,11 @@ class DeviceActor:
                     deadline = Deadline(table[phase])
                     self._show(attempt, phase)
                 elif isinstance(said, protocol.Measured):
+                    self._hear(attempt)
                     evidence = self._children.ready.evidence if self._children.ready else ""
                     return believed(said, time.monotonic() - timed_since, evidence)
                 elif isinstance(said, protocol.Failed):
+                    self._hear(attempt)
                     return fallback.told(said) if said.status == "capture_failed" else said
         except (child_process.ChildTimedOut, child_process.ChildDied, child_process.ChildLied) as error:
             lied = isinstance(error, child_process.ChildLied)
@@ -389,6 +395,7 @@ class DeviceActor:
             if self._stopping or not (spoilt or self._signalled(attempt, child, error, phase)):
                 return self._without_reply(attempt, call, child, error, phase, out_dir)
         # Asked again in a child of its own, the cell answers for itself.
+        self._hear(attempt)
         self._children.replace()
         _empty(out_dir)
         return self._converse(attempt, call, prepared, out_dir)
@@ -428,13 +435,14 @@ class DeviceActor:
         if isinstance(error, child_process.ChildTimedOut):
             stopped = child.suspended
             child.show_stacks()
-            log = self._children.log()
+            log = self._heard(attempt)
             limit = attempt["deadlines"]["import" if phase == "spawn" else phase]
             if not child.kill():
                 text = "the child could not be killed: the device is stuck"
                 self._end(attempt, "infra_error", "device", text, log=log)
                 raise _DeviceGone(text, final=True) from None
             if self._captures.suspected(cell, call, phase) and not stopped:
+                attempt["heard"] = [log]
                 return fallback.blamed(ids, f"did not end within {limit:g} s", log)
             if phase == "spawn":
                 text = f"the child did not answer for {limit:g} s before the cell began"
@@ -449,10 +457,11 @@ class DeviceActor:
             if self._captures.suspected(cell, call, phase) and not crash_owner.sent(error.code):
                 words = self._children.last_words(error)
                 ended = f"{error}; {words.what}" if words and words.what else str(error)
-                return fallback.blamed(ids, f"ended the child ({ended})", self._children.log())
+                attempt["heard"] = [self._heard(attempt)]
+                return fallback.blamed(ids, f"ended the child ({ended})", attempt["heard"][0])
             self._died(attempt, error, phase)
         else:
-            log = self._children.log()
+            log = self._heard(attempt)
             self._children.replace()
             self._end(attempt, "crashed", "kernel", f"the child {error}", log=log)
         return None
@@ -471,7 +480,17 @@ class DeviceActor:
     def _died(self, attempt: dict[str, Any], error: child_process.ChildDied, phase: str) -> None:
         words = self._children.last_words(error) if phase != "spawn" else None
         found = crash_owner.of_death(str(error), error.code, phase, words, outside=self._from_outside())
-        self._end(attempt, *found, log=self._children.log())
+        self._end(attempt, *found, log=self._heard(attempt))
+
+    def _hear(self, attempt: dict[str, Any]) -> None:
+        """Keep what the cell has printed in the order that now ends: its child may go, or be asked again."""
+        said = self._children.printed()
+        if said:
+            attempt.setdefault("heard", []).append(said)
+
+    def _heard(self, attempt: dict[str, Any]) -> str:
+        """All that the cell has printed, in earlier orders and in the one that has not ended."""
+        return "\n".join(part for part in (*attempt.get("heard", ()), self._children.printed()) if part)
 
     def _spool(self) -> int:
         """The inode of the run's folder, which is made anew if somebody has deleted it."""
@@ -544,6 +563,7 @@ class DeviceActor:
             round=reply.round,
             revision=reply.revision,
             telemetry=told,
+            log=shortened("\n".join(attempt.get("heard", ())), LONGEST_TRACE),
         )
         request = {
             "cell": attempt["cell"],

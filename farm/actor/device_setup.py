@@ -43,6 +43,7 @@ class DeviceSetup:
         self.options: dict[str, Any] = {**self.node.simulate, "as": self.backend} if simulated else {}
         self.environment = Environment.of(config["environment"])
         self.identity: backends.Identity | None = None
+        self._written: dict[str, str] = {}  # path of an unpacked file or folder -> the one that its author edits
         #: What a child is told of the run's subject, once it is unpacked here; {} without one.
         self.subject: dict[str, Any] = {}
 
@@ -86,7 +87,14 @@ class DeviceSetup:
         folder, path = subjects.unpack(given, str(self.config["spool"]))
         told = {name: given[name] for name in ("name", "revision", "digest", "modules", "over")}
         self.subject = {**told, "folder": str(folder)}
+        self._written |= {f"{folder}/{place}": there for place, there in given.get("origins", {}).items()}
         return path
+
+    def as_written(self, text: str) -> str:
+        """A text with the paths that its author edits in place of those where the files were unpacked."""
+        for here, there in self._written.items():
+            text = text.replace(here, there)
+        return text
 
     def _subject_variables(self) -> dict[str, str]:
         """What the subject sets for this backend's children; the node's environment has the last word."""
@@ -103,6 +111,8 @@ class DeviceSetup:
         folders = [str(bundle.install(b["sha"], b["blob"], Path(spool, "bundles"))) for b in bundles]
         shipped = self.config.get("shipped")
         users = [shipping.unpack(shipped, spool)] if shipped else []
+        if shipped and shipped.get("origins"):
+            self._written |= {f"{users[0]}/{top}": f"{there}/{top}" for top, there in shipped["origins"].items()}
         return (*folders, *users, *environment.path) if folders else (*environment.path, *users)
 
     def _identified(self) -> backends.Identity | None:

@@ -17,10 +17,12 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_IOLBF = 1
 
 
 def _die_with_parent() -> None:
@@ -51,6 +53,27 @@ def _private_pipes() -> tuple[Any, Any]:
     os.dup2(null, 0)
     os.dup2(2, 1)
     return source, sink
+
+
+def _print_at_once() -> Callable[[], None]:
+    """Have what is printed reach the log in the order in which it is printed, and before the process dies of whatever
+    comes next; returns what writes out all that somebody still holds back."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError, OSError):
+            stream.reconfigure(write_through=True, errors="backslashreplace")  # type: ignore[union-attr]
+    library: Any = None
+    with contextlib.suppress(OSError, AttributeError, ValueError):
+        library = ctypes.CDLL(None)
+        library.setvbuf(ctypes.c_void_p.in_dll(library, "stdout"), None, _IOLBF, 0)  # of native code
+
+    def flush() -> None:
+        for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+            with contextlib.suppress(Exception):  # code under test may have put anything there
+                stream.flush()  # type: ignore[union-attr]
+        if library is not None:
+            library.fflush(None)
+
+    return flush
 
 
 def _end_with_pipe(descriptor: int) -> None:
@@ -86,6 +109,7 @@ def main(argv: list[str]) -> int:
     _die_with_parent()
     _adopt_orphans()
     source, sink = _private_pipes()
+    flush = _print_at_once()
     from farm.child import confinement
 
     unconfined = confinement.confine()  # before there are threads
@@ -131,8 +155,7 @@ def main(argv: list[str]) -> int:
             break
         if isinstance(message, protocol.Run):  # a trial too
             reply = session.run(message, say)
-            sys.stdout.flush()
-            sys.stderr.flush()
+            flush()  # what a cell printed is in the log before its end is told
             say(reply)
             if (isinstance(reply, protocol.Failed) and reply.fatal) or (
                 isinstance(reply, (protocol.Measured, protocol.Tried)) and reply.spent

@@ -75,9 +75,10 @@ def refill(
 
 
 def restored(plan: Plan, output: torch.Tensor, how: InputChange) -> torch.Tensor:
-    """An output of the changed values as it would be of the cell's own."""
+    """An output of the changed values as it would be of the cell's own.  A NaN keeps its bits, by which the judge knows
+    what was never written."""
     moved = torch.roll(output, -how.shift_of(plan), 0) if how.shift_of(plan) else output
-    return moved.neg() if how.sign_of(plan) < 0 else moved
+    return torch.where(moved != moved, moved, moved.neg()) if how.sign_of(plan) < 0 else moved
 
 
 def as_expected(plan: Plan, first: torch.Tensor, second: torch.Tensor, how: InputChange) -> bool:

@@ -1,5 +1,8 @@
 """Proof that outputs were written: what the code under test allocates is filled with NaN and padded with guards.
 
+The NaN is one of the farm's own (farm/accuracy/poison_bits.py), so that the judge can tell what was never written from
+what was computed.
+
 Two nets, since neither sees everything (measured on an H200: the first sees what Python allocates, Liger's 3 buffers
 and QuACK's 2, and nothing inside native ops or Inductor's code, for which the second is there):
 
@@ -12,13 +15,14 @@ In checked calls only; a timed launch never runs under either.
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 from collections import Counter
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from farm.accuracy import poison_bits
 
 GUARD_ELEMENTS = 64
 _EMPTY = {
@@ -28,15 +32,26 @@ _EMPTY = {
     torch.ops.aten.new_empty.default,
     torch.ops.aten.new_empty_strided.default,
 }
-#: Integers have no NaN: a value that no quantizer of ours gives (-128 is outside [-127, 127]).
-_SENTINEL = {torch.int8: -128, torch.uint8: 0xA5, torch.int16: -31073, torch.int32: -1515870811, torch.bool: True}
+_OTHER = poison_bits.INTEGERS["int32"]  # of integers that are not listed
+_SENTINEL = {getattr(torch, name): value for name, value in poison_bits.INTEGERS.items()}
+_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_PATTERN = {
+    getattr(torch, name): bits - (1 << 8 * size if size > 1 and bits >> 8 * size - 1 else 0)  # as a signed integer
+    for name, bits in poison_bits.FLOATS.items()
+    if hasattr(torch, name)
+    for size in [getattr(torch, name).itemsize]
+}
 
 
 def fill(tensor: torch.Tensor) -> torch.Tensor:
-    """Fill with NaN, or for integers with a sentinel; returns the tensor."""
-    if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
-        return tensor.fill_(math.nan)
-    return tensor.fill_(_SENTINEL.get(tensor.dtype, -1515870811))
+    """Fill contiguous memory with the farm's NaN, or for integers with a sentinel; returns the tensor."""
+    dtype = tensor.dtype
+    if dtype in _PATTERN:
+        tensor.view(_WIDTH[dtype.itemsize]).fill_(_PATTERN[dtype])
+        return tensor
+    if dtype.is_floating_point or dtype.is_complex:
+        return tensor.fill_(float("nan"))
+    return tensor.fill_(_SENTINEL.get(dtype, _OTHER))
 
 
 class Poisoned(TorchDispatchMode):
@@ -106,7 +121,7 @@ def forget_skipped_frames() -> None:
 def _intact(guard: torch.Tensor) -> bool:
     if guard.dtype.is_floating_point:
         return bool(torch.isnan(guard).all())
-    return bool((guard == _SENTINEL.get(guard.dtype, -1515870811)).all())
+    return bool((guard == _SENTINEL.get(guard.dtype, _OTHER)).all())
 
 
 def poison_freed(device: torch.device, sizes: list[int]) -> None:
@@ -116,5 +131,5 @@ def poison_freed(device: torch.device, sizes: list[int]) -> None:
     blocks = []
     with contextlib.suppress(torch.OutOfMemoryError):  # where the last block does not fit, those before it did
         for n in sizes:
-            blocks.append(torch.full((max(1, n // 4),), math.nan, dtype=torch.float32, device=device))
+            blocks.append(torch.full((max(1, n // 4),), poison_bits.WORD, dtype=torch.int32, device=device))
     del blocks

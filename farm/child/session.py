@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import time
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib import metadata
@@ -14,16 +13,16 @@ from typing import Any
 import torch
 
 from farm.backends.api import Fault, no_fault
-from farm.child import fault_owner, placing, provider_call, subject_files, tensor_files, traffic
+from farm.child import author_trace, fault_owner, placing, provider_call, subject_files, tensor_files, traffic
 from farm.child.checked_calls import CheckedCalls
 from farm.child.findings import disqualifying
 from farm.child.integrity import IntegrityWatch
 from farm.child.interpreter_progress import ProgramCount
 from farm.child.protocol import LONGEST_TRACE, Failed, Measured, Message, Phase, Run, Trial, Tried
 from farm.errors import CaptureFailed, Unsupported, WrongAnswer
+from farm.field_checks import shortened
 
 Say = Callable[[Message], None]
-_TRACE_LINES = 40
 MAX_KEPT_INPUTS = 6  # as many as one backward of a norm with a residual and its neighbour have
 
 
@@ -430,7 +429,9 @@ class _Attempt:
 
     def failed(self, status: str, owner: str, reason: str, trace: str = "", fatal: bool = False) -> Failed:
         m = self.m
-        return Failed(m.revision, m.round, m.attempt, status, owner, _one_line(reason), trace[-LONGEST_TRACE:], fatal)
+        return Failed(
+            m.revision, m.round, m.attempt, status, owner, _one_line(reason), shortened(trace, LONGEST_TRACE), fatal
+        )
 
     def squeezed(self) -> str:
         """Asked while memory is out: why that is no fault of the code under test; "" where it is."""
@@ -442,7 +443,7 @@ class _Attempt:
 
     def classified(self, error: Exception) -> Failed:
         """Status and owner of an exception that the code under test let out."""
-        trace = "\n".join(traceback.format_exc().splitlines()[-_TRACE_LINES:])
+        trace = author_trace.written(error)
         found = fault_owner.verdict(
             error, fault_of=self.s.fault, device=self.s.device, phase=self.phase, squeezed=self.squeezed
         )

@@ -85,7 +85,7 @@ EVENTS: Mapping[str, Check] = {
         (
             "measured",
             {**_OF_CELL, "facts": FACTS, "timing": TIMING, "origin": _ORIGIN},
-            {"round": integer(), "revision": _SHORT, "telemetry": _TELEMETRY},
+            {"round": integer(), "revision": _SHORT, "telemetry": _TELEMETRY, "log": _LOG},
         ),
         (
             "judged",
@@ -97,6 +97,7 @@ EVENTS: Mapping[str, Check] = {
                 "gates": _METRICS,
                 **dict.fromkeys(("worst_output", "worst_metric", "output_hash", "input_hash"), optional(_SHORT)),
                 "worst_ratio": optional(number(finite=False)),
+                "places": mapped(plain(depth=6)),
             },
         ),
         ("ended", {**_OF_CELL, "status": _SHORT, "owner": _SHORT, "reason": _LONG, "origin": _ORIGIN}, {"log": _LOG}),

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farm import backends
+from farm.accuracy import places
+from farm.accuracy import tolerances as gating
 from farm.cell import FARM_FAULTS, Cell, Owner, Status, Target
 from farm.contracts.discovery import contract
 from farm.coordinator.calibration_lookup import CalibrationLookup, beyond_the_curve
@@ -57,14 +59,16 @@ class ResultsAssembler:
         said = {**said, "origin": {**said["origin"], "neighbours_busy": busy}}
         names = ("device", "cell", "attempt", "round", "revision", "facts", "timing", "origin", "telemetry")
         at = self._journal("measured", said, *names)
-        self._known.setdefault(said["cell"], {}).update(measured=said, measured_at=at, origin=said["origin"])
+        known = {"measured": said, "measured_at": at, "origin": said["origin"], "printed": said.get("log", "")}
+        self._known.setdefault(said["cell"], {}).update(known)
         return MeasuredEvent(said["at"], said["device"], said["cell"], said["attempt"])
 
     def judged(self, said: dict[str, Any]) -> Event:
         said = self._of_our_judge(said)
-        self._known.setdefault(said["cell"], {})["judged"] = said
-        if said["status"] != "passed":
-            self._keep_log(said, _judgement_text(said))
+        known = self._known.setdefault(said["cell"], {})
+        known["judged"] = said
+        text = _judgement_text(said) if said["status"] != "passed" else ""
+        self._keep_log(said, "\n\n".join(part for part in (text, known.get("printed", "")) if part))
         self._journal(
             "judged",
             said,
@@ -75,6 +79,7 @@ class ResultsAssembler:
             "reason",
             "metrics",
             "gates",
+            "places",
             "worst_output",
             "worst_metric",
             "worst_ratio",
@@ -130,7 +135,7 @@ class ResultsAssembler:
         return LeaseDone(said["at"], said["device"], said["lease"])
 
     def _keep_log(self, said: Mapping[str, Any], text: str) -> None:
-        """Keep the log of an attempt and its path: every failed cell has a log."""
+        """Keep the log of an attempt and its path: every failed cell has a log, and every one that printed."""
         if text:
             cell = self._cells[said["cell"]]
             name = f"{cell.index:05d}-{cell.cell_id}-{said['attempt']}"
@@ -224,12 +229,15 @@ def _as_ended(said: Mapping[str, Any]) -> Event:
 
 
 def _judgement_text(said: Mapping[str, Any]) -> str:
-    """A judgement as text: the reason, then every metric beside its tolerance."""
+    """A judgement as text: the reason, where each output is wrong, then every metric beside its tolerance."""
     lines = [said.get("reason", ""), ""]
+    for output, found in (said.get("places") or {}).items():
+        lines += [places.report(output, found), ""]
     for output, metrics in (said.get("metrics") or {}).items():
         gates = (said.get("gates") or {}).get(output, {})
         lines += [
-            f"{output:12} {name:20} {value:<14.6g}" + (f" tolerance {gates[name]:.6g}" if name in gates else "")
+            f"{output:12} {name:20} {gating.number_text(value, 6):<14}"
+            + (f" tolerance {gates[name]:.6g}" if name in gates else "")
             for name, value in metrics.items()
         ]
     return "\n".join(lines)

@@ -148,6 +148,7 @@ class Judge:
             "worst_output": judgement.worst_output,
             "worst_metric": judgement.worst_metric,
             "worst_ratio": judgement.worst_ratio,
+            "places": judgement.places,
             "output_hash": digest.hexdigest()[:16],
             "input_hash": inputs.digest,
         }

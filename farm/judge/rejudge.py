@@ -73,10 +73,13 @@ def judge_again(
         return _undecided(row, text, "rejudge-metric-missing")
     found = gating.verdict(metrics, gates)
     of_worst = metrics.get(found.worst_output, {})
+    # by the tolerances that the cell ran with: today's may call more or fewer elements wrong
+    where: dict[str, Any] = json.loads(row.get("places") or "{}")
     return {
         **row,
         "status": (Status.PASSED if found.ok else Status.INACCURATE).value,
-        "reason": "" if found.ok else gating.explain(found, metrics, gates),
+        "reason": "" if found.ok else gating.explain(found, metrics, gates, where.get(found.worst_output)),
+        "places": json.dumps({} if found.ok else where),
         "fault_owner": "" if found.ok else Owner.KERNEL.value,
         "gates": json.dumps(gates),
         "judged_by": judging_digest(),
@@ -115,7 +118,8 @@ def report(row: Mapping[str, Any]) -> str:
     for output, metrics in _json(row, "metrics").items():
         of = gates.get(output, {})
         lines += [
-            f"{output:12} {name:20} {value:<14.6g}" + (f" tolerance {of[name]:.6g}" if name in of else "")
+            f"{output:12} {name:20} {gating.number_text(value, 6):<14}"
+            + (f" tolerance {of[name]:.6g}" if name in of else "")
             for name, value in metrics.items()
         ]
     return "\n".join(lines)

@@ -188,6 +188,18 @@ class LineProcess(ProcessGroup):
         begin = max(since, self.log_size - longest)
         return os.pread(self._log.fileno(), max(0, self.log_size - begin), begin).decode("utf-8", "replace")
 
+    def printed(self, longest: int, since: int) -> str:
+        """What it and everything in it printed from the byte `since` on; of more than `longest` bytes the begin and the
+        end, and how much is left out."""
+        if self.closed:
+            return ""
+        size = self.log_size - since
+        if size <= longest:
+            return self.log(longest, since)
+        head = os.pread(self._log.fileno(), longest // 3, since).decode("utf-8", "replace")
+        tail = self.log(longest - longest // 3, since)
+        return f"{head}\n[... {size - longest:,} bytes left out here ...]\n{tail}"
+
     @property
     def closed(self) -> bool:
         return self._log.closed

@@ -29,13 +29,15 @@ def parse(spec: str) -> tuple[str, str]:
 
 
 def pack(paths: Iterable[str]) -> dict[str, Any] | None:
-    """The files behind `module:function` paths: {"sha", "files": {relative path: bytes}}; None for no files.
+    """The files behind `module:function` paths: {"sha", "files": {relative path: bytes}, "origins": {top-level file or
+    folder among them: the folder that it is from}}; None for no files.
 
     An installed module (in the standard library or site-packages) is not sent: the node imports its own.  What a sent
     file imports from the folder beside it is sent with it.
     """
     found: dict[str, Path] = {}
     folders: list[Path] = []
+    origins: dict[str, str] = {}
     for path in paths:
         module, _, function = path.partition(":")
         top = module.split(".")[0]
@@ -48,10 +50,12 @@ def pack(paths: Iterable[str]) -> dict[str, Any] | None:
         else:
             found[origin.name] = origin
         folders.append(origin.parent)
+        origins[origin.name] = str(origin.parent.absolute())
     size = sum(file.stat().st_size for file in found.values())
     content = {name: file.read_bytes() for name, file in sorted(found.items())} if size <= MAX_BYTES else {}
     for folder in dict.fromkeys(folders):
         content = with_neighbours(folder, content)
+        origins |= {name.split("/")[0]: str(folder.absolute()) for name in content if name.split("/")[0] not in origins}
     size = max(size, sum(map(len, content.values())))
     if size > MAX_BYTES:
         raise UsageError(
@@ -61,7 +65,7 @@ def pack(paths: Iterable[str]) -> dict[str, Any] | None:
         )
     if not found:
         return None
-    return {"sha": digest(content), "files": content}
+    return {"sha": digest(content), "files": content, "origins": origins}
 
 
 def _package_files(folder: Path) -> list[Path]:

@@ -24,7 +24,7 @@ PLACES = ("overlay", "adapters")  # in the order in which a child imports from t
 @dataclass(frozen=True)
 class PackedSubject:
     """`name`, `revision`, `source`: for rows and people.  `over`: `.py` files to be laid over what is installed.
-    `variables`: backend -> variables of its children."""
+    `variables`: backend -> variables of its children.  `origins`: of PLACES -> the folder that its author edits."""
 
     name: str
     revision: str
@@ -35,6 +35,7 @@ class PackedSubject:
     sha: str
     blob: bytes
     variables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
 
     def described(self) -> dict[str, Any]:
         """What a run records of it."""
@@ -50,7 +51,8 @@ class PackedSubject:
     def plain(self) -> dict[str, Any]:
         """As it appears in a device actor's config."""
         variables = {backend: dict(found) for backend, found in self.variables.items()}
-        return {**self.described(), "sha": self.sha, "blob": self.blob, "variables": variables}
+        travels = {"sha": self.sha, "blob": self.blob, "variables": variables, "origins": dict(self.origins)}
+        return {**self.described(), **travels}
 
 
 def pack(content: Mapping[str, bytes], **told: Any) -> PackedSubject:

@@ -8,7 +8,7 @@ The columns are the schema of `cells.parquet`.  Schema history:
     4   neighbours_busy; evidence is what the device reports (`simulated` for a fake that simulates a vendor's device)
     5   judged_by; every line of the journal has a checksum
     6   contract (the content of a contract outside the farm), provider_version, subject, subject_revision,
-        subject_digest
+        subject_digest, places
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ COLUMNS: dict[str, str] = {
     "worst_ratio": "float",
     "metrics": "text",
     "gates": "text",
+    "places": "text",
     "judged_by": "text",
     **dict.fromkeys(("max_ulp", "rel_l2", "max_abs"), "float"),
     **dict.fromkeys(("time_us_p20", "time_us_p50", "time_us_p80", "time_rel_mad"), "float"),
@@ -108,7 +109,7 @@ LATER_COLUMNS = frozenset(
     (
         *("resources", "bytes_counted", "bytes_requested", "peak_memory_live_mib", "bitwise_repeatable"),
         *("sm_clock_mhz", "temperature_c", "power_w", "throttle", "kernels_per_call", "neighbours_busy", "judged_by"),
-        *("contract", "provider_version", "subject", "subject_revision", "subject_digest"),
+        *("contract", "provider_version", "subject", "subject_revision", "subject_digest", "places"),
     )
 )
 _EMPTY: dict[str, Any] = {name: "" if kind == "text" else None for name, kind in COLUMNS.items()}
@@ -158,6 +159,7 @@ def planned_row(cell: Cell, why: str = "") -> dict[str, Any]:
         flags="[]",
         metrics="{}",
         gates="{}",
+        places="{}",
         launch="{}",
         resources="[]",
         fingerprint="{}",
@@ -234,6 +236,7 @@ def _accuracy(judged: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "metrics": json.dumps(metrics),
         "gates": json.dumps(judged.get("gates") or {}),
+        "places": json.dumps(judged.get("places") or {}),
         "worst_output": worst,
         "worst_metric": judged.get("worst_metric") or "",
         "worst_ratio": judged.get("worst_ratio"),

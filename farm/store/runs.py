@@ -31,6 +31,7 @@ from typing import Any
 
 from farm.cell import Cell
 from farm.errors import InfraError, Message, StoreError, id_of
+from farm.field_checks import shortened
 from farm.shipping import files
 from farm.store import journal as journals
 from farm.store import lock as runlock
@@ -372,12 +373,12 @@ class RunWriter:
         )
 
     def log(self, name: str, text: str) -> str:
-        """Keep the tail of a failed attempt's log; returns its path in the run directory."""
+        """Keep an attempt's log, which says so where it is shortened; returns its path in the run directory."""
         safe = re.sub(r"[^A-Za-z0-9._=-]+", "_", name)[:150]
         path = self.dir / "logs" / f"{safe}.txt"
         self._still_ours()
         try:
-            path.write_text(text[-_LOG_LIMIT:], encoding="utf-8", errors="replace")
+            path.write_text(shortened(text, _LOG_LIMIT), encoding="utf-8", errors="replace")
         except OSError as error:
             raise self._lost(f"logs/{path.name}", error) from None
         return f"logs/{path.name}"

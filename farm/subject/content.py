@@ -33,8 +33,23 @@ def packed(subject: Subject, home: Repository, *, wheel: Path | None = None, rel
         source=source,
         modules=modules,
         over=subject.source.over and not (wheel or release),
+        origins=_origins(subject, home, elsewhere=bool(wheel or release)),
         variables={b: subject.variables(b) for b in sorted(backends) if subject.variables(b)},
     )
+
+
+def _origins(subject: Subject, home: Repository, *, elsewhere: bool) -> dict[str, str]:
+    """Where its author edits what is sent, by the folder it is sent in; what was built or downloaded is edited nowhere.
+    A revision's files are named as they lie in the repository that it is of."""
+    place, _, _ = home.source.rpartition("@")
+    root = next((Path(p).resolve() for p in (home.source, place) if p and Path(p).is_dir()), home.folder)
+    folder = Path(subject.folder).resolve()
+    inside = folder.is_relative_to(home.folder.resolve())
+    found = {"adapters": str(root / folder.relative_to(home.folder.resolve()) if inside else folder)}
+    source = subject.source
+    if source.path is not None and not (elsewhere or source.release or source.build):
+        found["overlay"] = str(root / source.path)
+    return found
 
 
 def _own(

@@ -29,7 +29,7 @@ def judged(c: Cell, scale: float = 1.0, tolerances: Any = ()) -> dict[str, Any]:
     outputs = right_outputs(c)
     outputs["y"] = encode(decode(outputs["y"], c.dtype) * scale, c.dtype)
     found = evaluate(c, contract(c.op), outputs, inputs_of(c), tolerances=tolerances)
-    names = ("reason", "metrics", "gates", "worst_output", "worst_metric", "worst_ratio")
+    names = ("reason", "metrics", "gates", "worst_output", "worst_metric", "worst_ratio", "places")
     return results.finish_row(
         c,
         status=Status.PASSED if found.ok else Status.INACCURATE,
