@@ -31,6 +31,7 @@ COMMANDS = (
     "nodes",
     "doctor",
     "init",
+    "record",
     "schema",
 )
 #: Commands that are done in a fork under a supervisor, since Ray could end their process with an exit code of its own,
