@@ -278,8 +278,9 @@ def _value(p: Parameter, value: Any) -> Any:
         raise UnfitCallError(f"{p.name}={value!s:.50}, which is not a {p.type.__name__}")
     if p.allowed is not None and value not in p.allowed:
         raise UnfitCallError(f"{p.name}={value}; the op has {', '.join(map(str, p.allowed))}")
+    number: Any = value
     low, high = (-math.inf if p.low is None else p.low), (math.inf if p.high is None else p.high)
-    if p.type in (int, float) and not low <= float(str(value)) <= high:
+    if p.type in (int, float) and not low <= float(number) <= high:
         raise UnfitCallError(f"{p.name}={value}, which is out of bounds")
     return value
 
