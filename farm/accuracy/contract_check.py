@@ -294,7 +294,7 @@ def _limits(contract: Contract, cell: Cell, inputs: Mapping[str, Array], found: 
     judged = {t.name: t for t in evaluate.judged_tensors(cell, contract)}
     try:
         gates = contract.gates(cell)
-        work = evaluate.work_of(cell, contract)
+        work = evaluate.work_of(cell, contract, inputs)
         outputs = {name: encode(np.asarray(found[name]), t.dtype) for name, t in judged.items()}
         told = evaluate.evaluate(cell, contract, outputs, inputs)
     except FarmError as error:

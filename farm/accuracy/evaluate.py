@@ -78,9 +78,29 @@ def given_tensors(cell: Cell, contract: Contract) -> list[Tensor]:
     return list(_views(cell, contract).given)
 
 
-def work_of(cell: Cell, contract: Contract) -> Work:
-    """The least work of one call, whoever computes it."""
-    return contract.work(_views(cell, contract).every)
+class _Values(Mapping[str, Array]):
+    """Stored inputs as values, each decoded when it is asked for."""
+
+    def __init__(self, stored: Arrays, dtypes: Mapping[str, str]) -> None:
+        self._stored, self._dtypes = stored, dtypes
+
+    def __getitem__(self, name: str) -> Array:
+        return decode(np.asarray(self._stored[name]), self._dtypes[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._dtypes)
+
+    def __len__(self) -> int:
+        return len(self._dtypes)
+
+
+def work_of(cell: Cell, contract: Contract, inputs: Arrays | None = None) -> Work:
+    """The least work of one call, whoever computes it: on these inputs (whole storage arrays), where it depends on
+    them; without them, on the fullest."""
+    every = _views(cell, contract).every
+    if inputs is None or not contract.work_from_inputs:
+        return contract.work(every)
+    return contract.work_on(every, _Values(inputs, {t.name: t.dtype for t in given_tensors(cell, contract)}))
 
 
 def judged_tensors(cell: Cell, contract: Contract) -> list[Tensor]:

@@ -38,6 +38,7 @@ COMMANDS = {
     "nodes": "list, join, drain and restore the nodes of a cluster",
     "doctor": "check this host; show each problem and how to solve it",
     "init": "write a first farm.yaml for a repository, with adapters and small matrices",
+    "record": "run a program once, and write the matrix of the ops that it called",
     "schema": "print the JSON Schema of a matrix file, or of a farm.yaml, for editors",
 }
 #: Commands that are done in a fork under a supervisor, since Ray could end their process with an exit code of its own,

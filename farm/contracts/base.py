@@ -138,6 +138,10 @@ class Work:
     bytes_written: int
     operations: Mapping[str, int]
 
+    def plain(self) -> dict[str, Any]:
+        """As JSON-able data."""
+        return {"bytes_read": self.bytes_read, "bytes_written": self.bytes_written, "operations": dict(self.operations)}
+
 
 class Contract:
     """The definition of correct results of an op.  Subclasses set the class attributes and implement the methods that
@@ -166,6 +170,8 @@ class Contract:
     #: Whether `reference` also gives what a correct implementation gives at the cell's dtypes (`NAME.own`), whose
     #: error, times `farm.contracts.from_torch.FACTORS`, widens the tolerances of `gates`.
     own_tolerances: bool = False
+    #: Whether bytes and operations depend on the values of the inputs: then `work_on` gives them.
+    work_from_inputs: bool = False
     #: Families of the contract's own, each with the built-in one whose values the generator gives for it; `inputs`
     #: knows them by `family.asked`.
     own_families: Mapping[str, str] = {}
@@ -211,8 +217,14 @@ class Contract:
         return {}
 
     def work(self, cell: CellLike) -> Work:
-        """The least bytes and operations of one call."""
+        """The least bytes and operations of one call; of the fullest inputs, where they depend on the inputs."""
         raise NotImplementedError
+
+    def work_on(self, cell: CellLike, inputs: Mapping[str, Array]) -> Work:
+        """`work` of an op whose work depends on its inputs (ignored rows, ragged batches), with `work_from_inputs`.
+        `inputs`: each input and upstream gradient whole, read-only, as values (float or integer arrays); one is decoded
+        when it is asked for, so ask only for what decides."""
+        return self.work(cell)
 
     def gates(self, cell: CellLike) -> dict[str, dict[str, float]]:
         """The tolerances: output -> metric -> limit.  Metrics without a limit are not enforced, except that a float

@@ -85,7 +85,7 @@ def from_torch(
     layouts: Mapping[str, tuple[str, ...]] | None = None,
     check_sizes: Mapping[str, int] | None = None,
     operations_per_element: int = 1,
-    work: Callable[[CellLike], Work] | None = None,
+    work: Callable[..., Work] | None = None,
     version: int = 1,
     determinism: str = "bitwise",
 ) -> TorchContract:
@@ -100,7 +100,8 @@ def from_torch(
     bounds: dimension -> smallest and largest size.
     families: own name -> {input: the one value that it is filled with}.
     layouts, check_sizes: as of any contract; without `layouts` every tensor may have strides.
-    work: bytes and operations of one call; left out: each tensor once, and `operations_per_element` for each element
+    work: bytes and operations of one call, `work(cell)`, or `work(cell, inputs)` if they depend on the values of the
+        inputs (`Contract.work_on`); left out: each tensor once, and `operations_per_element` for each element
         of the outputs.
 
     ContractError, in one sentence, for what does not fit together.
@@ -159,6 +160,7 @@ def from_torch(
     shaped = {**named, **({f"d{n}": s for n, s in given.items() if _floats(s)} if made.gradients else {})}
     made.layouts = dict(layouts or {n: LINE if len(s.dims.split()) < 2 else STRIDES for n, s in shaped.items()})
     made.determinism, made.per_element, made.own_work = determinism, operations_per_element, work
+    made.work_from_inputs = work is not None and len(inspect.signature(work).parameters) > 1
     return made
 
 
@@ -269,7 +271,7 @@ class TorchContract(Contract):
     gradients: tuple[str, ...]
     fills: Mapping[str, Mapping[str, Any]]
     per_element: int
-    own_work: Callable[[CellLike], Work] | None
+    own_work: Callable[..., Work] | None
 
     def tensors(self, cell: CellLike) -> tuple[Tensor, ...]:
         """Inputs; upstream gradients `dNAME` of each output; outputs; gradients `dNAME` of each input that has one."""
@@ -384,13 +386,17 @@ class TorchContract(Contract):
 
     def work(self, cell: CellLike) -> Work:
         """Each tensor once, unless the contract says otherwise."""
-        if self.own_work is not None:
+        if self.own_work is not None and not self.work_from_inputs:
             return self.own_work(cell)
         tensors = self.tensors(cell)
         read = sum(t.size * nbytes(t.dtype) for t in tensors if t.role in ("input", "upstream"))
         written = [t for t in tensors if t.role in ("output", "gradient")]
         count = sum(t.size for t in written) * self.per_element
         return Work(read, sum(t.size * nbytes(t.dtype) for t in written), {"vector": count})
+
+    def work_on(self, cell: CellLike, inputs: Mapping[str, Array]) -> Work:
+        """Of these inputs, if the contract's `work` takes them."""
+        return self.own_work(cell, inputs) if self.own_work and self.work_from_inputs else self.work(cell)
 
     def supports(self, cell: CellLike, target: str | None = None) -> str | None:
         """Only where there is a torch that evaluates the reference."""

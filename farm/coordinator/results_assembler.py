@@ -86,6 +86,7 @@ class ResultsAssembler:
             "output_hash",
             "input_hash",
             "judged_by",
+            "work",
         )
         return _as_ended(said)
 
@@ -199,10 +200,9 @@ class ResultsAssembler:
         said = known.get("measured")
         if not said:
             return None
-        work = contract(cell.op).work(cell)
         target = (known.get("origin") or {}).get("target") or {}
         peaks = backends.get(cell.backend).peaks(target.get("model", ""))
-        done = {"bytes_read": work.bytes_read, "bytes_written": work.bytes_written, "operations": dict(work.operations)}
+        done = work_done(cell, known.get("judged") or {})
         roof = self._roofs.of_cell(said["device"], cell, said["timing"], done)
         return {
             "facts": beyond_the_curve(said["facts"], roof),
@@ -212,6 +212,11 @@ class ResultsAssembler:
             "telemetry": said.get("telemetry"),
             "roof": roof,
         }
+
+
+def work_done(cell: Cell, judged: Mapping[str, Any]) -> dict[str, Any]:
+    """The least work of a cell: its judge's, where it depends on the inputs, which only the judge has."""
+    return dict(judged["work"]) if judged.get("work") else contract(cell.op).work(cell).plain()
 
 
 def _as_ended(said: Mapping[str, Any]) -> Event:

@@ -69,7 +69,8 @@ class Judge:
         cell = Cell.from_dict(cell_data)
         op = contract(cell.op)
         _same_content(cell, op)
-        files = self._given.files(self._input_key(cell), self._inputs(cell).arrays)
+        inputs = self._inputs(cell).arrays
+        files = self._given.files(self._input_key(cell), inputs)
         tensors = []
         for t in evaluate.tensors_of(cell, op):
             plan: dict[str, Any] = {"name": t.name, "dtype": t.dtype, "shape": list(t.dims), "role": t.role, "of": t.of}
@@ -78,7 +79,7 @@ class Judge:
             if t.role in view.GIVEN:
                 plan["file"] = str(files[t.name])
             tensors.append(layouts.described(plan, cell.layout, evaluate.row_count(cell)))
-        work = evaluate.work_of(cell, op)
+        work = evaluate.work_of(cell, op, inputs)
         told: dict[str, Any] = {"bytes_moved": work.bytes_read + work.bytes_written}
         if op.batch_invariant:
             told["batch_invariant"] = True
@@ -139,7 +140,11 @@ class Judge:
             map=self._map,
             tolerances=request.get("tolerances", []),
         )
+        told: dict[str, Any] = {}
+        if op.work_from_inputs:
+            told["work"] = evaluate.work_of(cell, op, inputs.arrays).plain()
         return {
+            **told,
             "status": "passed" if judgement.ok else "inaccurate",
             "owner": None if judgement.ok else "kernel",
             "reason": judgement.reason,

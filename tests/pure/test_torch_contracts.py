@@ -20,6 +20,7 @@ from farm.cell import SHORT_DTYPES  # noqa: E402
 from farm.contracts import Spec, discovery, from_torch, integers  # noqa: E402
 from farm.contracts.dtypes import DTYPES, FLOATS8, values8  # noqa: E402
 from farm.contracts.from_torch import size  # noqa: E402
+from farm.coordinator import results_assembler  # noqa: E402
 from farm.errors import ContractError  # noqa: E402
 from farm.judge import rejudge  # noqa: E402
 from farm.judge.references import References  # noqa: E402
@@ -303,6 +304,26 @@ def test_without_torch_its_cells_are_unsupported() -> None:
     assert "has no torch" in str(contract.supports(cell_of(contract)))
     contract.content = "0123456789abcdef+torch-2.9.0"
     assert contract.supports(cell_of(contract)) is None
+
+
+def test_work_depends_on_the_inputs_where_the_contract_says_so() -> None:
+    op = discovery.contract("cross_entropy")
+    sizes = {"rows": 6, "classes": 10, "ignore": -100}
+    full = evaluate.work_of(cell_of(op, **sizes), op)
+    for operation, read, written in (
+        ("forward", 6 * 10 * 4 + 6 * 8, 6 * 4),
+        ("backward", 6 * 10 * 4 + 6 * 8 + 6 * 4, 6 * 10 * 4),
+    ):
+        cell = cell_of(op, operation, **sizes)
+        inputs = evaluate.fill_inputs(cell, op)
+        assert evaluate.work_of(cell, op, inputs).bytes_read == read
+        inputs["target"][:4] = -100
+        found = evaluate.work_of(cell, op, inputs)
+        assert (found.bytes_read, found.bytes_written) == (read - 4 * 10 * 4, written)
+        assert found.operations == {"vector": 5 * 2 * 10}
+        assert results_assembler.work_done(cell, {"work": found.plain()}) == found.plain()
+        assert results_assembler.work_done(cell, {}) == op.work(cell).plain()
+    assert full.bytes_read == 6 * 10 * 4 + 6 * 8
 
 
 def test_integers_are_uniform_and_any_block_can_be_made_alone() -> None:

@@ -75,7 +75,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("backends", "judge"),
     ("matrix",),
     ("node", "sites"),
-    ("subject",),
+    ("subject", "record"),
     ("actor",),
     ("cluster", "compile"),
     ("doctor", "report"),

@@ -5,7 +5,7 @@ A row whose target is `ignore` has loss 0 and no gradient.  Nothing is summed ov
 
 from typing import Any
 
-from farm.contracts import from_torch, integers
+from farm.contracts import Work, from_torch, integers, nbytes
 
 IGNORED = -100
 
@@ -19,6 +19,16 @@ def cross_entropy(x: Any, target: Any, ignore: int = IGNORED, smoothing: float =
     )
 
 
+def work(cell: Any, inputs: Any) -> Work:
+    """Each tensor once, and of x only the rows that are not ignored: of the others the target says all."""
+    d, item = cell.dims, nbytes(cell.dtypes["x"])
+    live = int((inputs["target"] != cell.params["ignore"]).sum()) * d["classes"]
+    forward, backward = cell.operation != "backward", cell.operation in ("backward", "full")
+    read = live * item + d["rows"] * 8 + backward * d["rows"] * item
+    written = forward * d["rows"] * item + backward * d["rows"] * d["classes"] * item
+    return Work(read, written, {"vector": 5 * live})
+
+
 CONTRACT = from_torch(
     cross_entropy,
     inputs={"x": "rows classes", "target": integers("rows", 0, "classes")},
@@ -28,4 +38,5 @@ CONTRACT = from_torch(
     values={"ignore": (IGNORED,), "smoothing": (0.0, 0.1)},
     families={"ignored": {"target": IGNORED}, "first": {"target": 0}},
     operations_per_element=5,
+    work=work,
 )

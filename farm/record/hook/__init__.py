@@ -1,0 +1,1 @@
+"""What a watched process loads: this folder is first on its PYTHONPATH.  Standard library only, from Python 3.8 on."""
