@@ -12,7 +12,8 @@ Why not the stock interpreter (measured with triton 3.6.0, 3.7.1 and 3.9.0):
 * a float argument stays a Python float, and a kernel that says `eps.to(...)` fails.  Here it is float32, as compiled;
 * a comparison of two integers says that it is one; as a scalar it becomes a mask of integers, which 3.9 refuses.  Here
   it is a bool;
-* functions of `libdevice` are empty stubs.  Here those that `triton.language.math` has too are answered by it;
+* functions of `libdevice` are empty stubs, and one that a kernel's module imported by name from `triton.language.math`
+  cannot be called.  Here both can (`interpreter_libdevice`);
 * `@triton.autotune` asks for a driver, and there is none.  Here the first configuration is taken and nothing is timed;
 * every call of a helper patches `triton.language` again (0.4 ms each).  Here once per module;
 * every value has its type worked out anew.  Here once per shape and element type (`interpreter_types`).
@@ -23,6 +24,7 @@ per program, not per element: about 0.5 to 0.9 ms for a norm's row.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import functools
 import os
@@ -32,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.child import interpreter_types
+from farm.child import interpreter_libdevice, interpreter_types
 from farm.child.interpreter_progress import ProgramCount
 from farm.errors import FarmSignal
 
@@ -44,6 +46,7 @@ _regions: list[tuple[int, int, str]] = []  # of the launch that runs: first byte
 _traffic = {"loaded": 0, "stored": 0}
 _counter: Any = None  # a farm.child.traffic.Counter while a call's bytes are counted
 _patched_modules: set[int] = set()
+_bound_modules: set[int] = set()
 programs = ProgramCount()  # of the phase that runs
 _WORDS_OF_3_2 = ("num_buffers_warp_spec", "num_consumer_groups", "reg_dec_producer", "reg_inc_consumer")
 
@@ -85,7 +88,7 @@ def install() -> None:
     ):
         _stock[name if owner is interp else f"{owner.__name__}.{name}"] = getattr(owner, name)
         setattr(owner, name, patch)
-    _answer_libdevice()
+    interpreter_libdevice.install(tl, interp)
     interpreter_types.install(tl.core, interp)
     # The overflow check builds its asserts and, outside debug mode, never evaluates them: a quarter of the time.
     interp.interpreter_builder.options = dataclasses.replace(
@@ -120,19 +123,6 @@ def _argument(arg: Any) -> Any:
     if isinstance(arg, float):
         return tl.tensor(interp.TensorHandle(np.array([arg], dtype=np.float32), tl.float32), tl.float32)
     return _stock["_implicit_cvt"](arg)
-
-
-def _answer_libdevice() -> None:
-    from triton.language.extra import libdevice
-
-    for name in ("rsqrt", "sqrt", "exp", "exp2", "log", "log2", "sin", "cos", "erf", "floor", "ceil", "abs", "fma"):
-        member = getattr(tl.math, name, None)
-        if member is not None and hasattr(libdevice, name):
-            setattr(libdevice, name, functools.partial(_in_interpreter, member))
-
-
-def _in_interpreter(member: Callable[..., Any], *args: Any) -> Any:
-    return member(*args, _semantic=interp.interpreter_semantic)
 
 
 # -- bfloat16: kept by the interpreter as uint16 bits ------------------------------------------------------------------
@@ -285,11 +275,21 @@ def _create_masked_store(self: Any, pointers: Any, value: Any, mask: Any, *rest:
 def _create_atomic_rmw(self: Any, op: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
     _check(pointers, mask, "load")
     _check(pointers, mask, "store")
-    if _is_bf16(value):
-        raise NotImplementedError(
-            "the interpreter computes bfloat16 atomics on the raw bits of the values; use float32"
-        )
+    if _is_bf16(value) and op != interp._ir.ATOMIC_OP.XCHG:  # Triton has no other one of bfloat16 than add
+        return _add_atomically(pointers, value, mask)
     return _stock["create_atomic_rmw"](self, op, pointers, value, mask, *rest)
+
+
+def _add_atomically(pointers: Any, value: Any, mask: Any) -> Any:
+    """bfloat16, one lane after the other, each sum in float32 and rounded; gives what was there before."""
+    addresses, live = pointers.data.reshape(-1), np.broadcast_to(mask.data, pointers.data.shape).reshape(-1)
+    terms = to_float32(np.broadcast_to(value.data, pointers.data.shape).reshape(-1))
+    before = np.zeros(addresses.shape, np.uint16)
+    for lane in np.flatnonzero(live):
+        place = ctypes.c_uint16.from_address(int(addresses[lane]))
+        before[lane] = place.value
+        place.value = int(to_bfloat16(to_float32(before[lane : lane + 1]) + terms[lane])[0])
+    return interp.TensorHandle(before.reshape(pointers.data.shape), tl.bfloat16)
 
 
 def _create_atomic_cas(self: Any, pointers: Any, *rest: Any) -> Any:
@@ -340,9 +340,10 @@ def _init_args(self: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _launch(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """A launch that lets `OutOfBounds` through as itself; stock wraps every error as text.  Words of an autotuner's
-    configuration that are for a compiler go: Triton 3.2 leaves some."""
+    """A launch that lets `OutOfBounds` and `NotInterpreted` through as themselves; stock wraps every error as text.
+    Words of an autotuner's configuration that are for a compiler go: Triton 3.2 leaves some."""
     kwargs = {k: v for k, v in kwargs.items() if k in self.arg_names or k not in _WORDS_OF_3_2}
+    _bind(self.fn.__globals__)
     try:
         with np.errstate(all="ignore"):  # a device does not warn of an overflow either
             return _stock["GridExecutor.__call__"](self, *args, **kwargs)
@@ -351,8 +352,17 @@ def _launch(self: Any, *args: Any, **kwargs: Any) -> Any:
         while cause is not None:
             if isinstance(cause, OutOfBounds):
                 raise OutOfBounds(f"{self.fn.__name__}: {cause}") from None
+            if isinstance(cause, interpreter_libdevice.NotInterpreted):
+                raise interpreter_libdevice.NotInterpreted(f"{self.fn.__name__}: {cause}") from None
             cause = cause.__cause__
         raise
+
+
+def _bind(names: dict[str, Any]) -> None:
+    """Once for each module with kernels."""
+    if id(names) not in _bound_modules:
+        interpreter_libdevice.bind(names, interp)
+        _bound_modules.add(id(names))
 
 
 def _set_grid_dim(self: Any, nx: int, ny: int, nz: int) -> None:
@@ -368,6 +378,7 @@ def _set_grid_idx(self: Any, x: int, y: int, z: int) -> None:
 def _call_helper(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a @triton.jit helper from a kernel, patching its module's view of `triton.language` the first time only."""
     module = id(self.fn.__globals__)
+    _bind(self.fn.__globals__)
     if module not in _patched_modules:
         interp._patch_lang(self.fn)
         _patched_modules.add(module)

@@ -305,3 +305,18 @@ def test_programs_are_counted_as_they_begin(tmp_path: Path) -> None:
     finally:
         interpreter.programs.end()
     assert struct.unpack(FORMAT, (tmp_path / FILE).read_bytes()) == (9, 10)
+
+
+@triton.jit
+def add_all(X, SUM, OLD, n, BLOCK: tl.constexpr):
+    cols = tl.arange(0, BLOCK)
+    x = tl.load(X + cols, mask=cols < n, other=0.0)
+    tl.store(OLD + cols, tl.atomic_add(SUM + cols // 4, x, mask=cols < n), mask=cols < n)
+
+
+def test_bfloat16_is_added_atomically_each_sum_rounded():
+    x = torch.tensor([1.0, 256.0, 1.0, 1.0, 0.5, -0.5, 3.0, 9.0], dtype=torch.bfloat16)
+    total, old = torch.zeros(2, dtype=torch.bfloat16), torch.zeros(8, dtype=torch.bfloat16)
+    add_all[(1,)](x, total, old, 7, 8)
+    assert total.tolist() == [256.0, 3.0]  # 1 + 256 is 257, a tie that goes to 256; so do the next two
+    assert old.tolist() == [0, 1, 256, 256, 0, 0.5, 0, 0]
