@@ -71,7 +71,7 @@ def test_context_is_kept_and_suppressed_context_is_not() -> None:
 
 def test_an_exception_without_a_frame_of_the_author_names_somebody_and_a_recursion_is_cut() -> None:
     try:
-        torch.nn.functional.linear(torch.zeros(2), torch.nn.Linear)  # type: ignore[arg-type]
+        torch.nn.functional.linear(torch.zeros(2), torch.nn.Linear)
     except TypeError as error:
         error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
         assert "TypeError" in author_trace.written(error)
