@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -15,7 +16,7 @@ WIDTH, LONGEST_SIDE, LEAST = 320, 160, 3
 
 
 def of_row(row: Row) -> list[dict[str, Any]]:
-    """{output, sentence, svg} of each output of a failed cell that has a map; a row from elsewhere may hold anything."""
+    """{output, sentence, svg} of each output of a failed cell; a row from elsewhere may hold anything."""
     out = []
     try:
         for output, found in json.loads(row.get("places") or "{}").items():
@@ -34,12 +35,15 @@ def svg(found: Mapping[str, Any]) -> Markup:
     wide, high = len(shades[0]), len(shades)
     w = max(LEAST, WIDTH // wide)
     h = max(LEAST, min(w, LONGEST_SIDE // high))
-    spots = [
-        f'<rect class="wrong" x="{x * w}" y="{y * h}" width="{w}" height="{h}" fill-opacity="{0.2 + 0.8 * shade / 9:.2f}"/>'
-        for y, line in enumerate(shades)
-        for x, shade in enumerate(line)
-        if shade
-    ]
+    spots = []
+    for y, line in enumerate(shades):
+        x = 0
+        for shade, run in groupby(line):  # one rectangle for neighbours of one shade: a page has many maps
+            length = len(list(run))
+            if shade:
+                place = f'x="{x * w}" y="{y * h}" width="{length * w}" height="{h}"'
+                spots.append(f'<rect class="wrong" {place} fill-opacity="{0.2 + 0.8 * shade / 9:.2f}"/>')
+            x += length
     shape = " x ".join(str(int(n)) for n in found["shape"])
     told = escape(f"{found['count']:,} of {found['of']:,} elements of [{shape}] are wrong")
     size = f'width="{wide * w}" height="{high * h}" viewBox="0 0 {wide * w} {high * h}"'

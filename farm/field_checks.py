@@ -164,8 +164,9 @@ def plain(depth: int = 4, most: int = 1000) -> Check:
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of about `most` characters at most: its begin and its end, and how much is left out between them."""
+    """A text of at most `most` (100 or more) characters: its begin and its end, and how much is left out between."""
     if len(text) <= most:
         return text
-    head, tail = most // 3, most - most // 3
-    return f"{text[:head]}\n[... {len(text) - most:,} characters left out here ...]\n{text[-tail:]}"
+    room = most - 80
+    head, tail = room // 3, room - room // 3
+    return f"{text[:head]}\n[... {len(text) - room:,} characters left out here ...]\n{text[-tail:]}"

@@ -20,7 +20,7 @@ from farm.contracts.base import Contract, Dimension, Tensor, Work
 from farm.contracts.discovery import contract
 from farm.dashboards import place_map
 
-Plant = Callable[[Any], Any]
+Plant = Callable[[Any, str], Any]
 
 
 class FourD(Contract):
@@ -109,7 +109,7 @@ def judged(c: Cell, output: str, plant: Plant, **how: Any) -> core.Judgement:
     return evaluate(c, op, outputs, inputs, reference=reference, **how)
 
 
-def scale(where: Any, factor: float) -> Any:
+def scale(where: Any, factor: Any) -> Any:
     def plant(stored: Any, dtype: str) -> None:
         stored[where] = encode(decode(stored[where], dtype) * factor, dtype)
 
@@ -371,8 +371,8 @@ def test_the_map_of_the_page_shades_what_is_wrong_and_takes_no_row_on_trust() ->
     assert one["sentence"].startswith("c: 8,192 of 49,152") and 'viewBox="0 0 320 ' in one["svg"]
     high, wide = len(found["c"]["map"]), len(found["c"]["map"][0])
     shaded = sum(digit != "0" for line in found["c"]["map"] for digit in line)
-    assert (high, wide) == (places.MAP_ROWS, places.MAP_COLUMNS)
-    assert one["svg"].count("<rect") == shaded and abs(shaded - high * wide / 6) <= high
+    assert (high, wide) == (places.MAP_ROWS, places.MAP_COLUMNS) and abs(shaded - high * wide / 6) <= high
+    assert one["svg"].count("<rect") <= 3 * high / 2 + 3  # one for a run of one shade
     hostile = {**found["c"], "map": ["9<script>"], "shape": ["<script>"]}
     for bad in ("", "{}", "[]", "nonsense", json.dumps({"c": hostile}), json.dumps({"c": {"map": 3}}), "null"):
         assert place_map.of_row({"places": bad}) == []
@@ -402,10 +402,8 @@ def test_never_written_is_told_from_a_computed_nan_in_each_place(where: str, dty
     assert "rows 3 to 4, 1,000 never written, 1,000 computed NaN" in mixed
 
 
-@pytest.mark.parametrize("dtype", [d for d in poison_bits.FLOATS if d != "float8_e5m2"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])  # in which NumPy computes
 def test_arithmetic_on_what_was_never_written_is_not_called_never_written(dtype: str) -> None:
-    if dtype == "bfloat16":
-        pytest.skip("NumPy computes nothing in bfloat16")
     bits = np.full(4, poison_bits.FLOATS[dtype], f"u{storage_dtype(dtype).itemsize}")
     assert places.unwritten(bits.view(storage_dtype(dtype)), dtype).all()
     with np.errstate(invalid="ignore"):
