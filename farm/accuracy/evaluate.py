@@ -9,7 +9,6 @@ is finite is still checked everywhere, and reductions still run over all rows.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -386,7 +385,6 @@ class _Work:
         self.has_reductions = any(not t.blocked for t in self.tensors.values())
         self.compared_rows = self.total if self.sample is None else len(self.sample)
         self._decoded: dict[str, Array] = {}
-        self._lock = threading.Lock()
 
     @property
     def everything(self) -> Iterator[_Rows]:
@@ -417,12 +415,11 @@ class _Work:
 
     def _large(self, inputs: Arrays) -> dict[str, Array]:
         """The values of large whole inputs, which every block reads; read-only."""
-        with self._lock:
-            for t in given_tensors(self.cell, self.contract):
-                if not t.blocked and t.size > KEPT_ELEMENTS and t.name not in self._decoded:
-                    values = decode(np.asarray(inputs[t.name]), t.dtype).view()
-                    values.flags.writeable = False
-                    self._decoded[t.name] = values
+        for t in given_tensors(self.cell, self.contract):
+            if not t.blocked and t.size > KEPT_ELEMENTS and t.name not in self._decoded:
+                values = decode(np.asarray(inputs[t.name]), t.dtype).view()
+                values.flags.writeable = False
+                self._decoded[t.name] = values  # of two threads that are first, the later one's
         return self._decoded
 
     def kept(self, reference: Arrays, rows: _Rows) -> dict[str, Array]:
