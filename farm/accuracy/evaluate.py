@@ -19,7 +19,7 @@ import numpy as np
 from farm.accuracy import find_places
 from farm.accuracy import tolerances as gating
 from farm.accuracy.dtypes import decode, encode, finite_mask, is_float, storage_dtype
-from farm.accuracy.inputs import Family, hashes
+from farm.accuracy.inputs import Family, WholeOnce, hashes
 from farm.accuracy.metrics import Partial, compare
 from farm.cell import Cell, canonical_json
 from farm.contracts import view
@@ -34,6 +34,8 @@ Block = tuple[int, int]
 
 SAMPLE_ABOVE = 1 << 26  # elements of one output
 SAMPLE_ROWS = 1024
+WHOLE_SHARE = 8  # a block is at least this part of the largest whole tensor
+KEPT_ELEMENTS = 1 << 20  # whole tensors of more elements are decoded once, for all blocks
 BLOCK_ELEMENTS = 1 << 19  # of the widest blocked tensor: 4 MiB an array in float64, some ten arrays a block
 REFERENCE_VERSION = 1
 
@@ -119,8 +121,10 @@ def default_rows(cell: Cell, contract: Contract) -> int:
     rows = max(1, row_count(cell))
     if not contract.rows_independent:
         return rows
-    width = max((t.size // rows for t in tensors_of(cell, contract) if t.blocked), default=1)
-    return max(1, min(rows, BLOCK_ELEMENTS // max(width, 1)))
+    tensors = tensors_of(cell, contract)
+    width = max((t.size // rows for t in tensors if t.blocked), default=1)
+    whole = max((t.size for t in tensors if not t.blocked), default=0)  # each block reads all of it
+    return max(1, min(rows, max(BLOCK_ELEMENTS, whole // WHOLE_SHARE) // max(width, 1)))
 
 
 def blocks(total: int, rows_per_block: int) -> list[Block]:
@@ -183,14 +187,18 @@ def family_of(cell: Cell, contract: Contract) -> Family:
     return Family(contract.own_families.get(cell.family, cell.family), cell.seed, cell.family)
 
 
-def make_inputs(cell: Cell, contract: Contract, block: Block) -> dict[str, Array]:
-    """The inputs and upstream gradients as storage arrays: blocked ones for rows [start, stop), the others whole."""
-    made = contract.inputs(_views(cell, contract).inputs, family_of(cell, contract), block)
+def make_inputs(
+    cell: Cell, contract: Contract, block: Block, *, family: Family | None = None, whole: bool = True
+) -> dict[str, Array]:
+    """The inputs and upstream gradients as storage arrays: blocked ones for rows [start, stop), the others whole, or
+    not at all without `whole`.  `family`: a generator to use again."""
+    made = contract.inputs(_views(cell, contract).inputs, family or family_of(cell, contract), block)
     dtypes = {t.name: t.dtype for t in given_tensors(cell, contract)}
     if set(made) != set(dtypes):
         wrong = f"inputs() makes {', '.join(made) or 'nothing'}, but the tensors are {', '.join(dtypes) or 'none'}"
         raise ContractError(f"the contract of {cell.op}: {wrong}; make one array for each", id="contract-inputs-names")
-    return {name: encode(values, dtypes[name]) for name, values in made.items()}
+    blocked = {t.name for t in given_tensors(cell, contract) if t.blocked}
+    return {name: encode(values, dtypes[name]) for name, values in made.items() if whole or name in blocked}
 
 
 def fill_inputs(
@@ -206,14 +214,19 @@ def fill_inputs(
     tensors = {t.name: t for t in given_tensors(cell, contract)}
     whole = {name: allocate(name, tuple(t.dims), storage_dtype(t.dtype)) for name, t in tensors.items()}
 
+    once = WholeOnce(family_of(cell, contract))
+
     def fill(block: Block) -> None:
-        for name, values in make_inputs(cell, contract, block).items():
+        family = once.of_block(block)
+        for name, values in make_inputs(cell, contract, block, family=family, whole=block[0] == 0).items():
             if tensors[name].blocked:
                 whole[name][block[0] : block[1]] = values
-            elif block[0] == 0:
+            else:
                 whole[name][...] = values
 
-    for _ in map(fill, blocks(row_count(cell), rows_per_block or default_rows(cell, contract))):
+    first, *others = blocks(row_count(cell), rows_per_block or default_rows(cell, contract))
+    fill(first)  # alone: what it makes of whole tensors, the others have
+    for _ in map(fill, others):
         pass
     return whole
 
@@ -224,14 +237,18 @@ def cut(arrays: Arrays, cell: Cell, contract: Contract, rows: slice | Array) -> 
     return {name: (a[rows] if tensors[name].blocked else a) for name, a in arrays.items()}
 
 
-def make_reference(cell: Cell, contract: Contract, inputs: Arrays, block: Block) -> dict[str, Array]:
-    """The reference of a block from its inputs (storage arrays, blocked ones cut to it), in float64.
+def make_reference(
+    cell: Cell, contract: Contract, inputs: Arrays, block: Block, decoded: Arrays | None = None
+) -> dict[str, Array]:
+    """The reference of a block from its inputs (storage arrays, blocked ones cut to it), in float64.  `decoded`: the
+    values of inputs that are decoded already.
 
     Under each output's name its value, under `NAME.scale2` the squared size of its terms, under `NAME.spread` which
     rows are spread, and what else the contract's judge needs, as `NAME.something`.
     """
     dtypes = {t.name: t.dtype for t in tensors_of(cell, contract)}
-    values = {name: decode(stored, dtypes[name]) for name, stored in inputs.items()}
+    known = decoded or {}
+    values = {n: known[n] if n in known else decode(stored, dtypes[n]) for n, stored in inputs.items()}
     seen = _views(cell, contract).reference
     found = dict(contract.reference(values, seen, block))
     found |= {f"{name}.scale2": a for name, a in contract.scales(values, seen, block).items()}
@@ -399,6 +416,7 @@ class _Work:
         self.sample = row_sample(cell, largest) if contract.rows_independent else None
         self.has_reductions = any(not t.blocked for t in self.tensors.values())
         self.compared_rows = self.total if self.sample is None else len(self.sample)
+        self._decoded: dict[str, Array] = {}
 
     @property
     def everything(self) -> Iterator[_Rows]:
@@ -424,7 +442,17 @@ class _Work:
         return {name: a for name, a in found.items() if not self.is_blocked(name)}
 
     def reference(self, inputs: Arrays, rows: _Rows) -> dict[str, Array]:
-        return make_reference(self.cell, self.contract, cut(inputs, self.cell, self.contract, rows.index), rows.block)
+        part = cut(inputs, self.cell, self.contract, rows.index)
+        return make_reference(self.cell, self.contract, part, rows.block, self._large(inputs))
+
+    def _large(self, inputs: Arrays) -> dict[str, Array]:
+        """The values of large whole inputs, which every block reads; read-only."""
+        for t in given_tensors(self.cell, self.contract):
+            if not t.blocked and t.size > KEPT_ELEMENTS and t.name not in self._decoded:
+                values = decode(np.asarray(inputs[t.name]), t.dtype).view()
+                values.flags.writeable = False
+                self._decoded[t.name] = values  # of two threads that are first, the later one's
+        return self._decoded
 
     def kept(self, reference: Arrays, rows: _Rows) -> dict[str, Array]:
         """The rows of a whole kept reference."""

@@ -251,3 +251,38 @@ def _rounded(values: Array, dtype: str) -> Array:
         for at in range(0, flat.shape[0], _CHUNK):
             flat[at : at + _CHUNK] = round_to(flat[at : at + _CHUNK], dtype)
     return values
+
+
+class WholeOnce:
+    """A generator for all blocks of one cell: what does not belong to a block (a weight, the right operand of a matmul)
+    is made once, for the first one."""
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+        self._made: dict[Any, Array] = {}
+
+    def of_block(self, block: tuple[int, int]) -> Family:
+        """The generator as one block sees it.  That of the first block must be done before others are asked for."""
+        return _OfBlock(self._family, self._made, block)
+
+
+class _OfBlock(Family):
+    def __init__(self, family: Family, made: dict[Any, Array], block: tuple[int, int]) -> None:
+        vars(self).update(vars(family))
+        self.__dict__["_block"], self.__dict__["_made"] = block, made
+
+    def __getattribute__(self, name: str) -> Any:
+        method = super().__getattribute__(name)
+        if name not in ("rows", "vector", "normal", "upstream", "integers"):
+            return method
+        block, made = (vars(self)[n] for n in ("_block", "_made"))
+
+        def call(*args: Any, **how: Any) -> Array:
+            if name != "vector" and (how.get("block", args[1] if len(args) > 1 else None)) == block:
+                return method(*args, **how)
+            key = (name, args, tuple(sorted(how.items())))
+            if key not in made:
+                made[key] = method(*args, **how)
+            return made[key].copy()  # a contract may write to it
+
+        return call

@@ -6,17 +6,35 @@ from typing import Any
 
 from farm.contracts import Spec, Work, from_torch, nbytes
 
+#: Scores that the reference has at a time.
+SCORES = 1 << 25
+
 
 def attention(q: Any, k: Any, v: Any, causal: bool = True) -> Any:
     """q [batch, shared * kv_heads, queries, width], k and v [batch, kv_heads, keys, width] -> o like q."""
     import torch
+    import torch.utils.checkpoint
 
     k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], dim=1) for t in (k, v))
-    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
-    if causal:
-        seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril(k.shape[-2] - q.shape[-2])
-        scores = scores.masked_fill(~seen, float("-inf"))
-    return scores.softmax(-1) @ v
+    queries, keys = q.shape[-2], k.shape[-2]
+
+    def block(q: Any, k: Any, v: Any, first: int) -> Any:
+        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+        if causal:
+            seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril(first + keys - queries)
+            scores = scores.masked_fill(~seen, float("-inf"))
+        return scores.softmax(-1) @ v
+
+    step = max(1, SCORES // max(1, q.shape[0] * q.shape[1] * keys))
+    if step >= queries:
+        return block(q, k, v, 0)
+    found = []
+    for at in range(0, queries, step):
+        # the scores of these queries alone exist, in a backward too; keys that none of them sees are left out
+        last = min(keys, at + step + keys - queries) if causal and queries <= keys else keys
+        given = (q[:, :, at : at + step], k[:, :, :last], v[:, :, :last], at)
+        found.append(torch.utils.checkpoint.checkpoint(block, *given, use_reentrant=False))
+    return torch.cat(found, dim=-2)
 
 
 def work(cell: Any) -> Work:

@@ -11,6 +11,9 @@ from farm.contracts import gates as g
 from farm.contracts.base import Array, CellLike, Contract, Dimension, FamilyLike, Tensor, Work, nbytes
 from farm.contracts.layouts import STRIDES
 
+#: Elements of b that are in float64 at a time.
+_CHUNK = 1 << 24
+
 
 class Matmul(Contract):
     """Forward matmul; the row dimension is m, and b is whole.  float32 means float32: TF32 does not pass."""
@@ -41,12 +44,18 @@ class Matmul(Contract):
 
     def reference(self, inputs: Mapping[str, Array], cell: CellLike, block: tuple[int, int]) -> dict[str, Array]:
         """a @ b in float64."""
-        return {"c": inputs["a"].astype(np.float64) @ inputs["b"].astype(np.float64)}
+        a, b = inputs["a"].astype(np.float64), inputs["b"]
+        step = max(1, _CHUNK // max(b.shape[0], 1))  # b is never whole in float64
+        parts = [a @ b[:, at : at + step].astype(np.float64) for at in range(0, b.shape[1], step)]
+        return {"c": parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)}
 
     def scales(self, inputs: Mapping[str, Array], cell: CellLike, block: tuple[int, int]) -> dict[str, Array]:
         """The row's mean over columns of the sum of a^2 b^2."""
-        b = inputs["b"].astype(np.float64)
-        return {"c": inputs["a"].astype(np.float64) ** 2 @ (np.einsum("ij,ij->i", b, b) / b.shape[1])[:, None]}
+        b = inputs["b"]
+        step = max(1, _CHUNK // max(b.shape[1], 1))
+        parts = (b[at : at + step].astype(np.float64) for at in range(0, b.shape[0], step))
+        squares = np.concatenate([np.einsum("ij,ij->i", part, part) for part in parts])
+        return {"c": inputs["a"].astype(np.float64) ** 2 @ (squares / b.shape[1])[:, None]}
 
     def work(self, cell: CellLike) -> Work:
         """Each operand once; a multiplication and an addition per term."""
