@@ -53,7 +53,7 @@ def test_the_examples_are_subjects_whose_matrices_load(name: str, forgotten: Non
     assert found.source.release and found.matrices
     known = LoadedSubject(found, None).providers  # type: ignore[arg-type]  # nothing is downloaded here
     planned = plan(load_files(found.matrices, subject=known), ["cpu"]).cells
-    told = re.search(r"(\d+) ops, forward and backward,\s(\d+) cells", GUIDE)
+    told = re.search(r"(\d+) ops,\s+forward and backward,\s+(\d+) cells", GUIDE)
     ops = {c.op for c in planned}
     assert told and ((len(ops), len(planned)) == (int(told[1]), int(told[2])) or name != "liger")
     assert {c.role for c in planned if c.provider in known} == {"subject"}
