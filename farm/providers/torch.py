@@ -87,11 +87,11 @@ def _swiglu(gate: Any, up: Any) -> Any:
 
 
 def _rope(x: Any, cos: Any, sin: Any) -> Any:
-    """x [batch, heads, positions, width], cos and sin [positions, width] -> y like x; each product rounds."""
+    """x [batch, heads, positions, width], cos and sin [positions, width / 2] -> y like x; each product rounds."""
     import torch
 
     a, b = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-b, a), dim=-1) * sin
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
 def _cross_entropy(x: Any, target: Any, *, ignore: int = -100, smoothing: float = 0.0) -> Any:

@@ -246,3 +246,42 @@ def test_liger_leaves_the_upstream_gradient_alone():
     kept = dy.clone()
     torch.autograd.grad(function(x, torch.ones(64), EPS), x, dy)
     assert torch.equal(dy, kept)
+
+
+class LigerLike(torch.autograd.Function):
+    """Notes what it is called with, and overwrites its first input, as Liger's functions do."""
+
+    calls: list[tuple[int, torch.Size, tuple[object, ...]]] = []
+
+    @staticmethod
+    def forward(ctx, first, *rest):
+        LigerLike.calls.append((first.data_ptr(), first.shape, rest))
+        first.zero_()
+        second = rest[0] if rest and isinstance(rest[0], torch.Tensor) else None
+        return first.sum(-1) * 1 if len(rest) > 3 else first * 1, second
+
+
+def test_liger_is_called_as_it_wants_and_overwrites_only_copies(fake_peer):
+    names = ("CrossEntropy", "SiLUMul", "Rope")
+    fake_peer("liger_kernel.ops", **{f"Liger{name}Function": LigerLike for name in names})
+    x, target = values(3, 8, dtype=torch.float32, seed=1), torch.tensor([0, 1, -100])
+    loaded("liger", "cross_entropy")(x, target, ignore=-7, smoothing=0.25)
+    where, shape, rest = LigerLike.calls.pop()
+    assert where != x.data_ptr() and shape == x.shape and rest == (target, None, -7, 0.0, 0.25, "none")
+    loaded("liger", "swiglu")(x, x)
+    where, _, (up,) = LigerLike.calls.pop()
+    assert x.data_ptr() not in (where, up.data_ptr())
+    heads, angles = values(2, 3, 5, 8, dtype=torch.float32, seed=2), values(5, 4, dtype=torch.float32, seed=3)
+    turned = loaded("liger", "rope")(heads, angles, 2 * angles)
+    where, shape, (keys, cos, sin) = LigerLike.calls.pop()
+    assert where != heads.data_ptr() and shape == heads.shape == turned.shape and keys.shape == (2, 1, 5, 8)
+    assert torch.equal(cos[0], torch.cat((angles, angles), -1)) and torch.equal(sin, 2 * cos)
+    assert not torch.any(x == 0) and not torch.any(heads == 0)
+
+
+@pytest.mark.parametrize("name, op", [("layer_norm", "LayerNorm"), ("rms_norm", "RMSNorm"), ("swiglu", "SiLUMul")])
+def test_liger_refuses_rows_wider_than_its_block(fake_peer, name, op):
+    fake_peer("liger_kernel.ops", **{f"Liger{op}Function": LigerLike})
+    wide = torch.zeros(1, 65537)
+    with pytest.raises(NotImplementedError, match="at most 65536 elements, but hidden is 65537"):
+        loaded("liger", name)(*(wide, wide) if name == "swiglu" else (wide, wide, wide))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,16 +37,39 @@ def test_the_guide_names_every_key_and_option() -> None:
     assert {*keys, *(f"--{option}" for option in OPTIONS)} - words <= {"farm", "subject"}
 
 
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """Contracts outside the farm are known to this test only."""
+    yield
+    discovery.forget()
+
+
 @pytest.mark.parametrize("name", sorted(p.parent.name for p in (ROOT / "docs/examples").glob("*/farm.yaml")))
-def test_the_examples_are_subjects_whose_matrices_load(name: str) -> None:
+def test_the_examples_are_subjects_whose_matrices_load(name: str, forgotten: None) -> None:
     folder = ROOT / "docs/examples" / name
     found = reader().file(folder / "farm.yaml")
+    for contracts in found.contracts:
+        discovery.add(contracts)
     assert found.source.release and found.matrices
     known = LoadedSubject(found, None).providers  # type: ignore[arg-type]  # nothing is downloaded here
     planned = plan(load_files(found.matrices, subject=known), ["cpu"]).cells
-    told = re.search(r"(\d+) cells\. In the interpreter", GUIDE)
-    assert told and (len(planned) == int(told[1]) or name != "liger")
+    told = re.search(r"(\d+) ops,\s+forward and backward,\s+(\d+) cells", GUIDE)
+    ops = {c.op for c in planned}
+    assert told and ((len(ops), len(planned)) == (int(told[1]), int(told[2])) or name != "liger")
     assert {c.role for c in planned if c.provider in known} == {"subject"}
+
+
+def test_the_matrices_of_faults_that_were_mended_load(forgotten: None) -> None:
+    folder = ROOT / "docs/examples/liger"
+    found = reader().file(folder / "farm.yaml")
+    for contracts in found.contracts:
+        discovery.add(contracts)
+    known = LoadedSubject(found, None).providers  # type: ignore[arg-type]
+    page = (ROOT / "docs/facts/2026-11-23-upstream.md").read_text(encoding="utf-8")
+    for file in sorted((folder / "upstream").glob("*.yaml")):
+        planned = plan(load_files([str(file)], subject=known), ["cpu"]).cells
+        assert 0 < len(planned) <= 8, file
+        assert f"`{file.stem}`" in page, file
 
 
 def test_the_adapters_of_the_examples_define_what_is_named() -> None:
