@@ -23,6 +23,8 @@
             ├── NotTheSubject      child.subject_files
             ├── TimingUnusable     child.timing.common       also a NotImplementedError
             ├── OutOfBounds        child.interpreter         also a RuntimeError
+            ├── NotInterpreted     child.interpreter_libdevice    also a NotImplementedError
+            ├── UnfitCallError     record.targets
             ├── ChildDied, ChildTimedOut, ChildLied, NoChild    actor.child_process
             ├── _DeviceGone        actor.device
             ├── Hung               backends._amdsmi

@@ -21,8 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from farm.errors import FarmSignal
 
-class NotInterpreted(NotImplementedError):
+
+class NotInterpreted(FarmSignal, NotImplementedError):
     """A kernel needs what the interpreter cannot do: its cell is unsupported here, and the kernel is not to blame."""
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from farm.errors import UsageError
+from farm.errors import FarmSignal, UsageError
 
 
-class UnfitCallError(Exception):
+class UnfitCallError(FarmSignal):
     """A call that is not one of its op.  Its text says why."""
 
 
