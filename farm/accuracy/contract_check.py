@@ -20,6 +20,7 @@ from farm.accuracy.inputs import FAMILIES, hashes
 from farm.cell import OPERATIONS, Cell
 from farm.contracts.base import Contract, Dimension, Parameter, Tensor, Work
 from farm.contracts.dtypes import DTYPES
+from farm.contracts.from_torch import TorchContract
 from farm.errors import FarmError
 
 Array = Any  # numpy.ndarray
@@ -270,15 +271,18 @@ def _rows_alone(contract: Contract, cell: Cell, inputs: Mapping[str, Array], fou
         want = np.asarray(found[t.name])
         if not _close(cut[t.name], want):
             sums = "its blocks do not add up to the whole" if not t.blocked else "a row depends on the rows around it"
-            return f"reference() of {t.name} in blocks differs from the whole, so {sums}; or declare {_DECLARE}"
+            differs = f"reference() of {t.name} in blocks differs from the whole"
+            return f"{differs}, so {sums}; correct it, or {_declare(contract)}"
         if not _close(moved[t.name], want[order] if t.blocked else want):
             return (
-                f"reference() of {t.name} depends on where a row stands; make rows independent, or declare {_DECLARE}"
+                f"reference() of {t.name} depends on where a row stands; make rows independent, or {_declare(contract)}"
             )
     return ""
 
 
-_DECLARE = "rows_independent = False"
+def _declare(contract: Contract) -> str:
+    """What the author of this kind of contract writes where rows are not independent of each other."""
+    return "leave out rows=" if isinstance(contract, TorchContract) else "declare rows_independent = False"
 
 
 def _close(one: Array, other: Array) -> bool:

@@ -19,6 +19,8 @@ from farm.report.queries import Row
 from farm.shipping import providers as shipping
 from farm.store import Run, Store
 from farm.store.results import NO_RESULT, place
+from farm.subject.command_line import NONE
+from farm.subject.command_line import OPTIONS as SUBJECT
 
 _OPTIONS = ("address", "devices", "environment", "wait_for_devices", "wait")  # values; None: not given
 
@@ -71,11 +73,27 @@ def again(args: argparse.Namespace, store: Store) -> tuple[argparse.Namespace, F
     made.strict_peers = args.strict_peers or first.strict_peers
     made.matrices = args.matrices or first.matrices
     made.backend = args.backend if args.backend is not None else first.backend
+    made.contracts = args.contracts or first.contracts
+    for option, value in _subject(args, first).items():
+        setattr(made, option, value)
     made.overrides = [*first.overrides, *args.overrides]
     now = {shipping.parse(spec)[0] for spec in args.provider}
     made.provider = [*(s for s in first.provider if shipping.parse(s)[0] not in now), *args.provider]
     made.argv = words(made)
     return made, _failed(run.id, rows, made.strict_peers)
+
+
+def _subject(args: argparse.Namespace, first: argparse.Namespace) -> dict[str, Any]:
+    """The options that name the subject: those given now, else those of the first run that do not contradict them."""
+    now = {option: getattr(args, option) for option in SUBJECT if getattr(args, option) is not None}
+    was = {option: getattr(first, option) for option in SUBJECT}
+    if "wheel" in now or "release" in now:  # each replaces the subject's files
+        was["wheel"] = was["release"] = None
+    if now.get("subject") == NONE:
+        was = dict.fromkeys(was)
+    elif "repo" in now and was["subject"] == NONE:
+        was["subject"] = None
+    return {**was, **now}
 
 
 def _first(store: Store, run: Run) -> Any:
@@ -124,9 +142,10 @@ def words(args: argparse.Namespace) -> list[str]:
         ("--failed", "failed"),
         ("--run-id", "run_id"),
         ("--out", "out"),
+        *((f"--{option}", option) for option in SUBJECT),
     ):
         if getattr(args, name) is not None:
             out += [option, str(getattr(args, name))]
-    for option, values in (("--set", args.overrides), ("--provider", args.provider)):
-        out += [word for value in values for word in (option, value)]
+    for option, values in (("--set", args.overrides), ("--provider", args.provider), ("--contracts", args.contracts)):
+        out += [word for value in values for word in (option, str(value))]
     return [*out, *(["--strict-peers"] if args.strict_peers else []), *(["-x"] if args.stop_at_first else [])]

@@ -137,8 +137,9 @@ class _Matrices:
         self.subject = common.subject(args)
         if not args.matrices and not (self.subject and self.subject.subject.matrices):
             raise UsageError(
-                "none of MATRIX, --plan and --failed is given, and no subject names matrices; give one of them (farm "
-                "run --help shows an example)",
+                "none of MATRIX, --plan and --failed is given, and "
+                + ("the subject's farm.yaml names no matrices" if self.subject else "no subject is found here or named")
+                + "; give one of them, or write a farm.yaml with farm init (farm run --help shows an example)",
                 id="run-nothing-named",
             )
         self._select = args.select

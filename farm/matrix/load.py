@@ -147,6 +147,8 @@ class _Reader:
         for key, node in given.items():
             if key not in KEYS:
                 message = f"is not a key of a matrix; {suggest(key, KEYS, 'keys')}"
+                if key in ("farm", "subject"):
+                    message = "is a key of a farm.yaml, which is no matrix; give it with --subject, or name a matrix"
                 raise node.key_error(message, id="matrix-unknown-key")
         for key in ("name", "op"):
             if key not in given:

@@ -130,8 +130,8 @@ def repeat(run: RunLike, rows: Sequence[Row]) -> str:
 
 
 def _carried(run: RunLike, rows: Sequence[Row], *, built: bool) -> list[str]:
-    """The run's options that define its cells: what was set, the named providers that failed, and, where something ran,
-    the environment and the cluster that it ran in."""
+    """The run's options that define its cells: what was set, folders of contracts, the named providers that failed,
+    and, where something ran, the environment and the cluster that it ran in."""
     options = _options(run.head.get("argv") or [])
     out = []
     if not built:
@@ -147,7 +147,7 @@ def _carried(run: RunLike, rows: Sequence[Row], *, built: bool) -> list[str]:
             given.setdefault(name, ["--provider", f"{name}={known.get('path')}"])
     for name, words in given.items():  # `[op:]name`
         out += words if name.rpartition(":")[2] in failed else []
-    out += [w for name, _, words in options if name == "--set" for w in words]
+    out += [w for name, _, words in options if name in ("--set", "--contracts") for w in words]
     return [*out, *([] if built else _subject(run.head, options))]
 
 
@@ -160,7 +160,17 @@ def _subject(head: Mapping[str, Any], options: Sequence[tuple[str, str, list[str
 
 #: Options that name somebody's kernels.
 SUBJECT_OPTIONS = ("--repo", "--subject", "--wheel", "--release")
-_TAKEN = {"--provider", "--set", "--environment", "--address", "--run-id", "--plan", "--out", *SUBJECT_OPTIONS}
+_TAKEN = {
+    "--provider",
+    "--set",
+    "--environment",
+    "--address",
+    "--run-id",
+    "--plan",
+    "--out",
+    "--contracts",
+    *SUBJECT_OPTIONS,
+}
 
 
 def _options(argv: Sequence[str]) -> list[tuple[str, str, list[str]]]:

@@ -189,7 +189,13 @@ class Store:
             found = list(self.runs())[-1:]
         if len(found) == 1:
             return found[0]
-        have = ", ".join(r.id for r in list(self.runs())[-5:]) or "none"
+        have = ", ".join(r.id for r in list(self.runs())[-5:])
+        if not have:
+            raise StoreError(
+                f'{self.path}: no run matches "{run_id}", because this store has no runs; start one with farm run, or '
+                "name another store with --out",
+                id="store-run-unknown",
+            )
         what, name = ("several runs match", "ambiguous") if found else ("no run matches", "unknown")
         raise StoreError(f'{self.path}: {what} "{run_id}"; the newest: {have}', id=f"store-run-{name}")
 

@@ -27,7 +27,8 @@ IMPORT_SECONDS = 120.0
 FIRST, OTHERS = "[1, 37]", "[128, 1000]"
 #: How an adapter loads a module, in the order in which they are tried.
 PLAIN, BARE = "importlib.import_module", "bare"
-_TRY = "import importlib,sys;from farm.subject import bare;{how}(sys.argv[1])"
+#: Without bytecode: nothing but the files that are reported appears in the repository.
+_TRY = "import importlib,sys;sys.dont_write_bytecode=True;from farm.subject import bare;{how}(sys.argv[1])"
 
 
 @dataclass(frozen=True)

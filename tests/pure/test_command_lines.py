@@ -73,7 +73,8 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "select emptily, then not": (["plan", "m.yaml", "--select", "", "--select", "rows=4"], ["KEY=VALUE"]),
     # run
     "nothing to run": (["run"], ["[run-nothing-named]"]),
-    "failed cells of no run": (["run", "--failed"], ["[store-run-unknown]"]),
+    "nothing to run, without a subject": (["run"], ["no subject is found here or named", "farm init"]),
+    "failed cells of no run": (["run", "--failed"], ["has no runs; start one with farm run", "[store-run-unknown]"]),
     "failed cells of another run": (["run", "--failed", "r9"], ['no run matches "r9"']),
     "failed cells of a plan": (["run", "--failed", "r1", "--plan", "p", "--out", "store"], ["[run-failed-of-plan]"]),
     "write no kind": (["run", "m.yaml", "--write", "report.xml"], ["KIND=FILE"]),

@@ -229,6 +229,29 @@ def test_the_command_prints_a_score_and_fails_for_a_wrong_contract(
     assert "escaped: float32: y: scale 1.005" in capsys.readouterr().out
 
 
+MEAN = """
+from farm.contracts import from_torch
+
+
+def mean(x):
+    return x.mean(dim=(0, 1))
+
+
+CONTRACT = from_torch(mean, inputs={"x": "rows hidden"}, outputs={"y": ""}, rows="rows")
+"""
+
+
+def test_advice_about_rows_is_such_as_ten_lines_can_follow(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "mean").mkdir()
+    file = tmp_path / "mean" / "contract.py"
+    file.write_text(MEAN)
+    with evaluated_here():
+        assert "leave out rows=" in check(tmp_path, "mean")
+        file.write_text(MEAN.replace(', rows="rows"', ""))
+        assert check(tmp_path, "mean") == ""
+
+
 @pytest.mark.parametrize(
     "body, says",
     [

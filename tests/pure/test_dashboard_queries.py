@@ -157,11 +157,12 @@ def test_the_repeat_command_selects_what_the_cells_share():
     run.head["matrices"][0]["path"] = "my matrices/a.yaml"
     run.head["argv"] = ["run", "a.yaml", "--provider", "rms_norm:farm=mod:f", "--set=timing.cache=warm"]
     run.head["argv"] += ["--provider", "other=mod:farm", "--provider=more=farm=x:y", "--set", "a=b", "--out", "x"]
+    run.head["argv"] += ["--contracts", "ops"]
     words = shlex.split(found.findings(run)[0].command)
     assert words[:5] == ["farm", "run", "my matrices/a.yaml", "--backend", "cpu"]
-    carried = ["--provider", "rms_norm:farm=mod:f", "--set=timing.cache=warm", "--set", "a=b"]
-    assert words[5:11] == [*carried, "--select"], "another provider of the run is not carried along"
-    chosen = dict(pair.split("=") for pair in words[11].split(","))
+    carried = ["--provider", "rms_norm:farm=mod:f", "--set=timing.cache=warm", "--set", "a=b", "--contracts", "ops"]
+    assert words[5:13] == [*carried, "--select"], "another provider of the run is not carried along"
+    chosen = dict(pair.split("=") for pair in words[13].split(","))
     assert chosen["hidden"] == "128" and chosen["mode"] == "auto" and chosen["dtype"] == "float16|bfloat16"
     assert "rows" not in chosen, "too many values to name"
 

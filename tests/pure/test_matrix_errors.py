@@ -65,6 +65,7 @@ FILES: Table = {
 
 
 KEYS: Table = {
+    "a farm.yaml": ("farm: 1\nsubject: s\n", "matrix-unknown-key", "m.yaml:1: farm ", "--subject"),
     "key": (BASE + "exclud: []\n", "matrix-unknown-key", "m.yaml:7: exclud ", '"exclude"'),
     "no name": (BASE.replace("name: m\n", ""), "matrix-no-name", "m.yaml:1:", "name: "),
     "no op": (BASE.replace("op: norm\n", ""), "matrix-no-op", "m.yaml:1:", "op: rms_norm"),

@@ -116,6 +116,41 @@ def test_its_command_line_is_complete(tmp_path: Path) -> None:
     assert second.failed == "b" and second.select is None and second.strict_peers
 
 
+SUBJECT = ("--repo", "r@1", "--subject", "f.yaml", "--release", "p==1")
+
+
+def test_every_option_that_defines_the_cells_is_repeated(tmp_path: Path) -> None:
+    options = ("--contracts", "c", "--contracts", "d", *SUBJECT, "--set", "axes.seed=0", "--provider", "p=m:f")
+    made_runs.make(tmp_path, "a", wrong, options=options)
+    args, _ = again("--failed", "a")
+    found = parser("run").parse_args(args.argv)
+    assert found.contracts == [Path("c"), Path("d")]
+    assert (found.repo, found.subject, found.wheel, found.release) == ("r@1", "f.yaml", None, "p==1")
+    declared = argparse.ArgumentParser()
+    common.matrix_options(declared, needed=False)
+    common.subject_options(declared)
+    names = {word for action in declared._actions for word in action.option_strings}
+    apart = {"-h", "--help", "--select", "--wheel"}  # --select narrowed what failed; --wheel is instead of --release
+    assert names - apart <= {*args.argv}, "an option that says what a run is of, and that its repetition would lose"
+
+
+@pytest.mark.parametrize(
+    ("first", "now", "found"),
+    [
+        (SUBJECT, ("--wheel", "w.whl"), ("r@1", "f.yaml", Path("w.whl"), None)),
+        (SUBJECT, ("--subject", "none"), (None, "none", None, None)),
+        (SUBJECT, ("--repo", "s"), ("s", "f.yaml", None, "p==1")),
+        (("--subject", "none"), ("--repo", "s"), ("s", None, None, None)),
+    ],
+)
+def test_a_subject_that_is_named_now_replaces_what_it_contradicts(
+    tmp_path: Path, first: tuple[str, ...], now: tuple[str, ...], found: tuple[Any, ...]
+) -> None:
+    made_runs.make(tmp_path, "a", wrong, options=first)
+    args, _ = again("--failed", "a", *now)
+    assert (args.repo, args.subject, args.wheel, args.release) == found
+
+
 def test_a_matrix_behind_it_is_no_run(tmp_path: Path) -> None:
     made_runs.make(tmp_path, "a", wrong)
     args, _ = again("--failed", "m.yaml")
