@@ -100,9 +100,13 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_what_it_writes_is_a_subject_that_loads(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_it_writes_is_a_subject_that_loads(
+    repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     assert main(["init", str(repository)]) == 0
     said = capsys.readouterr()
+    assert not [*repository.rglob("__pycache__")], "it writes only what it reports"
     assert "rms_norm: pack.norms.rms_norm" in said.out and f"next: farm run --repo {repository}" in said.out
     assert main(["plan", "--repo", str(repository), "--backend", "cpu"]) == 0
     planned = capsys.readouterr()
