@@ -34,37 +34,40 @@ device, node: A device is one accelerator; a node is a host that contains device
 actor: The process (a Ray actor) that supervises one device. An actor never opens the device.
 sibling device: Another device in the same package, on the same board or of the same partitioned GPU. Sibling devices
   share power, memory or cooling.
-environment: How a node starts the process that opens a device: a Python, a virtual environment or a container, and the
-  environment variables to set.
+environment: How a node starts the process that opens a device: a Python, a virtual environment or a container, and
+  the environment variables to set.
 child: The process that opens the device and runs the code under test. A crash or hang of a kernel ends the child, not
   the run.
 run, store: A run is one execution of one or more matrices; a store is the folder in which runs are kept.
 ledger: The account of a run: every planned cell with its status. The counts of all statuses add up to the number of
   planned cells.
 journal: The append-only file of a run that records every event, so that an interrupted run can be resumed.
+place (of an error): Where an output is wrong: how many elements, the first, the pattern that they form, and what they
+  hold.
+never written: An element that still holds the bits with which the farm filled the memory before the call.
 lease: A batch of cells that is assigned to one device until a deadline.
 attempt: One try at a cell.
 health: What the farm thinks of a device: `ready`, `busy`, `suspect` (must pass a probe first), `quarantined` (failed
   its probes) or `gone`.
 probe: A known-good cell by which a suspect device proves itself. A probe is not a result.
 reference: The float64 result that outputs are compared with. Code under test never sees the reference.
-tolerance: How far an output may be from the reference, per metric: the largest error of a correct kernel of that dtype,
-  plus a margin.
+tolerance: How far an output may be from the reference, per metric: the largest error of a correct kernel of that
+  dtype, plus a margin.
 status: How a cell ended: exactly one of `passed`, `built`, `inaccurate`, `compile_error`, `crashed`, `timed_out`,
-  `out_of_memory`, `unsupported`, `skipped`, `infra_error`, `lost`. On the page of a running run, a cell without
-  a result is pending.
+  `out_of_memory`, `unsupported`, `skipped`, `infra_error`, `lost`. On the page of a running run, a cell without a
+  result is pending.
 finding: A failure of a subject, which a reviewer has to examine.
-infrastructure failure: A failure of the farm or of a device (`infra_error`, `lost`). Such a failure says nothing about
-  a kernel.
-doubt: A run is in doubt if a subject passes a cell in which every peer, `torch` among them, is inaccurate with the same
-  inputs: the reference or the tolerances may be wrong.
-evidence: What a result proves: `interpreted` (ran in Triton's interpreter on a CPU), `compiled` (built for the target),
-  `simulated`, or `executed` (ran on the device).
+infrastructure failure: A failure of the farm or of a device (`infra_error`, `lost`). Such a failure says nothing
+  about a kernel.
+doubt: A run is in doubt if a subject passes a cell in which every peer, `torch` among them, is inaccurate with the
+  same inputs: the reference or the tolerances may be wrong.
+evidence: What a result proves: `interpreted` (ran in Triton's interpreter on a CPU), `compiled` (built for the
+  target), `simulated`, or `executed` (ran on the device).
 timing policy: How a time is measured, by name and version: `rotating_graph`, `events`, `profiler`, `mspti` or `host`.
   Times of different policies are never compared.
 timing quality: Whether a time can be used: `ok`, `launch_bound`, `noisy`, `throttled`, `impossible` or `none`.
-roof: The best speed that a device reaches for the same bytes and operations, as measured by `farm calibrate` with copy
-  kernels and GEMMs.
+roof: The best speed that a device reaches for the same bytes and operations, as measured by `farm calibrate` with
+  copy kernels and GEMMs.
 cold, warm: Cold: inputs are not in the device's last-level cache when a kernel starts. Warm: inputs may be in that
   cache.
 isolation: Keeping sibling devices idle while a cell is timed; requested by `quiet:` in a matrix.
