@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch import library
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
@@ -224,10 +225,10 @@ def test_the_operators_are_what_torch_expects_of_one():
     for shape in ((2, 40), (2, 3, 40), (0, 40)):
         x = values(*shape).requires_grad_()
         rest = (w, EPS, 0.0, True, "auto", True)
-        torch.library.opcheck(operators._norm, ("rms_norm", x, None, *rest))
-        torch.library.opcheck(operators._norm, ("fused_add_rms_norm", x, x.detach().clone(), *rest))
+        library.opcheck(operators._norm, ("rms_norm", x, None, *rest))
+        library.opcheck(operators._norm, ("fused_add_rms_norm", x, x.detach().clone(), *rest))
     args = ("rms_norm", values(2, 40), None, values(2, 40, seed=1), values(40), torch.ones(2), 0.0, True, "auto", True)
-    torch.library.opcheck(operators._backward, args)
+    library.opcheck(operators._backward, args)
 
 
 def test_a_call_asks_about_the_device_of_its_tensors(monkeypatch):

@@ -1,4 +1,4 @@
-"""Both norms as custom operators of torch.library, for torch.compile, export, fake tensors and torch.func.
+"""Both norms as custom operators of torch, for torch.compile, export, fake tensors and torch.func.
 
     farm_kernels::norm(op, x, residual?, weight?, ...)                -> y, sum, rstd
     farm_kernels::norm_backward(op, dy, dsum?, x, weight?, rstd, ...) -> dx, dw
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from . import function
 
@@ -43,7 +43,7 @@ def _transformed() -> bool:
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
-@torch.library.custom_op("farm_kernels::norm", mutates_args=())
+@library.custom_op("farm_kernels::norm", mutates_args=())
 def _norm(
     op: str,
     x: Tensor,
@@ -79,7 +79,7 @@ def _(
     return x.new_empty(x.shape), total, x.new_empty(_rows(x) if keeps else 0, dtype=torch.float32)
 
 
-@torch.library.custom_op("farm_kernels::norm_backward", mutates_args=())
+@library.custom_op("farm_kernels::norm_backward", mutates_args=())
 def _backward(
     op: str,
     dy: Tensor,
