@@ -108,6 +108,19 @@ def _module_file(origin: Path, module: str, path: str) -> Path:
     raise UsageError(f"--provider {path}: {message}", id="shipping-provider-submodule")
 
 
+def bound_names(tree: ast.AST) -> set[str]:
+    """The names that a module's source may give it, as far as reading can tell."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {(a.asname or a.name).split(".")[0] for a in node.names}
+    return names
+
+
 def _check_function(file: Path, name: str, path: str) -> None:
     """Refuse a name that the module clearly does not define; the child checks what its text cannot show."""
     if file.suffix != ".py":
@@ -118,15 +131,7 @@ def _check_function(file: Path, name: str, path: str) -> None:
         why = f"{error.msg}, line {error.lineno}" if isinstance(error, SyntaxError) else "not UTF-8 text"
         message = f"{file} is not valid Python ({why}); correct this file"
         raise UsageError(f"--provider {path}: {message}", id="shipping-provider-not-python") from None
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            names.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            names |= {(a.asname or a.name).split(".")[0] for a in node.names}
-    if name not in names and "*" not in names and "__getattr__" not in names:
+    if {name, "*", "__getattr__"}.isdisjoint(bound_names(tree)):
         message = f'{file} does not define "{name}"; correct the name'
         raise UsageError(f"--provider {path}: {message}", id="shipping-provider-function")
 

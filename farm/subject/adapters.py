@@ -13,6 +13,7 @@ from pathlib import Path
 
 from farm.errors import MatrixError
 from farm.shipping.neighbours import RESERVED, tree, with_neighbours
+from farm.shipping.providers import bound_names
 
 
 def collect(
@@ -81,15 +82,8 @@ def _check(text: bytes, name: str, where: str) -> None:
     except (SyntaxError, ValueError) as error:
         why = f"{error.msg}, line {error.lineno}" if isinstance(error, SyntaxError) else str(error)
         raise MatrixError(f"{where}: the module is not valid Python ({why})", id="subject-adapter-not-python") from None
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            names.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            names |= {(a.asname or a.name).split(".")[0] for a in node.names}
-    if name not in names and "*" not in names and "__getattr__" not in names:
+    names = bound_names(tree)
+    if {name, "*", "__getattr__"}.isdisjoint(names):
         near = difflib.get_close_matches(name, names, 1)
         hint = f'did you mean "{near[0]}"?' if near else "correct the name, or write this function"
         raise MatrixError(f'{where}: the module does not define "{name}"; {hint}', id="subject-adapter-function")
