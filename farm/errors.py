@@ -8,6 +8,7 @@
     │   ├── BackendError           a backend is unknown, absent, or not usable here
     │   ├── ContractError          an op's contract breaks a rule of contracts
     │   └── InfraError             an infrastructure failure (exit code 3)
+    │       └── _Unanswered        pr.github
     └── FarmSignal                 between parts of the farm; none reaches a user as an exception
         ├── EnvironmentUnusable    child, backends    this environment cannot open its device
         ├── Unsupported            child, compile     the provider cannot do this cell

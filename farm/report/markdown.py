@@ -6,6 +6,7 @@ Limited by rows first, then by bytes: GitHub rejects comments above 65,536 chara
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from farm.report.findings import Group, farm_faults, findings, peer_failures, set_aside, whole
 from farm.report.format import cells, clip, count, duration, label, percent, ratio, sig, when
@@ -119,9 +120,12 @@ def _line(*fields: str) -> str:
 
 
 def plain(text: str) -> str:
-    """`text` literally: no markup, no table break, no mention, no link to an issue."""
-    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    """`text` literally: no markup, no table break, no mention, no link; no control characters, nor those that change
+    the direction of what follows."""
+    text = "".join(c for c in " ".join(text.split()) if unicodedata.category(c) not in ("Cc", "Cf"))
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"([\\`*_\[\]~|])", r"\\\1", text)
+    text = text.replace("://", "&#58;//").replace("www.", "www&#46;")
     return text.replace("#", "&#35;").replace("@", "&#64;")
 
 

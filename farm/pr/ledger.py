@@ -1,0 +1,138 @@
+"""What the farm's comment remembers between pushes, hidden in the comment itself.  Pure.
+
+The first line of the comment is an HTML comment with the state, compressed.  It is read only from comments that the
+farm's own login wrote, so nobody can acknowledge in somebody else's name by writing such a line.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from farm.pr import result as results
+
+MAX_STATE, MAX_CELLS, MAX_ACKS = 200_000, 300, 20
+_MARK = re.compile(r"<!-- kernel-farm:1 ([1-9][0-9]{0,9}) ([A-Za-z0-9_=-]{0,24000}) -->")
+_MARKED = re.compile(r"<!-- kernel-farm:1 ([1-9][0-9]{0,9}) ")
+
+
+@dataclass(frozen=True)
+class Ack:
+    """Somebody accepted regressions: who, when (ISO 8601), why, at which head, and of which cells, with the ratio of
+    times that each had."""
+
+    by: str
+    when: str
+    reason: str
+    head: str
+    cells: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The state of one pull request.  failing: cell -> how (broken, regressed, ...), of the last result."""
+
+    number: int
+    head: str = ""
+    run: str = ""
+    failing: Mapping[str, str] = field(default_factory=dict)
+    ratios: Mapping[str, float] = field(default_factory=dict)  # of regressed cells
+    acks: tuple[Ack, ...] = ()
+
+    @property
+    def accepted(self) -> dict[str, float]:
+        """Cell -> the largest ratio that was acknowledged."""
+        out: dict[str, float] = {}
+        for ack in self.acks:
+            for cell, ratio in ack.cells.items():
+                out[cell] = max(ratio, out.get(cell, 0.0))
+        return out
+
+    def acknowledged(self, by: str, when: str, reason: str) -> Ledger:
+        """The same with one more acknowledgement: of what is regressed now."""
+        ack = Ack(by, when, reason, self.head, dict(self.ratios))
+        return Ledger(self.number, self.head, self.run, self.failing, self.ratios, (*self.acks, ack)[-MAX_ACKS:])
+
+    def line(self) -> str:
+        """The hidden line."""
+        raw = json.dumps(asdict(self), separators=(",", ":")).encode()
+        packed = base64.urlsafe_b64encode(zlib.compress(raw, 9)).decode()
+        if len(packed) > 24_000:  # then the next comment cannot say what is new
+            bare = Ledger(self.number, self.head, self.run, acks=self.acks[-1:])
+            packed = base64.urlsafe_b64encode(zlib.compress(json.dumps(asdict(bare)).encode(), 9)).decode()
+        return f"<!-- kernel-farm:1 {self.number} {packed if len(packed) <= 24_000 else ''} -->"
+
+
+def number_of(body: str) -> int:
+    """The pull request of a comment with a hidden line, whether or not its state is readable; 0 without one."""
+    found = _MARKED.match(body)
+    return int(found[1]) if found else 0
+
+
+def read(body: str) -> Ledger | None:
+    """The state of a comment of the farm; None where there is none, or none that can be read."""
+    found = _MARK.match(body)
+    if not found:
+        return None
+    try:
+        inflate = zlib.decompressobj()
+        raw = inflate.decompress(base64.urlsafe_b64decode(found[2]), MAX_STATE)
+        if inflate.unconsumed_tail:
+            return None
+        return _ledger(json.loads(raw), int(found[1]))
+    except (binascii.Error, zlib.error, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _ledger(of: Mapping[str, Any], number: int) -> Ledger | None:
+    if of["number"] != number:
+        return None
+    acks = tuple(
+        Ack(str(a["by"]), str(a["when"]), str(a["reason"]), str(a["head"]), _ratios(a["cells"]))
+        for a in of["acks"][:MAX_ACKS]
+    )
+    failing = {str(k): str(v) for k, v in list(of["failing"].items())[:MAX_CELLS]}
+    return Ledger(number, str(of["head"]), str(of["run"]), failing, _ratios(of["ratios"]), acks)
+
+
+def _ratios(of: Mapping[str, Any]) -> dict[str, float]:
+    return {str(k): float(v) for k, v in list(of.items())[:MAX_CELLS]}
+
+
+def after(before: Ledger | None, result: results.Json) -> Ledger:
+    """The state after a result: what fails now, with the acknowledgements of before."""
+    failing, ratios = dict[str, str](), dict[str, float]()
+    for p in result["pairs"]:
+        kind = results.statuses(p)
+        if kind == "broken" or (kind == "new" and p["status_b"] in results.FAILS):
+            failing[p["cell"]] = p["status_b"]
+        elif p["speed"] == "regressed" and p["ratio"]:
+            failing[p["cell"]] = "regressed"
+            ratios[p["cell"]] = round(p["ratio"], 4)
+    keep = sorted(ratios, key=lambda c: -ratios[c])[:MAX_CELLS]
+    return Ledger(
+        result["number"],
+        result["head"]["sha"],
+        result["run"],
+        dict(list(failing.items())[:MAX_CELLS]),
+        {c: ratios[c] for c in keep},
+        before.acks if before else (),
+    )
+
+
+def since(before: Ledger | None, now: Ledger) -> str:
+    """`Since your last push: 3 fixed, 1 new`; "" where there is no push before, or nothing to compare."""
+    if before is None or not before.head or before.head == now.head:
+        return ""
+    fixed = [c for c in before.failing if c not in now.failing]
+    new = [c for c in now.failing if c not in before.failing]
+    still = len(now.failing) - len(new)
+    if not (fixed or new or still):
+        return f"Since {before.head[:12]}: nothing failed then or fails now."
+    return f"Since {before.head[:12]}: {len(fixed)} fixed, {len(new)} new, {still} as before."

@@ -1,0 +1,173 @@
+"""What a trusted job writes about results: which comment, which check.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from farm.errors import UsageError
+from farm.pr import comment as comments
+from farm.pr import ledger as ledgers
+from farm.pr import result as results
+from farm.pr.ledger import Ledger
+
+#: How much a repository lets the farm say.  It earns the next one by its record.
+VOICES = ("silent", "report", "advise", "block")
+CHECK = "kernel farm"
+SUMMARY = 60_000  # characters of a check's summary
+
+
+@dataclass(frozen=True)
+class Comment:
+    """A comment on the pull request, as the forge has it."""
+
+    id: int
+    login: str
+    body: str
+
+
+@dataclass(frozen=True)
+class Pull:
+    """A pull request as the forge has it at this moment; `trees`: commit -> git tree, for base and head."""
+
+    repository: str
+    number: int
+    head: str
+    open: bool
+    trees: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Write:
+    """A comment to write: `id` 0 for a new one."""
+
+    id: int
+    body: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check to conclude on `head`.  conclusion: success, neutral or failure."""
+
+    head: str
+    conclusion: str
+    title: str
+    summary: str
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What to write, in order, and the exit code of the verdict; `refused`: why nothing is written."""
+
+    writes: tuple[Write, ...] = ()
+    check: Check | None = None
+    exit_code: int = 0
+    refused: str = ""
+
+
+def publish(found: Sequence[results.Json], pull: Pull, own: Sequence[Comment], voice: str = "report") -> Publication:
+    """What to write of one or several sites' results.  `own`: comments of the farm's own login, oldest first."""
+    result = merged(found)
+    wrong = results.mismatch(result, pull.repository, pull.number, pull.head, pull.trees)
+    if wrong:
+        return Publication(exit_code=2, refused=f"the result is not published: {wrong}")
+    before = last(own, pull.number)
+    outcome = results.outcome(result, before.accepted if before else {})
+    text = comments.comment(result, before)
+    if voice == "silent":
+        return Publication(exit_code=outcome.exit_code)
+    # where all is the same, a check says it; a comment would only cost attention, unless it corrects an earlier one
+    quiet = outcome.name == "unchanged" and voice != "report"
+    writes = () if quiet and not _ours(own, pull.number) else tuple(_writes(text, own, pull))
+    check = None
+    if voice in ("advise", "block"):
+        check = Check(
+            pull.head, conclusion(outcome.exit_code, voice), _title(result, outcome), _visible(text)[:SUMMARY]
+        )
+    return Publication(writes if pull.open else (), check, outcome.exit_code)
+
+
+def conclusion(exit_code: int, voice: str) -> str:
+    """Of the check.  Only who blocks fails; the farm's own faults and what is not proven are never a failure."""
+    if exit_code == 0:
+        return "success"
+    return "failure" if exit_code == 1 and voice == "block" else "neutral"
+
+
+def gone(pull: Pull, why: str, own: Sequence[Comment], voice: str) -> Publication:
+    """What to write where a job left no result that can be read: the check must conclude whatever died."""
+    if voice not in ("advise", "block"):
+        return Publication(exit_code=3)
+    title = "The farm has no result"
+    return Publication((), Check(pull.head, "neutral", title, why[:SUMMARY]), 3)
+
+
+def merged(found: Sequence[results.Json]) -> dict[str, Any]:
+    """Results of several sites as one: of the same arms, each with cells of its own.  UsageError if they are not."""
+    if not found:
+        raise UsageError("no result was given; name the result.json of a measuring job", id="pr-no-result")
+    out = {**found[0]}
+    for other in found[1:]:
+        for key in ("repository", "number", "config"):
+            if other[key] != out[key]:
+                raise UsageError(
+                    f"the results differ in {key}; they are not of one pull request", id="pr-unlike-results"
+                )
+        for arm in ("base", "head"):
+            if (other[arm]["sha"], other[arm]["tree"]) != (out[arm]["sha"], out[arm]["tree"]):
+                raise UsageError(f"the results are of different commits of {arm}", id="pr-unlike-results")
+        known = {(p["cell"], p["target"]) for p in out["pairs"]}
+        if twice := [p for p in other["pairs"] if (p["cell"], p["target"]) in known]:
+            raise UsageError(f"two results have the cell {twice[0]['cell']!r} of one target", id="pr-result-cell-twice")
+        for key in ("pairs", "tests", "faults", "stages"):
+            out[key] = [*out[key], *other[key]]
+        out["static"] = out["static"] or other["static"]
+        out["run"] = f"{out['run']}, {other['run']}"
+    if len(found) > 1:
+        ran = {p["backend"] for p in out["pairs"]}
+        missing = [n for r in found for n in r["not_run"] if n["what"] not in ran]
+        out["not_run"] = list({n["what"]: n for n in missing}.values())
+    return out
+
+
+def last(own: Sequence[Comment], number: int) -> Ledger | None:
+    """What the farm's newest readable comment remembers."""
+    for comment in reversed(_ours(own, number)):
+        if (found := ledgers.read(comment.body)) is not None:
+            return found
+    return None
+
+
+def acknowledge(own: Sequence[Comment], number: int, by: str, when: str, reason: str) -> Write | str:
+    """The comment with an acknowledgement; a sentence if there is nothing to acknowledge."""
+    ours = _ours(own, number)
+    before = ledgers.read(ours[-1].body) if ours else None
+    if before is None or not before.ratios:
+        return "There is no regression to acknowledge."
+    line = before.acknowledged(by, when, reason).line()
+    note = f"\nAcknowledged by {comments.plain(by)}, {comments.plain(when[:10])}: {comments.plain(reason)}\n"
+    text = _visible(ours[-1].body)
+    return Write(ours[-1].id, line + "\n" + text[: comments.LIMIT - len(line) - len(note)] + note)
+
+
+def _ours(own: Sequence[Comment], number: int) -> list[Comment]:
+    return [c for c in own if ledgers.number_of(c.body) == number]
+
+
+def _writes(text: str, own: Sequence[Comment], pull: Pull) -> list[Write]:
+    """Update the newest comment of ours, or make one; fold any other, which two jobs at once may have made."""
+    ours = _ours(own, pull.number)
+    if not ours:
+        return [Write(0, text)]
+    folded = [Write(c.id, new) for c in ours[:-1] if (new := comments.outdated(c.body, pull.head)) != c.body]
+    return [*([] if ours[-1].body == text else [Write(ours[-1].id, text)]), *folded]
+
+
+def _title(result: results.Json, outcome: results.Outcome) -> str:
+    return comments.headline(result, outcome).strip("*")[:250]
+
+
+def _visible(text: str) -> str:
+    """A comment without its hidden line."""
+    return text.partition("\n")[2] if ledgers.number_of(text) else text

@@ -1,0 +1,181 @@
+"""A result.json as a value, and the verdict on it.  Pure.
+
+The verdict is worked out here from what the cells say; a result has no field in which it could claim one.  What it
+claims of its arms is held against the forge: `mismatch`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from farm.compare import summary as pairs_summary
+from farm.compare.decide import Verdict
+from farm.errors import UsageError
+from farm.pr.result_schema import MAX_BYTES, SCHEMA
+
+Json = Mapping[str, Any]
+FAILS = ("inaccurate", "compile_error", "crashed", "timed_out", "out_of_memory")
+WITHHELD = ("infra_error", "lost")
+DEVICES = ("cuda", "rocm", "ascend")  # backends of which a result says something only if it ran there
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The verdict on a pull request.
+
+    name: worse, not worse, unchanged, not proven, inconclusive or infrastructure failures; exit_code as everywhere: 3
+    for the farm, 1 for what head made worse, 4 where nothing is proven, 0; why: sentences, the first for the headline.
+    """
+
+    name: str
+    exit_code: int
+    why: tuple[str, ...]
+
+
+def read(text: str | bytes) -> Json:
+    """The result of a file.  UsageError for anything that its schema does not allow."""
+    import jsonschema  # on demand: it takes a tenth of a second
+
+    if len(text) > MAX_BYTES:
+        raise UsageError(f"the result has {len(text):,} bytes; the limit is {MAX_BYTES:,}", id="pr-result-too-big")
+    try:
+        found = json.loads(text, parse_constant=_not_a_number)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the result is not JSON: {str(error)[:200]}", id="pr-result-not-json") from None
+    wrong = next(jsonschema.Draft202012Validator(SCHEMA).iter_errors(found), None)
+    if wrong is not None:
+        at = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in wrong.absolute_path).lstrip(".")
+        raise UsageError(
+            f"the result breaks its schema at {at or 'the top'}: {wrong.message[:200]}; was it made by another version "
+            "of the farm?",
+            id="pr-result-schema",
+        )
+    twice = [cell for cell, n in Counter((p["cell"], p["target"]) for p in found["pairs"]).items() if n > 1]
+    if twice:
+        raise UsageError(f"the result has the cell {twice[0][0]!r} more than once", id="pr-result-cell-twice")
+    return dict(found)
+
+
+def _not_a_number(word: str) -> Any:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def mismatch(result: Json, repository: str, number: int, head: str, trees: Mapping[str, str]) -> str:
+    """Why a result is not of this pull request as the forge knows it; "" if it is.  `trees`: commit -> git tree."""
+    if result["repository"] != repository or result["number"] != number:
+        return f"it is of {result['repository']}#{result['number']}"
+    if result["head"]["sha"] != head:
+        return f"it is of head {result['head']['sha'][:12]}; the pull request has moved to {head[:12]}"
+    for arm in ("base", "head"):
+        claimed = result[arm]
+        if trees.get(claimed["sha"]) != claimed["tree"]:
+            return f"its {arm} claims another content than the commit {claimed['sha'][:12]} has"
+    return ""
+
+
+def outcome(result: Json, acknowledged: Mapping[str, float] | None = None) -> Outcome:
+    """The verdict.  `acknowledged`: cell -> the ratio of times that somebody accepted; a regression up to a threshold
+    beyond it does not count."""
+    pairs, static = result["pairs"], result["static"]
+    of_pairs = [_pair(p, acknowledged or {}) for p in pairs]
+    unreached = static["unreached"] if static else []
+    found = pairs_summary.summary(of_pairs, unreached) if pairs else None
+    worse = [*_broken_tests(result), *_worse_builds(result)]
+    if result["faults"] or (found and found.exit_code == 3):
+        why = found.why if found and found.exit_code == 3 else ()
+        return Outcome("infrastructure failures", 3, (*why, *result["faults"], *worse))
+    if not pairs and unreached:
+        worse += [f"the changed kernel {name} was launched by no cell" for name in unreached]
+    if worse or (found and found.exit_code == 1):
+        return Outcome("worse", 1, (*(found.why if found and found.exit_code == 1 else ()), *worse))
+    if unchanged(result):
+        return Outcome("unchanged", 0, ("nothing that a kernel depends on changed",))
+    missing = not_executed(result)
+    if missing:
+        return Outcome("not proven", 4, (f"no changed cell ran on a device of {', '.join(missing)}",))
+    if found and found.exit_code == 4:
+        return Outcome("inconclusive", 4, found.why)
+    if not pairs:
+        return Outcome("not proven", 4, ("no cell was compared",))
+    return Outcome("not worse", 0, found.why if found else ())
+
+
+def unchanged(result: Json) -> bool:
+    """Whether stage 0 proves that nothing reachable changed: no kernel, no host code, and no machine code differs, and
+    nothing was unreadable."""
+    s = result["static"]
+    if s is None or s["changed"] or s["unknown"] or s["host"]:
+        return False
+    return all(t["compiled"] == t["same_code"] and not t["unknown"] for t in s["targets"])
+
+
+def not_executed(result: Json) -> list[str]:
+    """Backends that changed cells belong to, but on no device of which one ran."""
+    changed = {p["backend"] for p in result["pairs"] if p["kernels"] or p["same_bits"] is False}
+    if result["static"]:
+        changed |= {t["backend"] for t in result["static"]["targets"] if t["same_code"] < t["compiled"]}
+    ran = {p["backend"] for p in result["pairs"] if p["evidence"] == "executed"}
+    return sorted(b for b in changed if b in DEVICES and b not in ran)
+
+
+def statuses(pair: Json) -> str:
+    """How the statuses of a pair compare: broken, fixed, failing (in both), new, lost, unlike or same."""
+    a, b = pair["status_a"], pair["status_b"]
+    if a == "absent":
+        return "new"
+    if b == "absent":
+        return "lost"
+    if b in FAILS:
+        return "failing" if a in FAILS else "broken"
+    if a in FAILS:
+        return "fixed" if b == "passed" else "unlike"
+    return "same" if a == b else "unlike"
+
+
+def _pair(pair: Json, acknowledged: Mapping[str, float]) -> pairs_summary.Pair:
+    speed = None if pair["speed"] == "none" else Verdict(pair["speed"])
+    if speed is Verdict.REGRESSED and accepted(pair, acknowledged):
+        speed = Verdict.SAME
+    both = (pair["status_a"], pair["status_b"])
+    return pairs_summary.Pair(
+        pair["cell"],
+        pair["op"],
+        status=statuses(pair),
+        withheld=any(s in WITHHELD for s in both),
+        fails=pair["status_b"] in FAILS,
+        time=speed,
+        kernels=tuple(pair["kernels"]),
+    )
+
+
+def accepted(pair: Json, acknowledged: Mapping[str, float]) -> bool:
+    """Whether a regression is one that was acknowledged, and no more than a threshold worse than then."""
+    known = acknowledged.get(pair["cell"])
+    return known is not None and (pair["ratio"] or 1.0) <= known * (1 + (pair["threshold"] or 0.0))
+
+
+def _broken_tests(result: Json) -> list[str]:
+    broken = [t for t in result["tests"] if t["status_b"] in FAILS and t["status_a"] not in FAILS]
+    return [f"{len(broken)} of the repository's own tests broken: first {broken[0]['id']}"] if broken else []
+
+
+def _worse_builds(result: Json) -> list[str]:
+    """What stage 0 found: kernels that do not compile any more, and spills."""
+    out = []
+    for t in (result["static"] or {"targets": ()})["targets"]:
+        failed = [f for f in t["failed"] if f["status_b"] in FAILS and f["status_a"] not in FAILS]
+        if failed:
+            out.append(f"{len(failed)} cells do not compile for {t['target']} any more: first {failed[0]['cell']}")
+        spills = [m for m in t["moves"] if m["worse"] and m["measure"] == "spills"]
+        if spills:
+            out.append(f"{spills[0]['kernel']} spills registers on {t['target']}")
+    return out
+
+
+def counted(pairs: Sequence[Json]) -> Counter[str]:
+    """Pairs by what is said of them: their status where it differs or fails, else their speed."""
+    return Counter(s if (s := statuses(p)) != "same" else p["speed"] for p in pairs)

@@ -1,0 +1,131 @@
+"""The JSON Schema of `result.json`: what an untrusted job leaves, and a trusted one reads.  Published by `farm schema
+pr`, and enforced: the reader has no other rules of form.  Every text and list has a bound.  `$` alone would let a
+pattern end before a line break."""
+
+from __future__ import annotations
+
+from typing import Any
+
+VERSION = 1
+MAX_BYTES = 8_000_000
+STATUSES = (
+    "passed", "inaccurate", "compile_error", "crashed", "timed_out", "out_of_memory", "unsupported", "skipped", "built",
+    "infra_error", "lost", "absent",
+)  # fmt: skip
+EVIDENCE = ("executed", "interpreted", "simulated", "compiled", "none")
+SPEEDS = ("regressed", "improved", "same", "inconclusive", "unfit", "none")
+
+
+def _text(most: int, pattern: str = "", **more: Any) -> dict[str, Any]:
+    return {"type": "string", "maxLength": most, **({"pattern": pattern} if pattern else {}), **more}
+
+
+def _list(items: dict[str, Any], most: int) -> dict[str, Any]:
+    return {"type": "array", "items": items, "maxItems": most}
+
+
+def _object(properties: dict[str, Any], optional: tuple[str, ...] = ()) -> dict[str, Any]:
+    needed = [name for name in properties if name not in optional]
+    return {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
+
+
+def _or_null(inner: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [inner, {"type": "null"}]}
+
+
+_NAME, _LINE, _SHA = _text(300), _text(1000), _text(40, "^[0-9a-f]{40}$(?!\\n)")
+_COUNT = {"type": "integer", "minimum": 0, "maximum": 10_000_000}
+_SIZE = {"type": "integer", "minimum": 0, "maximum": 2**53}
+_NUMBER = {"type": "number", "minimum": 0, "maximum": 1e18}
+_STATUS = {"enum": [*STATUSES]}
+_FLAG = {"type": "boolean"}
+_VALUE = _or_null(_NUMBER)
+
+_ARM = _object({"sha": _SHA, "tree": _SHA, "digest": _text(64, "^[0-9a-f]{0,64}$(?!\\n)"), "name": _NAME})
+_MOVE = _object(
+    {"kernel": _NAME, "cells": _COUNT, "measure": _text(60), "a": _VALUE, "b": _VALUE, "worse": _FLAG}
+)  # of one measure of a kernel's machine code
+_TARGET = _object(
+    {
+        "target": _text(100),
+        "backend": _text(20),
+        "compiled": _COUNT,
+        "same_code": _COUNT,
+        "unknown": _COUNT,
+        "failed": _list(_object({"cell": _NAME, "status_a": _STATUS, "status_b": _STATUS, "reason": _LINE}), 1000),
+        "moves": _list(_MOVE, 1000),
+    }
+)
+_STATIC = _object(
+    {
+        "kernels": _COUNT,
+        "changed": _list(_NAME, 1000),
+        "unknown": _list(_object({"kernel": _NAME, "why": _LINE}), 1000),
+        "unreached": _list(_NAME, 1000),
+        "host": _list(_NAME, 1000),  # files beside the kernels that differ
+        "harness": _list(_NAME, 1000),  # contracts, matrices and adapters that differ; neither arm is judged by head's
+        "targets": _list(_TARGET, 50),
+        "tools": _list(_NAME, 50),
+    }
+)
+_PAIR = _object(
+    {
+        "cell": _NAME,
+        "backend": _text(20),
+        "target": _text(100),
+        "op": _text(100),
+        "evidence": {"enum": [*EVIDENCE]},
+        "axes": {"type": "object", "maxProperties": 40, "additionalProperties": _text(100)},
+        "kernels": _list(_NAME, 50),  # the changed ones that it launches
+        "status_a": _STATUS,
+        "status_b": _STATUS,
+        "reason": _LINE,
+        "place": _LINE,
+        "same_bits": _or_null(_FLAG),
+        "worst_a": _VALUE,
+        "worst_b": _VALUE,
+        "speed": {"enum": [*SPEEDS]},
+        "ratio": _VALUE,  # time of b over time of a, with its 99 % interval
+        "low": _VALUE,
+        "high": _VALUE,
+        "threshold": _VALUE,
+        "rounds": _COUNT,
+        "us_a": _VALUE,
+        "us_b": _VALUE,
+        "gbps_a": _VALUE,
+        "gbps_b": _VALUE,
+        "memory_a": _or_null(_SIZE),
+        "memory_b": _or_null(_SIZE),
+        "launch_a": _LINE,
+        "launch_b": _LINE,
+        "repeat": _LINE,
+    }
+)
+_TEST = _object({"id": _NAME, "kind": {"enum": ["test", "benchmark"]}, "status_a": _STATUS, "status_b": _STATUS,
+                 "owner": _text(20), "reason": _LINE, "us_a": _VALUE, "us_b": _VALUE})  # fmt: skip
+
+SCHEMA: dict[str, Any] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "What a pull request does to kernels (result.json of the kernel farm)",
+    **_object(
+        {
+            "schema": {"const": VERSION},
+            "farm": _text(100),
+            "repository": _text(201, r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}/[A-Za-z0-9._-]{1,100}$(?!\n)"),
+            "number": _COUNT,
+            "run": _text(120),
+            "created": _text(40),
+            "config": _text(64, "^[0-9a-f]{64}$(?!\\n)"),
+            "base": _ARM,
+            "head": _ARM,
+            "behind": _COUNT,  # commits of the base branch that head has not
+            "static": _or_null(_STATIC),
+            "pairs": _list(_PAIR, 20_000),
+            "tests": _list(_TEST, 20_000),
+            "not_run": _list(_object({"what": _NAME, "why": _LINE}), 200),
+            "faults": _list(_LINE, 200),
+            "stages": _list(_object({"stage": _text(60), "seconds": _NUMBER}), 50),
+            "repeat": _LINE,
+        }
+    ),
+}

@@ -1,0 +1,344 @@
+"""A result of a pull request: its verdict, its comment, and what is published of it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import re
+from typing import Any
+
+import pytest
+from pr_results import BASE, HEAD, TREES, move, pair, result, slower, static, target
+
+from farm.errors import UsageError
+from farm.pr import comment as comments
+from farm.pr import ledger as ledgers
+from farm.pr import publishing
+from farm.pr import result as results
+from farm.pr.publishing import Comment, Pull
+
+WIDE = "cuda/rms_norm/liger/auto/forward/bf16/8192x4096/llama"
+NARROW = "cuda/rms_norm/liger/auto/forward/bf16/32768x128/llama"
+
+
+def headline(found: dict[str, Any]) -> str:
+    return comments.headline(found, results.outcome(found))
+
+
+def test_first_line_is_the_answer_with_its_evidence() -> None:
+    ascend = target(target="ascend910b", backend="ascend", compiled=10, same_code=2)
+    twelve = [pair(f"cpu/rms_norm/liger/auto/forward/fp32/{n}x4096") for n in range(12)]
+    found = result(*twelve, static=static(targets=[ascend]))
+    assert headline(found) == "**Bits identical in 12 of 12 cells; no NPU ran.**"
+    assert results.outcome(found).exit_code == 4
+    found = result(slower(WIDE, 1.1786), pair(NARROW))
+    assert headline(found).startswith("**1 cell slower, worst rms\\_norm/liger")
+    assert "1.179 of base's time (1.169 to 1.189), 4,211 → 3,573 GB/s" in headline(found)
+    assert headline(found).endswith("executed on NVIDIA H200.**")
+    found = result(static=static(changed=[], targets=[target(compiled=12, same_code=12)]))
+    assert headline(found).startswith("**No kernel changed")
+    assert results.outcome(found).exit_code == 0
+
+
+def outcome(*pairs: dict[str, Any], **given: Any) -> tuple[str, int]:
+    found = results.outcome(result(*pairs, **given))
+    return found.name, found.exit_code
+
+
+def test_outcomes() -> None:
+    fails = {"status_b": "inaccurate", "worst_b": 4.0, "same_bits": False}
+    assert outcome(pair()) == ("not worse", 0)
+    assert outcome(pair(**fails)) == ("worse", 1)
+    assert outcome(pair(**fails, status_a="inaccurate")) == ("not worse", 0)  # failing in base too is not head's
+    assert outcome(pair(**fails, status_a="absent")) == ("worse", 1)
+    assert outcome(slower(WIDE)) == ("worse", 1)
+    assert outcome(pair(status_b="lost")) == ("infrastructure failures", 3)
+    assert outcome(pair(), faults=["the judge died"]) == ("infrastructure failures", 3)
+    assert outcome() == ("not proven", 4)
+    assert outcome(pair(), static=static(unreached=["_backward"])) == ("worse", 1)
+    assert outcome(pair(speed="inconclusive")) == ("inconclusive", 4)
+    assert outcome(pair("cpu/rms_norm/liger/x"), static=static()) == ("not proven", 4)
+    broken = {"cell": WIDE, "status_a": "built", "status_b": "compile_error", "reason": "x"}
+    assert outcome(static=static(targets=[target(failed=[broken])])) == ("worse", 1)
+    assert outcome(pair(), static=static(targets=[target(moves=[move(measure="spills", a=0.0, b=8.0)])])) == (
+        "worse",
+        1,
+    )
+    test = {
+        "id": "test_x.py::test",
+        "kind": "test",
+        "status_a": "passed",
+        "status_b": "crashed",
+        "owner": "",
+        "reason": "",
+    }
+    assert outcome(pair(), tests=[{**test, "us_a": None, "us_b": None}]) == ("worse", 1)
+    unchanged = static(changed=[], targets=[target(compiled=3, same_code=3)])
+    assert outcome(static=unchanged) == ("unchanged", 0)
+    assert outcome(static={**unchanged, "unknown": [{"kernel": "k", "why": "cuTile"}]})[1] == 4
+    assert outcome(static={**unchanged, "host": ["dispatch.py"]})[1] == 4
+
+
+def test_an_acknowledged_loss_passes_and_a_worse_one_fails_again() -> None:
+    first = result(slower(WIDE, 1.10))
+    own = [Comment(1, "farm", comments.comment(first))]
+    write = publishing.acknowledge(own, 7, "maintainer", "2026-11-23T10:00:00Z", "narrow rows matter <b>more</b> @all")
+    assert not isinstance(write, str) and write.id == 1 and "<b>" not in write.body and "@all" not in write.body
+    before = ledgers.read(write.body)
+    assert before and before.accepted == {WIDE: 1.1}
+    assert results.outcome(result(slower(WIDE, 1.10)), before.accepted).exit_code == 0
+    assert results.outcome(result(slower(WIDE, 1.119)), before.accepted).exit_code == 0
+    assert results.outcome(result(slower(WIDE, 1.2)), before.accepted).exit_code == 1
+    assert results.outcome(result(slower(WIDE, 1.1), slower(NARROW, 1.1)), before.accepted).exit_code == 1
+    text = comments.comment(result(slower(WIDE, 1.10)), before)
+    assert "maintainer, 2026-11-23: narrow rows" in text and "Slower, acknowledged" in text
+    kept = ledgers.read(text)
+    assert kept is not None and kept.acks == before.acks
+    assert isinstance(publishing.acknowledge([], 7, "x", "", "y"), str)
+
+
+def test_groups_are_ordered_by_harm_and_never_by_name() -> None:
+    cells = [f"cuda/rms_norm/liger/auto/forward/bf16/{n}x4096" for n in (1, 2, 3)]
+    wrong = pair(
+        "cuda/zeta/liger/auto/forward/bf16/8x8", status_b="inaccurate", worst_b=3.0, place="y: row 7 of every head"
+    )
+    found = result(slower(cells[0], 1.04), slower(cells[1], 1.30), pair(cells[2], speed="improved", ratio=0.5), wrong)
+    text = comments.comment(found).partition("| backend")[2]
+    at = [text.index(w) for w in ("Broken, zeta", "Slower, rms", "/2x4096", "Faster")]
+    assert at == sorted(at) and "y: row 7 of every head" in text
+
+
+def test_crossover_names_where_head_wins_and_loses() -> None:
+    axes = {"dtype": "bfloat16", "operation": "forward"}
+    wide = [
+        slower(f"cuda/rms_norm/x/auto/forward/bf16/{r}x8192", axes={**axes, "hidden": "8192", "rows": str(r)})
+        for r in (1, 2)
+    ]
+    thin = [
+        pair(
+            f"cuda/rms_norm/x/auto/forward/bf16/{r}x128",
+            speed="improved",
+            ratio=0.8,
+            axes={**axes, "hidden": "128", "rows": str(r)},
+        )
+        for r in (1, 2)
+    ]
+    assert "Head is faster at hidden 128, slower at hidden 8192." in comments.comment(result(*wide, *thin))
+
+
+def test_since_the_last_push() -> None:
+    before = ledgers.read(comments.comment(result(slower(WIDE), slower(NARROW))))
+    later = result(slower(NARROW), slower(WIDE.replace("8192", "64")), head={**result()["head"], "sha": "f" * 40})
+    assert f"Since {HEAD[:12]}: 1 fixed, 1 new, 1 as before." in comments.comment(later, before)
+
+
+HOSTILE = "<script>alert(1)</script> | @everyone #1 `x` [a](http://b) <!-- kernel-farm:1 7 x --> \n# head \x1b[31m"
+
+
+def test_hostile_text_is_written_literally_everywhere() -> None:
+    bad = pair(
+        cell="cuda/" + HOSTILE[:200],
+        status_b="crashed",
+        reason=HOSTILE,
+        place=HOSTILE,
+        launch_a=HOSTILE,
+        repeat="```\n" + HOSTILE,
+    )
+    found = result(
+        bad,
+        slower("cuda/x/" + HOSTILE[:100], launch_b=HOSTILE),
+        static=static(
+            changed=[HOSTILE], unreached=[HOSTILE], host=[HOSTILE], harness=[HOSTILE], tools=[HOSTILE],
+            unknown=[{"kernel": HOSTILE, "why": HOSTILE}], targets=[target(moves=[move(kernel=HOSTILE)])],
+        ),
+        not_run=[{"what": HOSTILE, "why": HOSTILE}],
+        run=HOSTILE[:100],
+        repeat=HOSTILE,
+        faults=[HOSTILE],
+    )  # fmt: skip
+    text = comments.comment(found)
+    fence = ""
+    for line in text.splitlines()[1:]:
+        mark = re.match(r"`{3,}", line)
+        if mark and not fence:
+            fence = mark[0]
+        elif fence and line == fence:
+            fence = ""
+        elif not fence:
+            bare = re.sub(r"</?(details|summary)>", "", line)
+            assert "<" not in bare and "@every" not in bare and not re.search(r"(?<!\\)\]\(|://|\x1b", bare), line
+            assert not line.startswith("# "), line
+    assert ledgers.read(text) is not None and not fence
+
+
+@pytest.mark.parametrize("size", [0, 1, 300, 20_000])
+def test_comment_stays_below_the_forges_limit(size: int) -> None:
+    kinds = [pair, slower, lambda cell: pair(cell, status_b="crashed", reason="x" * 900, place="&" * 900)]
+    pairs = [kinds[n % 3](f"cuda/op{n % 40}/p/auto/forward/bf16/{n}x4096/{'long=' + 'y' * 200}") for n in range(size)]
+    text = comments.comment(result(*pairs))
+    assert len(text) <= 60_000 and ledgers.number_of(text) == 7
+    assert len(comments.outdated(text, "c" * 40)) <= 60_000
+
+
+def changed(found: dict[str, Any], path: tuple[Any, ...], value: Any) -> str:
+    made = copy.deepcopy(found)
+    at: Any = made
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = value
+    return json.dumps(made)
+
+
+def test_result_is_read_back() -> None:
+    found = result(pair(), slower(NARROW), static=static(targets=[target(moves=[move()])]))
+    assert results.read(json.dumps(found)) == found
+
+
+@pytest.mark.parametrize(
+    "path, value",
+    [
+        (("schema",), 2),
+        (("verdict",), "passed"),  # a result cannot claim one
+        (("repository",), "../../x"),
+        (("repository",), "a/b\n"),
+        (("number",), -1),
+        (("head", "sha"), "HEAD"),
+        (("head", "sha"), "--upload-pack=touch x".ljust(40, "x")),
+        (("head", "digest"), "<b>"),
+        (("pairs", 0, "status_b"), "great"),
+        (("pairs", 0, "speed"), "faster than light"),
+        (("pairs", 0, "ratio"), -1),
+        (("pairs", 0, "ratio"), "1"),
+        (("pairs", 0, "ratio"), 1e300),
+        (("pairs", 0, "cell"), "x" * 400),
+        (("pairs", 0, "axes"), {str(n): "x" for n in range(50)}),
+        (("pairs", 0, "axes"), {"x": {"y": 1}}),
+        (("pairs", 0, "memory_a"), 1.5),
+        (("pairs", 0, "extra"), 1),
+        (("pairs",), [pair("cuda/x/y"), pair("cuda/x/y")]),
+        (("faults",), ["x" * 2000]),
+        (("faults",), ["x"] * 300),
+        (("pairs",), {}),
+        (("static",), []),
+        (("tests",), [{"id": "x"}]),
+    ],
+)
+def test_results_that_are_refused(path: tuple[Any, ...], value: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        results.read(changed(result(pair()), path, value))
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(
+    "text", ["", "null", "[]", "{", "[" * 100_000, '{"schema": NaN}', " " * 9_000_000, '{"a":1e999}']
+)
+def test_texts_that_are_no_result(text: str) -> None:
+    with pytest.raises(UsageError):
+        results.read(text)
+
+
+PULL = Pull("someone/kernels", 7, HEAD, True, TREES)
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"repository": "other/kernels"}, "other/kernels#7"),
+        ({"number": 8}, "#8"),
+        ({"head": {**result()["head"], "sha": BASE}}, "has moved"),
+        ({"head": {**result()["head"], "tree": "e" * 40}}, "another content"),
+        ({"base": {**result()["base"], "tree": "e" * 40}}, "another content"),
+    ],
+)
+def test_a_result_that_lies_about_its_arms_is_not_published(given: dict[str, Any], words: str) -> None:
+    found = publishing.publish([result(pair(), **given)], PULL, [], "block")
+    assert words in found.refused and not found.writes and found.check is None and found.exit_code == 2
+
+
+def test_comment_is_made_once_updated_and_others_are_folded() -> None:
+    first = publishing.publish([result(pair())], PULL, [])
+    assert [w.id for w in first.writes] == [0]
+    own = [
+        Comment(3, "farm", first.writes[0].body),
+        Comment(5, "farm", "hello"),
+        Comment(9, "farm", first.writes[0].body),
+    ]
+    assert publishing.publish([result(pair())], PULL, own[:1]).writes == ()
+    second = publishing.publish([result(slower(WIDE))], PULL, own)
+    assert [w.id for w in second.writes] == [9, 3] and "<summary>Outdated" in second.writes[1].body
+    again = [Comment(3, "farm", second.writes[1].body), Comment(9, "farm", second.writes[0].body)]
+    assert publishing.publish([result(slower(WIDE))], PULL, again).writes == ()
+    assert publishing.publish([result(pair())], Pull("someone/kernels", 7, HEAD, False, TREES), []).writes == ()
+
+
+@pytest.mark.parametrize(
+    "voice, pairs, writes, conclusion",
+    [
+        ("silent", [slower(WIDE)], 0, None),
+        ("report", [slower(WIDE)], 1, None),
+        ("advise", [slower(WIDE)], 1, "neutral"),
+        ("block", [slower(WIDE)], 1, "failure"),
+        ("block", [pair()], 1, "success"),
+        ("block", [pair(status_b="lost")], 1, "neutral"),
+        ("block", [pair("cpu/rms_norm/x/y", same_bits=False)], 1, "success"),
+    ],
+)
+def test_voices(voice: str, pairs: list[dict[str, Any]], writes: int, conclusion: str | None) -> None:
+    found = publishing.publish([result(*pairs)], PULL, [], voice)
+    assert len(found.writes) == writes and (found.check.conclusion if found.check else None) == conclusion
+    assert publishing.gone(PULL, "the runner died", [], "block").check.conclusion == "neutral"  # type: ignore[union-attr]
+
+
+def test_where_all_is_the_same_the_check_alone_speaks() -> None:
+    same = result(static=static(changed=[], targets=[target(compiled=2, same_code=2)]))
+    found = publishing.publish([same], PULL, [], "block")
+    assert not found.writes and found.check and found.check.conclusion == "success"
+    earlier = [Comment(1, "farm", comments.comment(result(slower(WIDE))))]
+    assert len(publishing.publish([same], PULL, earlier, "block").writes) == 1  # it corrects what was said
+
+
+def test_results_of_several_sites_are_one_comment() -> None:
+    amd = pair("rocm/rms_norm/liger/auto/forward/bf16/8x64", target="MI300X")
+    here = result(slower(WIDE), not_run=[{"what": "rocm", "why": "no device"}, {"what": "ascend", "why": "no device"}])
+    there = result(amd, not_run=[{"what": "cuda", "why": "no device"}, {"what": "ascend", "why": "no device"}])
+    found = publishing.merged([here, there])
+    assert [p["backend"] for p in found["pairs"]] == ["cuda", "rocm"] and [n["what"] for n in found["not_run"]] == [
+        "ascend"
+    ]
+    for other in (result(slower(WIDE)), result(amd, number=8), result(amd, head={**here["head"], "sha": BASE})):
+        with pytest.raises(UsageError):
+            publishing.merged([here, other])
+    with pytest.raises(UsageError):
+        publishing.merged([])
+
+
+def test_states_that_others_forge_are_not_read() -> None:
+    line = comments.comment(result(slower(WIDE))).partition("\n")[0]
+    generator = random.Random(7)
+    assert ledgers.read(line) is not None
+    for _ in range(300):
+        at = generator.randrange(len(line))
+        ledgers.read(line[:at] + generator.choice("Ax-_= <>") + line[at + generator.randrange(3) :])
+    for body in ("", "x", "<!-- kernel-farm:1 7  -->", "<!-- kernel-farm:1 7 AAAA -->", line.replace(" 7 ", " 8 ")):
+        assert ledgers.read(body) is None
+    assert publishing.last([Comment(1, "farm", "x"), Comment(2, "farm", line)], 8) is None
+
+
+def test_random_results_have_a_comment_and_one_verdict() -> None:
+    generator = random.Random(11)
+    statuses = ["passed", "inaccurate", "crashed", "lost", "infra_error", "unsupported", "absent"]
+    for _ in range(150):
+        pairs = []
+        for n in range(generator.randrange(6)):
+            p = pair(f"{generator.choice(['cuda', 'cpu', 'ascend', 'sim'])}/op{n}/x/{n}")
+            p |= {"status_a": generator.choice(statuses), "status_b": generator.choice(statuses)}
+            p |= {"speed": generator.choice(["regressed", "improved", "same", "none", "inconclusive", "unfit"])}
+            p |= {
+                k: generator.choice([None, 0.5, 1.5]) for k in ("ratio", "low", "high", "gbps_a", "gbps_b", "worst_b")
+            }
+            pairs.append(p)
+        found = result(*pairs, static=generator.choice([None, static()]))
+        results.read(json.dumps(found))
+        assert results.outcome(found).exit_code in (0, 1, 3, 4)
+        assert comments.comment(found).count("\n### ") == 1
