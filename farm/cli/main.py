@@ -29,6 +29,7 @@ COMMANDS = {
     "show": "show one cell: verdict, times, peers, earlier results, log",
     "ls": "list the runs of a store, newest first",
     "compare": "compare the statuses of two runs: broken, fixed, new, lost",
+    "pr": "say what a pull request does to kernels, and publish it",
     "compile": "build every cell's kernels for the given targets (no device needed)",
     "judge": "judge a run again from the run's stored metrics (no device needed)",
     "dashboard": "build or serve the pages of a store",

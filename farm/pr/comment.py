@@ -7,7 +7,7 @@ markup, mention or link).  The text is shortened by whole rows from the least ha
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from farm.pr import ledger as ledgers
@@ -23,6 +23,7 @@ GROUPS, ROWS, MOVES = 8, 10, 12
 SIGNS = {"worse": "❌", "not worse": "✅", "unchanged": "✅", "infrastructure failures": "⚠️"}
 _DEVICE = {"cuda": "NVIDIA GPU", "rocm": "AMD GPU", "ascend": "NPU"}
 Json = Mapping[str, Any]
+Say = Callable[[str], str]
 
 
 def comment(result: Json, before: Ledger | None = None, limit: int = LIMIT) -> str:
@@ -32,7 +33,7 @@ def comment(result: Json, before: Ledger | None = None, limit: int = LIMIT) -> s
     found = results.outcome(result, accepted)
     head = [
         now.line(),
-        f"### {SIGNS.get(found.name, '◻️')} {headline(result, found)}",
+        f"### {SIGNS.get(found.name, '◻️')} **{headline(result, found)}**",
         "",
         *_warnings(result),
         *_backends(result),
@@ -46,26 +47,26 @@ def comment(result: Json, before: Ledger | None = None, limit: int = LIMIT) -> s
     return _cut("\n".join(head), limit)
 
 
-def headline(result: Json, found: Outcome) -> str:
-    """The answer and its evidence in one line."""
+def headline(result: Json, found: Outcome, say: Say = plain) -> str:
+    """The answer and its evidence in one line; `say` makes foreign words harmless where they will be read."""
     pairs = result["pairs"]
     parts = []
     if found.name == "unchanged":
         parts.append("No kernel changed, and no code that one depends on")
     elif found.name == "worse":
         slower = [p for p in pairs if p["speed"] == "regressed" and p["ratio"]]
-        parts += [plain(clip(w, 200)) for w in found.why[:3] if not (slower and " regressed: " in w)]
+        parts += [say(clip(w, 200)) for w in found.why[:3] if not (slower and " regressed: " in w)]
         if slower:
-            parts.append(f"{cells(len(slower))} slower, worst {_speed_words(_slowest(slower)[0])}")
+            parts.append(f"{cells(len(slower))} slower, worst {_speed_words(_slowest(slower)[0], say)}")
     elif found.name in ("infrastructure failures", "inconclusive"):
-        parts.append(f"{found.name.capitalize()}: {plain(clip(found.why[0], 200))}")
+        parts.append(f"{found.name.capitalize()}: {say(clip(found.why[0], 200))}")
     else:
-        parts.append(_improved(pairs) or ("Not worse" if found.exit_code == 0 else ""))
+        parts.append(_improved(pairs, say) or ("Not worse" if found.exit_code == 0 else ""))
     if bits := _bits(pairs):
         parts.append(bits)
-    parts.append(_evidence(result))
+    parts.append(_evidence(result, say))
     text = "; ".join(p for p in parts if p)
-    return f"**{text[:1].upper()}{text[1:]}.**"
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _bits(pairs: Sequence[Json]) -> str:
@@ -76,10 +77,10 @@ def _bits(pairs: Sequence[Json]) -> str:
     return f"bits identical in {count(same)} of {count(len(known))} cells"
 
 
-def _evidence(result: Json) -> str:
+def _evidence(result: Json, say: Say) -> str:
     """On what it ran, and on what it did not although the change is for it."""
     ran = dict.fromkeys(p["target"] or p["backend"] for p in result["pairs"] if p["evidence"] == "executed")
-    out = [f"executed on {', '.join(plain(t) for t in ran)}"] if ran else []
+    out = [f"executed on {', '.join(say(t) for t in ran)}"] if ran else []
     out += [f"no {_DEVICE[b]} ran" for b in results.not_executed(result)]
     simulated = sum(p["evidence"] == "simulated" for p in result["pairs"])
     if simulated:
@@ -90,18 +91,18 @@ def _evidence(result: Json) -> str:
     return "; ".join(out)
 
 
-def _improved(pairs: Sequence[Json]) -> str:
+def _improved(pairs: Sequence[Json], say: Say) -> str:
     faster = [p for p in pairs if p["speed"] == "improved" and p["ratio"]]
     if not faster:
         return ""
     best = min(faster, key=lambda p: p["ratio"])
-    return f"not worse; {count(len(faster))} cells faster, best {_speed_words(best)}"
+    return f"not worse; {count(len(faster))} cells faster, best {_speed_words(best, say)}"
 
 
-def _speed_words(p: Json) -> str:
+def _speed_words(p: Json, say: Say) -> str:
     rate = f", {sig(p['gbps_a'], 4)} → {sig(p['gbps_b'], 4)} GB/s" if p["gbps_a"] and p["gbps_b"] else ""
     interval = f" ({sig(p['low'], 4)} to {sig(p['high'], 4)})" if p["low"] and p["high"] else ""
-    return f"{plain(_short(p))}: {sig(p['ratio'], 4)} of base's time{interval}{rate}"
+    return f"{say(_short(p))}: {sig(p['ratio'], 4)} of base's time{interval}{rate}"
 
 
 def _short(p: Json) -> str:

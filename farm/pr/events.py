@@ -43,7 +43,7 @@ class Refusal:
 class Request:
     """Validate a pull request.
 
-    head, base: full SHAs, "" where the event does not say and the forge is to be asked; fork: whether head is of
+    head, base: full SHAs, "" where the event does not say and the forge is to be asked; from_fork: whether head is of
     another repository; approved_by: who approved strangers' code, "" if nobody had to.
     """
 
@@ -51,7 +51,7 @@ class Request:
     number: int
     head: str = ""
     base: str = ""
-    fork: bool = True
+    from_fork: bool = True
     command: Command = field(default_factory=lambda: Command("run"))
     config: config_block.Config = field(default_factory=config_block.Config)
     approved_by: str = ""
@@ -65,7 +65,7 @@ class Asked:
     head: str
     base: str
     open: bool
-    fork: bool
+    from_fork: bool
     body: str
     permission: str  # of the comment's author: admin, maintain, write, triage, read or none
 
@@ -144,7 +144,9 @@ def _comment(payload: Mapping[str, Any], repository: str, policy: Policy, asked:
     except UsageError as error:
         return Refusal(f"The config block cannot be read: {error}.", number)
     approved = login if found.kind == "ok" else ""
-    return Request(repository, number, _sha(asked.head), _sha(asked.base), asked.fork, found, config, approved, login)
+    return Request(
+        repository, number, _sha(asked.head), _sha(asked.base), asked.from_fork, found, config, approved, login
+    )
 
 
 def _pull(payload: Mapping[str, Any], repository: str, policy: Policy) -> Decision:
@@ -164,8 +166,8 @@ def _pull(payload: Mapping[str, Any], repository: str, policy: Policy) -> Decisi
     except UsageError as error:
         return Refusal(f"The config block cannot be read: {error}.", number)
     head, base = _mapping(pull.get("head")), _mapping(pull.get("base"))
-    fork = _name(head.get("repo"), "full_name") != repository
-    return Request(repository, number, _sha(head.get("sha")), _sha(base.get("sha")), fork, config=config)
+    from_fork = _name(head.get("repo"), "full_name") != repository
+    return Request(repository, number, _sha(head.get("sha")), _sha(base.get("sha")), from_fork, config=config)
 
 
 def _push(payload: Mapping[str, Any], repository: str) -> Decision:
@@ -181,12 +183,17 @@ def _push(payload: Mapping[str, Any], repository: str) -> Decision:
 def _merge_group(group: Mapping[str, Any], repository: str) -> Decision:
     found = _QUEUE.fullmatch(str(group.get("head_ref")))
     number = int(found[1]) if found else 0
-    return Request(repository, number, _sha(group.get("head_sha")), _sha(group.get("base_sha")), fork=False)
+    return Request(repository, number, _sha(group.get("head_sha")), _sha(group.get("base_sha")), from_fork=False)
+
+
+def is_repository(name: str) -> bool:
+    """Whether a text is OWNER/NAME."""
+    return _NAME.fullmatch(name) is not None
 
 
 def _repository(payload: Mapping[str, Any]) -> str:
     name = _name(payload.get("repository"), "full_name")
-    if not _NAME.fullmatch(name):
+    if not is_repository(name):
         raise UsageError("the event names no repository (repository.full_name)", id="pr-event-repository")
     return name
 

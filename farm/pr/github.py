@@ -83,7 +83,7 @@ class GitHub:
             head=str(head["sha"]),
             base=str(base["sha"]),
             open=pull["state"] == "open",
-            fork=(head.get("repo") or {}).get("full_name") != self._repository,
+            from_fork=(head.get("repo") or {}).get("full_name") != self._repository,
             body=str(pull.get("body") or ""),
             permission=self.permission(login),
         )

@@ -60,6 +60,7 @@ class Check:
 class Publication:
     """What to write, in order, and the exit code of the verdict; `refused`: why nothing is written."""
 
+    title: str = ""  # the answer, as text
     writes: tuple[Write, ...] = ()
     check: Check | None = None
     exit_code: int = 0
@@ -75,17 +76,21 @@ def publish(found: Sequence[results.Json], pull: Pull, own: Sequence[Comment], v
     before = last(own, pull.number)
     outcome = results.outcome(result, before.accepted if before else {})
     text = comments.comment(result, before)
+    title = comments.headline(result, outcome, printable)
     if voice == "silent":
-        return Publication(exit_code=outcome.exit_code)
+        return Publication(title, exit_code=outcome.exit_code)
     # where all is the same, a check says it; a comment would only cost attention, unless it corrects an earlier one
     quiet = outcome.name == "unchanged" and voice != "report"
     writes = () if quiet and not _ours(own, pull.number) else tuple(_writes(text, own, pull))
     check = None
     if voice in ("advise", "block"):
-        check = Check(
-            pull.head, conclusion(outcome.exit_code, voice), _title(result, outcome), _visible(text)[:SUMMARY]
-        )
-    return Publication(writes if pull.open else (), check, outcome.exit_code)
+        check = Check(pull.head, conclusion(outcome.exit_code, voice), title[:250], _visible(text)[:SUMMARY])
+    return Publication(title, writes if pull.open else (), check, outcome.exit_code)
+
+
+def printable(text: str) -> str:
+    """A text on one line without control characters, for a title and a terminal."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def conclusion(exit_code: int, voice: str) -> str:
@@ -100,7 +105,7 @@ def gone(pull: Pull, why: str, own: Sequence[Comment], voice: str) -> Publicatio
     if voice not in ("advise", "block"):
         return Publication(exit_code=3)
     title = "The farm has no result"
-    return Publication((), Check(pull.head, "neutral", title, why[:SUMMARY]), 3)
+    return Publication(title, (), Check(pull.head, "neutral", title, comments.plain(why)[:SUMMARY]), 3)
 
 
 def merged(found: Sequence[results.Json]) -> dict[str, Any]:
@@ -162,10 +167,6 @@ def _writes(text: str, own: Sequence[Comment], pull: Pull) -> list[Write]:
         return [Write(0, text)]
     folded = [Write(c.id, new) for c in ours[:-1] if (new := comments.outdated(c.body, pull.head)) != c.body]
     return [*([] if ours[-1].body == text else [Write(ours[-1].id, text)]), *folded]
-
-
-def _title(result: results.Json, outcome: results.Outcome) -> str:
-    return comments.headline(result, outcome).strip("*")[:250]
 
 
 def _visible(text: str) -> str:

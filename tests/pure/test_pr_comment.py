@@ -30,14 +30,14 @@ def test_first_line_is_the_answer_with_its_evidence() -> None:
     ascend = target(target="ascend910b", backend="ascend", compiled=10, same_code=2)
     twelve = [pair(f"cpu/rms_norm/liger/auto/forward/fp32/{n}x4096") for n in range(12)]
     found = result(*twelve, static=static(targets=[ascend]))
-    assert headline(found) == "**Bits identical in 12 of 12 cells; no NPU ran.**"
+    assert headline(found) == "Bits identical in 12 of 12 cells; no NPU ran."
     assert results.outcome(found).exit_code == 4
     found = result(slower(WIDE, 1.1786), pair(NARROW))
-    assert headline(found).startswith("**1 cell slower, worst rms\\_norm/liger")
+    assert headline(found).startswith("1 cell slower, worst rms\\_norm/liger")
     assert "1.179 of base's time (1.169 to 1.189), 4,211 → 3,573 GB/s" in headline(found)
-    assert headline(found).endswith("executed on NVIDIA H200.**")
+    assert headline(found).endswith("executed on NVIDIA H200.")
     found = result(static=static(changed=[], targets=[target(compiled=12, same_code=12)]))
-    assert headline(found).startswith("**No kernel changed")
+    assert headline(found).startswith("No kernel changed")
     assert results.outcome(found).exit_code == 0
 
 

@@ -161,14 +161,19 @@ def comment(body: str = "/farm run", **given: Any) -> dict[str, Any]:
 
 def asked(**given: Any) -> Asked:
     made: dict[str, Any] = {
-        "head": HEAD, "base": BASE, "open": True, "fork": True, "body": "", "permission": "write",
+        "head": HEAD, "base": BASE, "open": True, "from_fork": True, "body": "", "permission": "write",
     }  # fmt: skip
     return Asked(**{**made, **given})
 
 
 def test_new_comment_by_a_writer_is_a_request() -> None:
     found = events.decide(comment(), Policy(), asked())
-    assert isinstance(found, Request) and (found.head, found.base, found.fork, found.number) == (HEAD, BASE, True, 7)
+    assert isinstance(found, Request) and (found.head, found.base, found.from_fork, found.number) == (
+        HEAD,
+        BASE,
+        True,
+        7,
+    )
     assert not found.approved_by and found.by == "maintainer"
     found = events.decide(comment(f"/ok to test {HEAD[:9]}"), Policy(), asked())
     assert isinstance(found, Request) and found.approved_by == "maintainer"
@@ -213,10 +218,10 @@ def pull(action: str = "synchronize", **given: Any) -> dict[str, Any]:
 
 def test_pull_request_events() -> None:
     found = events.decide(pull(), Policy())
-    assert isinstance(found, Request) and found.fork and found.head == HEAD
+    assert isinstance(found, Request) and found.from_fork and found.head == HEAD
     own = {"sha": HEAD, "repo": {"full_name": "someone/kernels"}}
-    assert not events.decide(pull(head=own), Policy()).fork  # type: ignore[union-attr]
-    assert events.decide(pull(head={"sha": HEAD, "repo": None}), Policy()).fork  # type: ignore[union-attr]
+    assert not events.decide(pull(head=own), Policy()).from_fork  # type: ignore[union-attr]
+    assert events.decide(pull(head={"sha": HEAD, "repo": None}), Policy()).from_fork  # type: ignore[union-attr]
     assert isinstance(events.decide(pull("closed"), Policy()), Ignored)
     assert isinstance(events.decide(pull(state="closed"), Policy()), Ignored)
     assert isinstance(events.decide(pull(draft=True), Policy()), Ignored)
@@ -243,7 +248,7 @@ def test_push_to_a_mirrored_branch_and_merge_group() -> None:
     assert isinstance(events.decide({**push, "deleted": True, "after": "0" * 40}, Policy()), Ignored)
     group = {"head_sha": HEAD, "base_sha": BASE, "head_ref": f"refs/heads/gh-readonly-queue/main/pr-9-{HEAD}"}
     found = events.decide({"repository": {"full_name": "someone/kernels"}, "merge_group": group}, Policy())
-    assert isinstance(found, Request) and found.number == 9 and not found.fork
+    assert isinstance(found, Request) and found.number == 9 and not found.from_fork
 
 
 @pytest.mark.parametrize(
