@@ -86,6 +86,8 @@ class Subject:
     matrices: tuple[str, ...] = ()
     selection: Mapping[str, Any] = field(default_factory=dict)
     tuning: Mapping[str, str] = field(default_factory=dict)
+    tests: tuple[str, ...] = ()  # the repository's own pytest files and folders, relative to its root
+    benchmarks: tuple[str, ...] = ()  # its files with triton.testing.perf_report
 
     def entries(self) -> list[tuple[SubjectProvider, str, OpEntry]]:
         """Every provider's every op."""

@@ -18,7 +18,8 @@ from farm.node.environment import MASKS, NEVER
 from farm.shipping.neighbours import RESERVED
 from farm.subject.model import AUTOGRAD, Build, OpEntry, Override, Source, Subject, SubjectProvider
 
-KEYS = ("farm", "subject", "overlay", "build", "release", "providers", "contracts", "matrices", "selection", "tuning")
+KEYS = ("farm", "subject", "overlay", "build", "release", "providers", "contracts", "matrices", "selection", "tuning",
+        "tests", "benchmarks")  # fmt: skip
 SOURCES = ("overlay", "build", "release")
 VERSIONS = (1,)
 OVERLAY, BUILD = ("path", "over", "modules"), ("command", "inputs", "gives", "minutes", "modules")
@@ -61,16 +62,19 @@ class SubjectReader:
         root = roots[0]
         given = root.value
         _known(given, KEYS, "a subject", "subject-unknown-key")
+        own_tests = "tests" in given or "benchmarks" in given
         for key in ("farm", "subject", "providers"):
-            if key not in given:
+            if key not in given and not (key == "providers" and own_tests):
                 example = {"farm": "1", "subject": "my-kernels"}.get(key, "{mine: {ops: {...}}}")
                 raise _at(root, f"has no {key}; add {key}: {example}", f"subject-no-{key}")
         if given["farm"].value not in VERSIONS or isinstance(given["farm"].value, bool):
             message = f"is {show(given['farm'].value)}; this farm reads version {VERSIONS[-1]}: write farm: 1"
             raise given["farm"].error(message, id="subject-version")
         own, ops = self._contracts(given.get("contracts"), folder)
-        providers = self._providers(given["providers"], ops)
-        _one_value(providers, given["providers"])
+        providers = {}
+        if "providers" in given:
+            providers = self._providers(given["providers"], ops)
+            _one_value(providers, given["providers"])
         return Subject(
             file=name,
             folder=str(folder),
@@ -82,6 +86,8 @@ class SubjectReader:
             matrices=tuple(_file(node, folder, "is_file") for node in _entries(given.get("matrices"))),
             selection=_selection(given.get("selection")),
             tuning=_tuning(given.get("tuning")),
+            tests=_own(given.get("tests")),
+            benchmarks=_own(given.get("benchmarks")),
         )
 
     # where its files come from
@@ -250,6 +256,15 @@ def _inside(node: YamlNode, what: str = "a path") -> str:
         message = f"is {show(text)}; write {what} inside the repository, relative to its root"
         raise node.error(message, id="subject-path-outside")
     return str(parts)
+
+
+def _own(node: YamlNode | None) -> tuple[str, ...]:
+    """Files of the repository, which each of its revisions may have or not."""
+    found = tuple(_inside(entry, "a file or folder") for entry in _entries(node))
+    for name, entry in zip(found, _entries(node)):
+        if name.startswith("-"):
+            raise entry.error(f"is {show(name)}; a name that begins with '-' is an option", id="subject-own-tests")
+    return found
 
 
 def _file(node: YamlNode, folder: Path, kind: str) -> str:

@@ -17,7 +17,8 @@ def json_schema(ops: Sequence[str], backends: Sequence[str]) -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A subject of the kernel farm (farm.yaml)",
         "type": "object",
-        "required": ["farm", "subject", "providers"],
+        "required": ["farm", "subject"],
+        "anyOf": [{"required": [key]} for key in ("providers", "tests", "benchmarks")],
         "additionalProperties": False,
         "properties": {
             "farm": _told("The version of this format.", enum=[*VERSIONS]),
@@ -57,6 +58,8 @@ def json_schema(ops: Sequence[str], backends: Sequence[str]) -> dict[str, Any]:
             ),
             "contracts": _names("Folders of contracts, for ops that the farm does not know."),
             "matrices": _names("What farm run runs where no matrix is named."),
+            "tests": _names("The repository's own pytest files and folders, which farm pr runs in both arms."),
+            "benchmarks": _names("Its files with triton.testing.perf_report, which farm pr runs in both arms."),
             "selection": _object(
                 "For farm pr: which cells a change selects.",
                 {
