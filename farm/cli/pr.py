@@ -127,6 +127,7 @@ def _publish(args: argparse.Namespace) -> int:
         print(f"farm pr: {comments.headline(result, outcome, printable)}")
         return outcome.exit_code
     payload = _event(args.event) if args.event else {}
+    head = events.head_of(payload)
     forge = _forge(args, payload)
     try:
         if lost:
@@ -134,7 +135,9 @@ def _publish(args: argparse.Namespace) -> int:
         read = [results.read(t) for t in texts]
         result = publishing.merged(read)
     except UsageError as error:
-        return _conclude_without(args, forge, str(error))
+        return _conclude_without(args, forge, head, str(error))
+    if head and result["head"]["sha"] != head:
+        raise UsageError(f"the result is of {result['head']['sha'][:12]}, its job of {head[:12]}", id="pr-mismatch")
     number = args.number or result["number"]
     pull = forge.state(number, (result["base"]["sha"], result["head"]["sha"]))
     own = forge.comments(number, forge.login())
@@ -151,12 +154,11 @@ def _publish(args: argparse.Namespace) -> int:
     return found.exit_code
 
 
-def _conclude_without(args: argparse.Namespace, forge: GitHub, why: str) -> int:
+def _conclude_without(args: argparse.Namespace, forge: GitHub, head: str, why: str) -> int:
     """Conclude the check although there is no result that can be read."""
-    if not args.number:
-        raise UsageError(f"{why}; with --number N the check is concluded all the same", id="pr-no-result")
-    pull = forge.state(args.number, ())
-    found = publishing.gone(pull, why, [], args.voice)
+    if not head and not args.number:
+        raise UsageError(f"{why}; with --event or --number the check is concluded all the same", id="pr-no-result")
+    found = publishing.gone(head or str(forge.pull(args.number)["head"]["sha"]), why, args.voice)
     if found.check is not None:
         forge.conclude(found.check)
     print(f"farm pr: {printable(why)}", file=sys.stderr)

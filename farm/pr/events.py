@@ -90,6 +90,13 @@ def pull_of(payload: Mapping[str, Any]) -> int:
     return 0
 
 
+def head_of(payload: Mapping[str, Any]) -> str:
+    """The head whose measuring job an event of a publishing job is about; "" where it names none.  Any pull request's
+    job can leave a result that claims to be another's: this is the forge's word."""
+    found = _mapping(payload.get("workflow_run")).get("head_sha")
+    return _sha(found) if found is not None else ""
+
+
 def decide(payload: Mapping[str, Any], policy: Policy, asked: Asked | None = None) -> Decision:
     """What to do about an event.  `asked` is needed for a comment: an event file may be old, and claims nothing about
     permissions.  UsageError if the payload is no event that the farm knows."""

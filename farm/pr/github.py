@@ -98,8 +98,12 @@ class GitHub:
     def state(self, number: int, commits: tuple[str, ...]) -> Pull:
         """The pull request, with the content of these commits."""
         pull = self.pull(number)
+        head, base = str(pull["head"]["sha"]), str(pull["base"]["sha"])
+        # commits of every fork can be asked for here, so that one exists says nothing
+        compared = self._call("GET", f"{self._at}/compare/{base}...{head}?per_page=1", missing=(404, 422)) or {}
+        merge_base = str((compared.get("merge_base_commit") or {}).get("sha") or "")
         trees = {sha: self._tree(sha) for sha in dict.fromkeys(commits)}
-        return Pull(self._repository, number, str(pull["head"]["sha"]), pull["state"] == "open", trees)
+        return Pull(self._repository, number, head, pull["state"] == "open", (base, merge_base), trees)
 
     def comments(self, number: int, login: str) -> list[Comment]:
         """The comments of `login`, oldest first."""

@@ -29,12 +29,14 @@ class Comment:
 
 @dataclass(frozen=True)
 class Pull:
-    """A pull request as the forge has it at this moment; `trees`: commit -> git tree, for base and head."""
+    """A pull request as the forge has it at this moment; `bases`: what head may be compared with; `trees`: commit ->
+    git tree, for base and head."""
 
     repository: str
     number: int
     head: str
     open: bool
+    bases: tuple[str, ...]
     trees: Mapping[str, str]
 
 
@@ -70,7 +72,7 @@ class Publication:
 def publish(found: Sequence[results.Json], pull: Pull, own: Sequence[Comment], voice: str = "report") -> Publication:
     """What to write of one or several sites' results.  `own`: comments of the farm's own login, oldest first."""
     result = merged(found)
-    wrong = results.mismatch(result, pull.repository, pull.number, pull.head, pull.trees)
+    wrong = results.mismatch(result, pull.repository, pull.number, pull.head, pull.bases, pull.trees)
     if wrong:
         return Publication(exit_code=2, refused=f"the result is not published: {wrong}")
     before = last(own, pull.number)
@@ -100,12 +102,12 @@ def conclusion(exit_code: int, voice: str) -> str:
     return "failure" if exit_code == 1 and voice == "block" else "neutral"
 
 
-def gone(pull: Pull, why: str, own: Sequence[Comment], voice: str) -> Publication:
+def gone(head: str, why: str, voice: str) -> Publication:
     """What to write where a job left no result that can be read: the check must conclude whatever died."""
     if voice not in ("advise", "block"):
         return Publication(exit_code=3)
     title = "The farm has no result"
-    return Publication(title, (), Check(pull.head, "neutral", title, comments.plain(why)[:SUMMARY]), 3)
+    return Publication(title, (), Check(head, "neutral", title, comments.plain(why)[:SUMMARY]), 3)
 
 
 def merged(found: Sequence[results.Json]) -> dict[str, Any]:

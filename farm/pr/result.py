@@ -64,12 +64,16 @@ def _not_a_number(word: str) -> Any:
     raise ValueError(f"{word} is no number of JSON")
 
 
-def mismatch(result: Json, repository: str, number: int, head: str, trees: Mapping[str, str]) -> str:
+def mismatch(
+    result: Json, repository: str, number: int, head: str, bases: Sequence[str], trees: Mapping[str, str]
+) -> str:
     """Why a result is not of this pull request as the forge knows it; "" if it is.  `trees`: commit -> git tree."""
     if result["repository"] != repository or result["number"] != number:
         return f"it is of {result['repository']}#{result['number']}"
     if result["head"]["sha"] != head:
         return f"it is of head {result['head']['sha'][:12]}; the pull request has moved to {head[:12]}"
+    if result["base"]["sha"] not in bases:
+        return f"its base {result['base']['sha'][:12]} is not where head left the base branch, nor its tip"
     for arm in ("base", "head"):
         claimed = result[arm]
         if trees.get(claimed["sha"]) != claimed["tree"]:

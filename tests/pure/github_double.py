@@ -30,6 +30,7 @@ class Forge:
         self.comments: list[dict[str, Any]] = []
         self.checks: list[dict[str, Any]] = []
         self.trees = dict(TREES)
+        self.merge_base = BASE
         self.trouble: Trouble = lambda method, path: None
         self.calls: list[tuple[str, str]] = []
         self.lost_answers = 0  # comments that are made while the answer is a 502
@@ -76,6 +77,8 @@ class Forge:
         if at.startswith("/commits/") and at.endswith("/check-runs"):
             runs = [c for c in self.checks if c["head_sha"] == at.split("/")[2]]
             return 200, {"total_count": len(runs), "check_runs": runs}
+        if at.startswith("/compare/"):
+            return 200, {"merge_base_commit": {"sha": self.merge_base}}
         if at == "/check-runs" and method == "POST":
             self.checks.append({"id": 1 + len(self.checks), **body})
             return 201, self.checks[-1]

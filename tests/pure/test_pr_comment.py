@@ -238,7 +238,7 @@ def test_texts_that_are_no_result(text: str) -> None:
         results.read(text)
 
 
-PULL = Pull("someone/kernels", 7, HEAD, True, TREES)
+PULL = Pull("someone/kernels", 7, HEAD, True, (BASE,), TREES)
 
 
 @pytest.mark.parametrize(
@@ -249,6 +249,7 @@ PULL = Pull("someone/kernels", 7, HEAD, True, TREES)
         ({"head": {**result()["head"], "sha": BASE}}, "has moved"),
         ({"head": {**result()["head"], "tree": "e" * 40}}, "another content"),
         ({"base": {**result()["base"], "tree": "e" * 40}}, "another content"),
+        ({"base": {**result()["base"], "sha": HEAD, "tree": TREES[HEAD]}}, "where head left"),
     ],
 )
 def test_a_result_that_lies_about_its_arms_is_not_published(given: dict[str, Any], words: str) -> None:
@@ -269,7 +270,9 @@ def test_comment_is_made_once_updated_and_others_are_folded() -> None:
     assert [w.id for w in second.writes] == [9, 3] and "<summary>Outdated" in second.writes[1].body
     again = [Comment(3, "farm", second.writes[1].body), Comment(9, "farm", second.writes[0].body)]
     assert publishing.publish([result(slower(WIDE))], PULL, again).writes == ()
-    assert publishing.publish([result(pair())], Pull("someone/kernels", 7, HEAD, False, TREES), []).writes == ()
+    assert (
+        publishing.publish([result(pair())], Pull("someone/kernels", 7, HEAD, False, (BASE,), TREES), []).writes == ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -287,7 +290,7 @@ def test_comment_is_made_once_updated_and_others_are_folded() -> None:
 def test_voices(voice: str, pairs: list[dict[str, Any]], writes: int, conclusion: str | None) -> None:
     found = publishing.publish([result(*pairs)], PULL, [], voice)
     assert len(found.writes) == writes and (found.check.conclusion if found.check else None) == conclusion
-    assert publishing.gone(PULL, "the runner died", [], "block").check.conclusion == "neutral"  # type: ignore[union-attr]
+    assert publishing.gone(HEAD, "the runner died", "block").check.conclusion == "neutral"  # type: ignore[union-attr]
 
 
 def test_where_all_is_the_same_the_check_alone_speaks() -> None:

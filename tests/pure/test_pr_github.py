@@ -91,6 +91,18 @@ def test_check_concludes_whatever_the_measuring_job_left(forge: Forge, address: 
     assert len(forge.checks) == 2
 
 
+def test_a_job_cannot_leave_the_result_of_another(forge: Forge, address: str, tmp_path: Path) -> None:
+    event = tmp_path / "event.json"
+    event.write_text(json.dumps({"workflow_run": {"head_sha": "9" * 40}}))
+    assert publish(tmp_path, result(pair()), "--event", str(event)) == 2 and not forge.comments
+    (tmp_path / "result.json").write_text("{")
+    os.environ["GITHUB_TOKEN"] = TOKEN
+    assert main(["pr", "--publish", str(tmp_path / "result.json"), "--event", str(event), "--voice", "advise"]) == 3
+    assert [(c["head_sha"], c["conclusion"]) for c in forge.checks] == [("9" * 40, "neutral")]
+    event.write_text(json.dumps({"workflow_run": {"head_sha": HEAD}}))
+    assert publish(tmp_path, result(pair()), "--event", str(event)) == 0 and len(forge.comments) == 1
+
+
 def test_check_concludes_where_the_comment_cannot_be_written(forge: Forge, address: str, tmp_path: Path) -> None:
     forge.trouble = lambda method, path: (403, {}) if path.endswith("/comments") and method == "POST" else None
     assert publish(tmp_path, result(slower(WIDE)), "--voice", "block") == 2
@@ -103,6 +115,7 @@ def test_check_concludes_where_the_comment_cannot_be_written(forge: Forge, addre
         (lambda f: f.pull["head"].update(sha=BASE), "has moved"),
         (lambda f: f.trees.update({HEAD: "e" * 40}), "another content"),
         (lambda f: f.trees.clear(), "another content"),
+        (lambda f: (f.pull["base"].update(sha="5" * 40), setattr(f, "merge_base", "6" * 40)), "where head left"),
         (lambda f: f.permissions.clear(), ""),
     ],
 )
