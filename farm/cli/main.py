@@ -40,7 +40,7 @@ COMMANDS = {
     "doctor": "check this host; show each problem and how to solve it",
     "init": "write a first farm.yaml for a repository, with adapters and small matrices",
     "record": "run a program once, and write the matrix of the ops that it called",
-    "schema": "print the JSON Schema of a matrix file, or of a farm.yaml, for editors",
+    "schema": "print the JSON Schema of a matrix file, a farm.yaml, or the result of a pull request",
 }
 #: Commands that are done in a fork under a supervisor, since Ray could end their process with an exit code of its own,
 #: and what they start could outlive them -> the module that explains an end which such a process did not announce.
