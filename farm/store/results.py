@@ -26,6 +26,8 @@ from farm.guard import telemetry
 from farm.timing.statistics import Bounds, impossible_because, quality, summarize
 
 SCHEMA = 6
+#: Stands before the arm at the end of a cell's id.
+ARM = "~"
 #: The reason of a planned cell that has no result yet.
 NO_RESULT = "planned, no result"
 INTERRUPTED = "the run was interrupted"
@@ -226,6 +228,7 @@ def sample_row(cell: Cell, attempt: int, timing: Mapping[str, Any], raw: Sequenc
 def place(row: Mapping[str, Any]) -> str:
     """Where a row is counted: `cuda`, or `cuda@sm_90` if the plan names targets."""
     _, at, target = str(row.get("cell_id") or "").rpartition("@")  # an id has no other @: its texts are quoted
+    target = target.partition(ARM)[0]
     return f"{row.get('backend', '')}{at}{target if at else ''}"
 
 
