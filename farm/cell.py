@@ -27,6 +27,8 @@ SHORT_DTYPES = {
 }
 DTYPE_ALIASES = {short: full for full, short in SHORT_DTYPES.items()} | {d: d for d in DTYPES}
 OPERATIONS = ("forward", "no-grad-forward", "backward", "full")
+#: Stands before the arm at the end of a cell's id.
+ARM = "~"
 #: What stands still around a cell while it is measured: nothing, the devices of its module, those of its host.
 QUIET = ("none", "module", "host")
 

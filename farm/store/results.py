@@ -21,13 +21,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status, canonical_json
+from farm.cell import ARM, FARM_FAULTS, FINDINGS, Cell, Status, canonical_json
 from farm.guard import telemetry
 from farm.timing.statistics import Bounds, impossible_because, quality, summarize
 
 SCHEMA = 6
-#: Stands before the arm at the end of a cell's id.
-ARM = "~"
 #: The reason of a planned cell that has no result yet.
 NO_RESULT = "planned, no result"
 INTERRUPTED = "the run was interrupted"
