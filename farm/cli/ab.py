@@ -112,9 +112,10 @@ class ReadyArms:
 
 
 class Arms:
-    """Both arms of a command line, with their files.  UsageError, MatrixError, InfraError for what cannot be had."""
+    """Both arms of a command line, with their files.  With `contracts`, the ops that the subject of arm a defines are
+    known from now on; a resumed run has kept its own.  UsageError, MatrixError, InfraError for what cannot be had."""
 
-    def __init__(self, args: argparse.Namespace):
+    def __init__(self, args: argparse.Namespace, contracts: bool = True):
         self.a, self.b = contents.pair(args.a, args.b)
         self.contents: tuple[ArmContent, ArmContent] | None = None
         if any(arm.kind for arm in (self.a, self.b)) or args.repo or args.subject:
@@ -124,7 +125,7 @@ class Arms:
             self.subjects = tuple(content.subject for content in self.contents)
         first = self.subjects[0]
         self.moved = _changed_contracts(self.subjects)
-        for folder in first.subject.contracts if first else ():  # the operator's, or of arm a: they judge both
+        for folder in first.subject.contracts if first and contracts else ():  # arm a's or the operator's judge both
             discovery.add(Path(folder))
         _check_environments(args, (self.a, self.b))
 

@@ -16,6 +16,9 @@ from farm.shipping.subjects import PackedSubject
 from farm.store.recovery import Recovery
 from farm.timing.roof import Calibration
 
+#: Of a run that compares two arms, in its head.
+KIND = "ab"
+
 
 @dataclass(frozen=True)
 class RunArm:

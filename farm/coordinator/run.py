@@ -20,7 +20,7 @@ from farm.coordinator.calibration_lookup import CalibrationLookup
 from farm.coordinator.devices import RunDevices
 from farm.coordinator.journal import line
 from farm.coordinator.probes import small_cell
-from farm.coordinator.request import RunOutcome, RunProgress, RunRequest
+from farm.coordinator.request import KIND, RunOutcome, RunProgress, RunRequest
 from farm.coordinator.results_assembler import ResultsAssembler
 from farm.coordinator.rounds import Rounds
 from farm.device_pattern import pattern_of
@@ -49,7 +49,6 @@ from farm.store import RunWriter, results
 from farm.store.recovery import Concluded, Recovery
 
 TICK_SECONDS = 0.2
-VERDICTS = {0: "passed", 1: "findings", 3: "farm_fault", 4: "inconclusive"}  # of a comparison, by its exit code
 MAX_CONTAINED = 3  # events of a device that raised, until the device itself is taken for faulty
 MAX_COMING = 3  # references made in advance of a lease; each may take a gigabyte
 
@@ -386,7 +385,7 @@ class _Coordinator:
             "revision": r.revision,
             "providers": {k: dict(v) for k, v in r.providers.items()},
             **({"subject": r.subject.described()} if r.subject else {}),
-            **({"kind": "ab", "arms": {a.arm.name: a.described() for a in r.arms}} if r.arms else {}),
+            **({"kind": KIND, "arms": {a.arm.name: a.described() for a in r.arms}} if r.arms else {}),
             "environments": {r.environment.name: {}},  # what each device used is added by `_foot`
         }
 
@@ -406,20 +405,24 @@ class _Coordinator:
         rows = [self.reports.rows.get(c.index) or Concluded(c, results.planned_row(c, open_why)) for c in self.cells]
         verdict, code = results.verdict(rows, strict_peers=self.request.strict_peers)
         pairs, summed = self.rounds.pairs() if self.rounds else ([], None)
-        if summed:
-            verdict, code = VERDICTS[summed.exit_code], summed.exit_code
+        final = summed.exit_code if summed else code
         if stopped:
             why = {"reason": self.stopped} if self.stopped else {}
             self.writer.append({"event": "interrupted", "time": round(time.time(), 3), **why})
             self.writer.sync()
-            code = 1 if by_finding else code  # the cells that did not run are no infrastructure failures
+            code = 1 if by_finding else final  # the cells that did not run are no infrastructure failures
             return RunOutcome(rows, verdict, code, True, self.stopped, by_finding, pairs, summed)
         self.writer.append({"event": "finished", "time": round(time.time(), 3)})
         head = {**self._head(), **self._foot(rows, seconds, verdict, code)}
         if summed:
-            head["comparison"] = {"verdict": summed.name, "why": list(summed.why), **report.counts(pairs)}
+            head["comparison"] = {
+                "verdict": summed.name,
+                "exit_code": final,
+                "why": list(summed.why),
+                **report.counts(pairs),
+            }
         self.writer.conclude(self.cells, self.reports.rows, head, self.rounds.tables(pairs) if self.rounds else None)
-        return RunOutcome(rows, verdict, code, False, pairs=pairs, summary=summed)
+        return RunOutcome(rows, verdict, final, False, pairs=pairs, summary=summed)
 
     def _foot(self, rows: Sequence[Mapping[str, Any]], seconds: float, verdict: str, code: int) -> dict[str, Any]:
         used: dict[str, Any] = {}

@@ -85,7 +85,7 @@ def _time_line(row: Row) -> str:
     parts = [f"{row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})" if row["low"] else f"{row['ratio']:.3f}"]
     parts.append(f"{_number(row['time_us_a'])} -> {_number(row['time_us_b'])} us")
     if row["bandwidth_gbps_a"] and row["bandwidth_gbps_b"]:
-        parts.append(f"{row['bandwidth_gbps_a']:.0f} -> {row['bandwidth_gbps_b']:.0f} GB/s")
+        parts.append(f"{_number(row['bandwidth_gbps_a'])} -> {_number(row['bandwidth_gbps_b'])} GB/s")
     told = [", ".join(parts), f"{row['rounds']} rounds, threshold {row['threshold']:.1%}"]
     if row["threshold"] is None:
         told.pop()
