@@ -120,16 +120,25 @@ def load(args: argparse.Namespace) -> LoadedSubject | None:
             f"--wheel {args.wheel}: no such file; give the path of a .whl file", id="subject-wheel-missing"
         )
     release = check_release(args.release, "--release") if args.release else ""
-    reader = SubjectReader(discovery.known_ops(), discovery.find, backends.known())
     if args.repo or args.subject:
-        subject = reader.file(file)
+        subject = described(file)
     else:  # nobody named it: it may be somebody else's file of that name
         try:
-            subject = reader.file(file)
+            subject = described(file)
         except MatrixError as error:
             raise MatrixError(f"{error}; to run without it: --subject {NONE}", id=error.id) from None
     home = home or repository.working_tree(repository.top(file.parent) or file.parent)
-    made = content.packed(subject, home, wheel=args.wheel, release=release)
+    return loaded(subject, home, args.wheel, release)
+
+
+def described(file: Path) -> Subject:
+    """What a `farm.yaml` says.  MatrixError."""
+    return SubjectReader(discovery.known_ops(), discovery.find, backends.known()).file(file)
+
+
+def loaded(subject: Subject, home: Repository, wheel: Path | None = None, release: str = "") -> LoadedSubject:
+    """What a description says, with the files of its repository, or of a wheel or release in their place."""
+    made = content.packed(subject, home, wheel=wheel, release=release)
     return LoadedSubject(_asked(subject, made), made)
 
 

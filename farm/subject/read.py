@@ -35,7 +35,7 @@ _PROVIDER = re.compile(r"[A-Za-z0-9_-]+")
 _RELEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9._+!-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: Variables that decide what runs at all, or where: they are the node's to set.
-_NODES = ("PATH", "HOME", "LD_", "FARM_", "TMP", "TEMP", *NEVER, *MASKS)
+NODES = ("PATH", "HOME", "LD_", "FARM_", "TMP", "TEMP", *NEVER, *MASKS)
 
 
 class SubjectReader:
@@ -327,7 +327,7 @@ def _variables(node: YamlNode | None) -> dict[str, str]:
     for name, child in (node.mapping("NAME: value") if node else {}).items():
         if not _VARIABLE.fullmatch(name):
             raise child.key_error("is no name of a variable", id="subject-variable-name")
-        if name.startswith(_NODES):
+        if name.startswith(NODES):
             message = "decides what runs on a node, or where, and is the node's to set; remove it"
             raise child.key_error(message, id="subject-variable-forbidden")
         if isinstance(child.value, (dict, list)) or child.value is None:

@@ -29,11 +29,13 @@ _SAFE = ("-c", "protocol.ext.allow=never", "-c", "core.hooksPath=/dev/null", "-c
 @dataclass(frozen=True)
 class Repository:
     """`folder`: its files.  `revision`: the commit, shortened, with `+` for uncommitted changes; "" where it is under
-    no version control.  `source`: what was asked for, for people."""
+    no version control.  `source`: what was asked for, for people.  `not_files`: what the commit holds that its archive
+    lacks, as `src/x (a link)`; links and submodules are not followed."""
 
     folder: Path
     revision: str
     source: str
+    not_files: tuple[str, ...] = ()
 
 
 def top(folder: Path) -> Path | None:
@@ -66,6 +68,29 @@ def working_tree(folder: Path) -> Repository:
     return Repository(folder, f"{commit[:12]}{'+' if dirty else ''}", str(folder))
 
 
+def at(place: str, revision: str, what: str) -> Repository:
+    """A revision of the repository in a folder of this host, or at a URL.  `what`: the option, for messages."""
+    if Path(place).is_dir():
+        return _revision(Path(place), revision, revision, what)
+    if _URL.fullmatch(place):
+        return _remote(place, revision, f"{place}@{revision}")
+    raise UsageError(
+        f"--repo {place}: no such folder; write PATH or URL, and the revision with the arm", id="subject-repo-missing"
+    )
+
+
+def kept(folder: Path) -> list[str] | None:
+    """The files of a working tree that git would keep, relative to `folder`; None where there is no git."""
+    listed = _git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard") if top(folder) else ""
+    return sorted({name for name in listed.split("\0") if name}) or None
+
+
+def _not_files(folder: Path, commit: str) -> tuple[str, ...]:
+    kinds = {"120000": "a link", "160000": "a submodule"}
+    entries = (line.partition("\t") for line in _git(folder, "ls-tree", "-r", "-z", commit).split("\0"))
+    return tuple(f"{name} ({kinds[told[:6]]})" for told, _, name in entries if told[:6] in kinds)
+
+
 def _revision(folder: Path, revision: str, source: str, what: str = "--repo") -> Repository:
     """A revision of a repository on this host."""
     name = f"{revision}^{{commit}}"
@@ -84,7 +109,7 @@ def _revision(folder: Path, revision: str, source: str, what: str = "--repo") ->
             raise UsageError(f"{what} {source}: the revision {error}", id="subject-repo-content") from None
         except OSError as error:
             raise _cannot_keep(place, error) from None
-    return Repository(place, commit[:12], source)
+    return Repository(place, commit[:12], source, _not_files(folder, commit))
 
 
 def _remote(url: str, revision: str, source: str) -> Repository:
