@@ -98,8 +98,12 @@ def _by_key(run: RunLike) -> dict[Key, Row]:
 
 
 def _change(run: RunLike, before: Row | None, after: Row | None) -> Change:
+    return Change(kind_of(before, after), before, after, after is not None and is_finding(run, after))
+
+
+def kind_of(before: Row | None, after: Row | None) -> str:
+    """Which of CHANGES a cell is."""
     had, has = _outcome(before), _outcome(after)
-    counts = after is not None and is_finding(run, after)
     kind = {
         ("good", "bad"): "broken",
         ("bad", "good"): "fixed",
@@ -109,7 +113,7 @@ def _change(run: RunLike, before: Row | None, after: Row | None) -> Change:
     }.get((had, has)) or ("new" if has else "lost")
     if had and has and before is not None and after is not None and before.get("evidence") != after.get("evidence"):
         kind = "unlike"
-    return Change(kind, before, after, counts)
+    return kind
 
 
 def _outcome(row: Row | None) -> str:
