@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from farm.cli import common, run_command
+from farm.cli import common, run_command, stage_zero
 from farm.cli.run import Matrices
 from farm.cli.text import printable, sentence
 from farm.compare.arms import Arm, differences
@@ -51,11 +51,27 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     common.store_option(p)
     p.add_argument("--run-id", metavar="ID", help="name the run (default: a timestamped name)")
     run_command.options(p)
+    p.add_argument(
+        "--stage-0",
+        dest="stage_zero",
+        action="store_true",
+        help="without a device: which kernels differ, their machine code (--target), bits and bytes in the interpreter",
+    )
+    stage_zero.options(p)
 
 
 def run(args: argparse.Namespace) -> int:
     """Find both arms, plan, run and print the comparison."""
     run_command.check(args)
+    if args.stage_zero:
+        return stage_zero.run(args)
+    for option, given in (
+        ("--target", args.target),
+        ("--no-interpreter", args.no_interpreter),
+        ("--workers", args.workers),
+    ):
+        if given:
+            raise UsageError(f"{option} belongs to --stage-0; add --stage-0, or omit it", id="ab-needs-stage-0")
     common.check_run_id(args.run_id)
     if args.stop_at_first:
         raise UsageError(

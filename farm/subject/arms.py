@@ -36,6 +36,7 @@ class ArmContent:
     """One arm's files.  Either a `subject`, as a `farm.yaml` describes it, or our own `kernels` of another revision.
 
     `digest`: of all that its children import; equal digests are the same code.  `notes`: what a reader has to know.
+    `folder`: where its repository's files lie on this host; they are not its content for a release or wheel.
     """
 
     arm: Arm
@@ -44,6 +45,7 @@ class ArmContent:
     subject: LoadedSubject | None = None
     kernels: Bundle | None = None
     notes: tuple[str, ...] = ()
+    folder: Path | None = None
 
     def content(self) -> Iterator[tuple[str, bytes]]:
         """(name, bytes) of every file: below `overlay/` and `adapters/`, or below `kernels/`."""
@@ -214,7 +216,7 @@ def _own(arm: Arm, home: Repository) -> ArmContent:
             id="arm-without-kernels",
         )
     packed = bundle.pack("kernels", folder)
-    return ArmContent(arm, home.revision, packed.sha[:16], kernels=packed)
+    return ArmContent(arm, home.revision, packed.sha[:16], kernels=packed, folder=folder)
 
 
 def _subjects(arm: Arm, home: Repository, subject: Subject) -> ArmContent:
@@ -232,7 +234,8 @@ def _subjects(arm: Arm, home: Repository, subject: Subject) -> ArmContent:
             id="arm-revision-of-release",
         )
     made = command_line.loaded(subject, home, wheel, arm.source if arm.kind == "version" else "")
-    return ArmContent(arm, made.packed.revision, made.packed.digest, subject=made, notes=_left_out(arm, home, subject))
+    notes = _left_out(arm, home, subject)
+    return ArmContent(arm, made.packed.revision, made.packed.digest, made, notes=notes, folder=home.folder)
 
 
 def _left_out(arm: Arm, home: Repository, subject: Subject) -> tuple[str, ...]:

@@ -1,0 +1,115 @@
+"""Stage 0 of `farm ab`: what can be said of two arms without a device."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import shlex
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from farm.cli import common
+from farm.cli.text import counted, printable
+from farm.compare.arms import differences
+from farm.compile.run import chains_exist
+from farm.compile.targets import TARGETS, parse
+from farm.contracts import discovery
+from farm.errors import UsageError
+from farm.matrix import Plan
+from farm.process import supervisor
+from farm.stage_zero import run as stage_zero
+from farm.subject import arms
+
+MAX_WORKERS = 64
+
+
+def options(p: argparse.ArgumentParser) -> None:
+    """Add what stage 0 alone takes."""
+    p.add_argument(
+        "--target",
+        metavar="T,..",
+        help=f"with --stage-0: compile both arms for these targets (comma-separated list): {', '.join(TARGETS)}",
+    )
+    p.add_argument("--no-interpreter", action="store_true", help="with --stage-0: do not run the cells on the CPU")
+    p.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="with --stage-0: compile in N parallel processes (default: one per processor, up to 8)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare the arms without a device and print the answer; the exit code.
+
+    Of `args`: a, b, repo, subject, matrices, select, overrides, provider, contracts, target, no_interpreter, workers,
+    devices, out, run_id, json, argv, command.
+    """
+    if args.workers is not None and not 1 <= args.workers <= MAX_WORKERS:
+        raise UsageError(f"--workers {args.workers}: must be between 1 and {MAX_WORKERS}", id="compile-workers-range")
+    common.check_run_id(args.run_id)
+    common.use_contracts(args)
+    targets = parse(args.target) if args.target else []
+    chains_exist(targets)
+    pair = arms.pair(args.a, args.b)
+    a, b = arms.contents(*pair, repo=args.repo or "", subject=args.subject or "")
+    if a.digest == b.digest and not differences(*pair).keys() - {"files"}:
+        _same(args, a.digest)
+        return 0
+    described = a.subject or b.subject
+    for folder in described.subject.contracts if described else ():
+        discovery.add(Path(folder))
+    matrices = common.matrices(args, a.subject), common.matrices(args, b.subject)
+    own = {**common.own_providers(args), **common.declared_calls(matrices[0])}
+    providers, shipped = common.packed(own)
+    stage = stage_zero.Stage(
+        (a, b),
+        matrices,
+        targets,
+        not args.no_interpreter,
+        args.select,
+        providers,
+        shipped,
+        args.workers or 0,
+        args.devices,
+        "farm " + shlex.join(args.argv),
+        args.argv,
+    )
+    store = common.store(args)
+    run_id = args.run_id or f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    if stage.interpret:
+        store.probe()
+        for arm in "ab":
+            store.refuse_existing(f"{run_id}-{arm}")
+    supervisor.running()
+    found = stage_zero.run(stage, store, run_id, _Telling, _Telling)
+    if args.json:
+        print(json.dumps(found.to_dict(), indent=1))
+    else:
+        for line in found.lines():
+            print(printable(line))
+    return found.exit_code
+
+
+def _same(args: argparse.Namespace, digest: str) -> None:
+    told = f"arms a and b hold the same code (digest {digest}), so nothing was compared"
+    print(json.dumps({"same": digest, "exit_code": 0}, indent=1) if args.json else told)
+
+
+class _Telling:
+    """Counts the cells of one arm on standard error."""
+
+    def __init__(self, what: str, plan: Plan):
+        print(f"{what}: {counted(len(plan.cells), 'cell')}", file=sys.stderr)
+
+    def cell(self, row: Any) -> None:
+        pass
+
+    def device(self, text: str) -> None:
+        pass
+
+    def eta(self, seconds: Any) -> None:
+        pass
