@@ -12,10 +12,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from farm.cli import pr_measure
 from farm.cli.text import printable
 from farm.errors import UsageError
 from farm.pr import comment as comments
-from farm.pr import events, publishing
+from farm.pr import event_file, events, publishing
 from farm.pr import result as results
 from farm.pr.events import Ignored, Policy, Refusal, Request
 from farm.pr.publishing import VOICES
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from farm.pr.github import GitHub
 
 TOKEN, REPOSITORY, API = "GITHUB_TOKEN", "GITHUB_REPOSITORY", "GITHUB_API_URL"
-MAX_EVENT = 5_000_000
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -32,12 +32,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     p = commands.add_parser(
         "pr",
         help="say what a pull request does to kernels, and publish it",
-        description="Decide what an event asks for (--decide), or publish the results of measuring jobs (--publish). A "
-        "job that has a token must never run code of the pull request: results are read as data. The token is "
-        f"${TOKEN}.",
-        epilog="example: farm pr --publish result.json --event $GITHUB_EVENT_PATH --voice report",
+        description="Measure what a pull request does, base against head, into result.json; or decide what an event "
+        "asks for (--decide), or publish the results of measuring jobs (--publish). A job that has a token must never "
+        f"run code of the pull request: results are read as data. The token is ${TOKEN}.",
+        epilog="example: farm pr matrices/rms_norm.yaml --base main --head HEAD --comment comment.md",
     )
-    what = p.add_mutually_exclusive_group(required=True)
+    what = p.add_mutually_exclusive_group()
     what.add_argument(
         "--decide", action="store_true", help="print as JSON what an event asks for, or why nothing is done"
     )
@@ -55,6 +55,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="what is written: silent: nothing; report: a comment; advise: also a check that never fails; block: a "
         "check that fails for findings (default: report)",
     )
+    pr_measure.options(p)
     p.add_argument(
         "--allow", action="append", default=[], metavar="LOGIN", help="who else may give commands; repeatable"
     )
@@ -64,14 +65,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Decide or publish."""
-    return _decide(args) if args.decide else _publish(args)
+    """Measure, decide or publish."""
+    if args.decide:
+        return _decide(args)
+    return _publish(args) if args.publish else pr_measure.run(args)
 
 
 def _decide(args: argparse.Namespace) -> int:
     if args.event is None:
         raise UsageError("--decide needs --event FILE", id="pr-no-event")
-    payload = _event(args.event)
+    payload = event_file.payload(args.event)
     policy = Policy(tuple(args.allow), tuple(args.label))
     number = events.pull_of(payload)
     forge, asked = None, None
@@ -126,7 +129,7 @@ def _publish(args: argparse.Namespace) -> int:
         outcome = results.outcome(result)
         print(f"farm pr: {comments.headline(result, outcome, printable)}")
         return outcome.exit_code
-    payload = _event(args.event) if args.event else {}
+    payload = event_file.payload(args.event) if args.event else {}
     head = events.head_of(payload)
     forge = _forge(args, payload)
     try:
@@ -178,20 +181,3 @@ def _forge(args: argparse.Namespace, payload: Mapping[str, Any]) -> GitHub:
     if not token:
         raise UsageError(f"publishing needs a token in ${TOKEN}; --comment FILE writes to a file", id="pr-no-token")
     return GitHub(repository, token, os.environ.get(API) or PUBLIC)
-
-
-def _event(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_EVENT + 1)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror}); give the event file", id="pr-event") from None
-    try:
-        found = json.loads(raw) if len(raw) <= MAX_EVENT else None
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise UsageError(
-            f"{path} is no event file: it is not a JSON object of at most {MAX_EVENT:,} bytes", id="pr-event"
-        )
-    return found

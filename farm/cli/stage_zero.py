@@ -21,6 +21,7 @@ from farm.errors import UsageError
 from farm.matrix import Plan
 from farm.process import supervisor
 from farm.stage_zero import run as stage_zero
+from farm.stage_zero.answer import Answer
 from farm.subject import arms
 
 MAX_WORKERS = 64
@@ -43,7 +44,20 @@ def options(p: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare the arms without a device and print the answer; the exit code.
+    """Compare the arms without a device and print the answer; the exit code."""
+    found = answered(args)
+    if found is None:
+        return 0
+    if args.json:
+        print(json.dumps(found.to_dict(), indent=1))
+    else:
+        for line in found.lines():
+            print(printable(line))
+    return found.exit_code
+
+
+def answered(args: argparse.Namespace) -> Answer | None:
+    """What stage 0 says; None, and a sentence on standard output, where both arms hold the same files.
 
     Of `args`: a, b, repo, subject, matrices, select, overrides, provider, contracts, target, no_interpreter, workers,
     devices, out, run_id, json, argv, command.
@@ -58,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     a, b = arms.contents(*pair, repo=args.repo or "", subject=args.subject or "")
     if a.digest == b.digest and not differences(*pair).keys() - {"files"}:
         _same(args, a.digest)
-        return 0
+        return None
     described = a.subject or b.subject
     for folder in described.subject.contracts if described else ():
         discovery.add(Path(folder))
@@ -85,13 +99,7 @@ def run(args: argparse.Namespace) -> int:
         for arm in "ab":
             store.refuse_existing(f"{run_id}-{arm}")
     supervisor.running()
-    found = stage_zero.run(stage, store, run_id, _Telling, _Telling)
-    if args.json:
-        print(json.dumps(found.to_dict(), indent=1))
-    else:
-        for line in found.lines():
-            print(printable(line))
-    return found.exit_code
+    return stage_zero.run(stage, store, run_id, _Telling, _Telling)
 
 
 def _same(args: argparse.Namespace, digest: str) -> None:

@@ -81,7 +81,8 @@ def _evidence(result: Json, say: Say) -> str:
     """On what it ran, and on what it did not although the change is for it."""
     ran = dict.fromkeys(p["target"] or p["backend"] for p in result["pairs"] if p["evidence"] == "executed")
     out = [f"executed on {', '.join(say(t) for t in ran)}"] if ran else []
-    out += [f"no {_DEVICE[b]} ran" for b in results.not_executed(result)]
+    missing = [_DEVICE[b] for b in results.not_executed(result)]
+    out += [f"no {' or '.join(missing)} ran"] if missing else []
     simulated = sum(p["evidence"] == "simulated" for p in result["pairs"])
     if simulated:
         out.append(f"{count(simulated)} cells only simulated")

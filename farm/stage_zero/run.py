@@ -31,6 +31,7 @@ from farm.subject.arms import ArmContent
 _ROW: tuple[str, ...] = (
     *("cell_id", "cell_key", "op", "role", "backend", "target", "status", "reason", "evidence", "resources", "launch"),
     *("output_hash", "input_hash", "bytes_counted", "worst_ratio", "fingerprint"),
+    *("dtype", "operation", "family", "dims", "params"),
 )
 
 

@@ -79,6 +79,44 @@ def at(place: str, revision: str, what: str) -> Repository:
     )
 
 
+@dataclass(frozen=True)
+class History:
+    """Two commits of a repository.  `base`: where head left the other branch; `behind`: how many commits that branch
+    has since; `trees`: commit -> git tree, of base and head."""
+
+    base: str
+    head: str
+    behind: int
+    trees: dict[str, str]
+
+
+def history(folder: Path, base: str, head: str) -> History:
+    """Where `head` left the branch `base`.  UsageError for what the repository does not have."""
+    tip, at = commit_of(folder, base, "--base"), commit_of(folder, head, "--head")
+    left = _git(folder, "merge-base", tip, at).strip()
+    if not left:
+        raise UsageError(
+            f"{base} and {head} have no common commit here; fetch the whole history (fetch-depth: 0)",
+            id="subject-repo-unrelated",
+        )
+    behind = _git(folder, "rev-list", "--count", f"{left}..{tip}").strip()
+    trees = {sha: _git(folder, "rev-parse", "--verify", "--quiet", f"{sha}^{{tree}}").strip() for sha in (left, at)}
+    return History(left, at, int(behind or 0), trees)
+
+
+def commit_of(folder: Path, revision: str, what: str) -> str:
+    """The full SHA of a revision.  UsageError if there is none."""
+    commit = ""
+    if not revision.startswith("-"):
+        commit = _git(folder, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}").strip()
+    if not commit:
+        raise UsageError(
+            f"{what} {revision}: the repository has no such revision; fetch it (fetch-depth: 0), or name another",
+            id="subject-repo-revision",
+        )
+    return commit
+
+
 def kept(folder: Path) -> list[str] | None:
     """The files of a working tree that git would keep, relative to `folder`; None where there is no git."""
     listed = _git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard") if top(folder) else ""
@@ -93,13 +131,7 @@ def _not_files(folder: Path, commit: str) -> tuple[str, ...]:
 
 def _revision(folder: Path, revision: str, source: str, what: str = "--repo") -> Repository:
     """A revision of a repository on this host."""
-    name = f"{revision}^{{commit}}"
-    commit = "" if revision.startswith("-") else _git(folder, "rev-parse", "--verify", "--quiet", name).strip()
-    if not commit:
-        raise UsageError(
-            f'{what} {source}: the repository has no revision "{revision}"; git log lists its revisions',
-            id="subject-repo-revision",
-        )
+    commit = commit_of(folder, revision, what)
     place = cache.root() / "trees" / commit
     if not place.is_dir():
         done = _run("-C", str(folder), "archive", "--format=tar", commit, longest=files.MOST_BYTES + (64 << 20))

@@ -88,7 +88,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("actor",),
     ("cluster", "compile"),
     ("doctor", "report"),
-    ("coordinator", "dashboards", "pr"),
+    ("coordinator", "dashboards"),
+    ("stage_zero",),
+    ("pr",),
     ("cli",),
     ("__main__",),
 )

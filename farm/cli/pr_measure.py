@@ -1,0 +1,245 @@
+"""`farm pr` as a measuring job: base against head, without a device and on what is here, into result.json."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from farm import __version__, backends
+from farm.cli import ab, common, run_command, stage_zero
+from farm.cli.text import printable
+from farm.errors import UsageError
+from farm.node.environment import Environment, child_variables
+from farm.pr import comment as comments
+from farm.pr import event_file, events, measured, own_tests, test_reports
+from farm.pr import result as results
+from farm.pr.config_block import Config
+from farm.pr.events import Ignored, Policy, Refusal
+from farm.pr.result_schema import VERSION
+from farm.stage_zero.answer import Answer
+from farm.subject import arms, repository
+from farm.subject.arms import ArmContent
+
+TARGETS = "sm_90,gfx942"
+EMPTY = "0" * 40
+
+
+def options(p: argparse.ArgumentParser) -> None:
+    """Add what a measuring job takes."""
+    common.matrix_options(p, needed=False)
+    p.add_argument("--repo", metavar="PATH", default=".", help="the repository (default: this folder's)")
+    p.add_argument("--subject", metavar="FILE", help="describe the subject by this farm.yaml, not by base's own")
+    p.add_argument("--base", metavar="REV", help="the branch that head is to be merged into (default: the event's)")
+    p.add_argument("--head", metavar="REV", help="what is to be merged (default: the event's, else HEAD)")
+    p.add_argument(
+        "--target", default=TARGETS, metavar="T,..", help=f"compile both arms for these, or none (default: {TARGETS})"
+    )
+    p.add_argument("--no-device", action="store_true", help="run nothing on devices, even where there are some")
+    p.add_argument("--result", type=Path, default=Path("result.json"), metavar="FILE", help="default: result.json")
+    p.add_argument("--seconds", type=float, default=own_tests.SECONDS, metavar="S", help="for each own test file")
+    common.store_option(p)
+    run_command.address_option(p)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, write the result and the comment, print the answer."""
+    run_command.resolve_address(args)
+    work = _Work(args)
+    if work.nothing:
+        print(f"farm pr: {printable(work.nothing)}")
+        return 0
+    result = work.result()
+    text = json.dumps(result, indent=1)
+    results.read(text)  # what a publishing job would refuse is an error here
+    args.result.write_text(text, encoding="utf-8")
+    if args.comment is not None:
+        args.comment.write_text(comments.comment(result), encoding="utf-8")
+    outcome = results.outcome(result)
+    print(f"\nfarm pr: {comments.headline(result, outcome, printable)}")
+    print(f"{outcome.name}: exit {outcome.exit_code}; {args.result}")
+    return outcome.exit_code
+
+
+class _Work:
+    """One measuring job.  `nothing`: why there is nothing to do."""
+
+    nothing = ""
+
+    def __init__(self, args: argparse.Namespace):
+        self.args, self.stages = args, list[dict[str, Any]]()
+        self.repository, self.number, self.config = "local/repository", 0, Config()
+        base, head = args.base, args.head
+        if args.event is not None:
+            found = events.decide(event_file.payload(args.event), Policy(tuple(args.allow), tuple(args.label)))
+            if isinstance(found, Ignored):
+                self.nothing = found.why
+                return
+            if isinstance(found, Refusal):
+                raise UsageError(found.why, id="pr-refused")
+            self.repository, self.number, self.config = found.repository, found.number, found.config
+            base, head = base or found.base, head or found.head
+        if not base:
+            raise UsageError(
+                "nothing says what head is compared with; give --base REV, or --event FILE", id="pr-no-base"
+            )
+        self.repo = Path(args.repo)
+        top = repository.top(self.repo)
+        if top is None:
+            raise UsageError(
+                f"--repo {self.repo}: is in no git repository; give the path of one", id="pr-no-repository"
+            )
+        self.history = repository.history(top, base, head or "HEAD")
+        self.top = top
+        self.id = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-pr-{secrets.token_hex(2)}"
+
+    def result(self) -> dict[str, Any]:
+        """All of it."""
+        a, b = self._contents()
+        answer = self._timed("stage 0", lambda: self._stage_zero(a, b)) if "sanity" in self.config.test else None
+        static = measured.static(answer) if answer else _unchanged() if a.digest == b.digest else None
+        pairs = measured.interpreted(answer) if answer else []
+        skipped = self._skipped()
+        if answer and self._touched(answer, static or {}) and (where := self._devices()):
+            device = self._timed("devices", lambda: self._arms(where, measured.launched(answer)))
+            pairs = [*device, *pairs]
+        tests = self._timed("own tests", lambda: self._own_tests(a, b))
+        return {
+            "schema": VERSION,
+            "farm": __version__,
+            "repository": self.repository,
+            "number": self.number,
+            "run": self.id,
+            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "config": self.config.digest,
+            "base": self._arm(self.history.base, a),
+            "head": self._arm(self.history.head, b),
+            "behind": self.history.behind,
+            "static": static,
+            "pairs": [{**p, "repeat": self._repeat(p)} for p in pairs],
+            "tests": tests,
+            "not_run": [*measured.not_run(backends.accelerators(), pairs), *skipped],
+            "faults": [],
+            "stages": self.stages,
+            "repeat": shlex.join(["farm", "pr", *map(str, self.args.matrices), *self._revisions("--base", "--head")])[
+                :1000
+            ],
+        }
+
+    def _contents(self) -> tuple[ArmContent, ArmContent]:
+        a, b = arms.pair(f"revision={self.history.base}", f"revision={self.history.head}")
+        return arms.contents(a, b, repo=str(self.top), subject=self.args.subject or "")
+
+    def _stage_zero(self, a: ArmContent, b: ArmContent) -> Answer | None:
+        told = ["--target", self.args.target] if self.args.target != "none" else []
+        return stage_zero.answered(self._ab("--stage-0", *told))
+
+    def _touched(self, answer: Answer, static: Mapping[str, Any]) -> bool:
+        """Whether a device could find anything: some kernel, or the code that launches it, is not the same."""
+        return bool(static["changed"] or static["unknown"] or static["host"])
+
+    def _devices(self) -> list[str]:
+        """The backends whose devices take part."""
+        named = common.named_backends(self.args)
+        if self.args.no_device:
+            return []
+        if named or self.args.address not in ("local", "inline"):
+            return named or backends.accelerators()
+        return [b for b in backends.accelerators() if run_command.host_has(b)]
+
+    def _arms(self, where: list[str], kernels: Mapping[str, Any]) -> list[dict[str, Any]]:
+        code = ab.run(self._ab("--backend", ",".join(where), "--address", self.args.address, "--no-page"))
+        if code == 2:
+            raise UsageError("the comparison on devices could not begin", id="pr-devices")
+        run_ = common.store(self.args).run(self.id)
+        return measured.executed(run_.table("pairs") if run_.complete else [], run_.rows, kernels)
+
+    def _own_tests(self, a: ArmContent, b: ArmContent) -> list[dict[str, Any]]:
+        loaded = a.subject or b.subject
+        if loaded is None or a.digest == b.digest:
+            return []
+        of = loaded.subject
+        tests = of.tests if "ops" in self.config.test else ()
+        benchmarks = of.benchmarks if "benchmark" in self.config.test else ()
+        if not tests and not benchmarks:
+            return []
+        both = []
+        for content in (a, b):
+            if content.folder is None:
+                return []
+            both.append(
+                own_tests.run(
+                    content.folder,
+                    tests,
+                    benchmarks,
+                    python=sys.executable,
+                    variables=child_variables({}, Environment.default()),
+                    path=(content.folder / (of.source.path or "."), content.folder),
+                    seconds=self.args.seconds,
+                )
+            )
+        return test_reports.joined(*both)
+
+    def _skipped(self) -> list[dict[str, str]]:
+        """What the config block asked not to run."""
+        what = {"ops": "the repository's own tests", "benchmark": "its benchmarks", "sanity": "the farm's cells"}
+        return [
+            {"what": what[name], "why": "the config block does not ask for it"}
+            for name in what
+            if name not in self.config.test
+        ]
+
+    def _arm(self, sha: str, content: ArmContent) -> dict[str, Any]:
+        tree = self.history.trees.get(sha) or EMPTY
+        return {"sha": sha, "tree": tree, "digest": content.digest, "name": (content.revision or sha)[:300]}
+
+    def _revisions(self, base: str, head: str) -> list[str]:
+        return [base, self.history.base[:12], head, self.history.head[:12], *self._subject()]
+
+    def _subject(self) -> list[str]:
+        return ["--subject", self.args.subject] if self.args.subject else []
+
+    def _repeat(self, pair: Mapping[str, Any]) -> str:
+        words = ["farm", "ab", *map(str, self.args.matrices), "--a", f"revision={self.history.base[:12]}"]
+        words += ["--b", f"revision={self.history.head[:12]}", *self._subject(), "--backend", pair["backend"]]
+        return shlex.join([*words, "--select", f"id={pair['cell']}"])[:1000]
+
+    def _ab(self, *more: str) -> argparse.Namespace:
+        """The command line of `farm ab` for these arms."""
+        from farm.cli.main import parser
+
+        args = self.args
+        argv = ["ab", *map(str, args.matrices), "--a", f"revision={self.history.base}", "--b"]
+        argv += [f"revision={self.history.head}", "--repo", str(self.top), *self._subject(), "--run-id", self.id, *more]
+        for option, value in (("--select", args.select), ("--out", args.out)):
+            argv += [option, str(value)] if value else []
+        for option, values in (
+            ("--set", args.overrides),
+            ("--provider", args.provider),
+            ("--contracts", args.contracts),
+        ):
+            for value in values or ():
+                argv += [option, str(value)]
+        made = parser("ab").parse_args(argv)
+        made.argv, made.debug = argv, args.debug
+        return made
+
+    def _timed(self, stage: str, do: Any) -> Any:
+        begun = time.monotonic()
+        try:
+            return do()
+        finally:
+            self.stages.append({"stage": stage, "seconds": round(time.monotonic() - begun, 1)})
+
+
+def _unchanged() -> dict[str, Any]:
+    """What stage 0 says of two arms that hold the same files."""
+    names = ("changed", "unknown", "unreached", "host", "harness", "targets", "tools")
+    return {"kernels": 0, **{name: [] for name in names}}

@@ -1,0 +1,28 @@
+"""Reads the event file of a forge."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from farm.errors import UsageError
+
+MAX_BYTES = 5_000_000
+
+
+def payload(path: Path) -> dict[str, Any]:
+    """The event.  UsageError if the file is none."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}); give the event file", id="pr-event") from None
+    try:
+        found = json.loads(raw) if len(raw) <= MAX_BYTES else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        what = f"it is not a JSON object of at most {MAX_BYTES:,} bytes"
+        raise UsageError(f"{path} is no event file: {what}", id="pr-event")
+    return found

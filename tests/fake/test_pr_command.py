@@ -1,0 +1,105 @@
+"""`farm pr` from an event file to a comment, over a git repository, without a device."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from farm_process import ROOT, clean_environ
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pure"))
+from subject_repositories import SUBJECT, committed, git, write
+
+KERNEL = """import torch, triton
+import triton.language as tl
+
+@triton.jit
+def _norm(x_ptr, w_ptr, y_ptr, eps, n: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < n
+    x = tl.load(x_ptr + row * n + cols, mask=mask, other=0.0).to(tl.float32)
+    rstd = 1.0 / tl.sqrt(tl.sum(x * x) / n + eps)
+    w = tl.load(w_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+    tl.store(y_ptr + row * n + cols, x * rstd * w, mask=mask)
+
+def norm(x, w, eps):
+    y = torch.empty_like(x)
+    _norm[(x.shape[0],)](x, w, y, eps, x.shape[1], triton.next_power_of_2(x.shape[1]))
+    return y
+"""
+MATRIX = (
+    "name: norm\nop: rms_norm\naxes:\n  shape: [{rows: 3, hidden: [64, 100]}]\n  operation: [no-grad-forward]\n"
+    "providers: {liger: {}}\n"
+)
+TEST = "import pathlib\n\ndef test_scale():\n    text = pathlib.Path('src/mylib/ops/norm.py').read_text()\n    assert '1.01' not in text\n"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "repository"
+    tests = {"farm_yaml": SUBJECT + "tests: [tests/test_norm.py]\n", "tests__test_norm_dot_py": TEST}
+    write(folder, src__mylib__ops__norm_dot_py=KERNEL, bench__norm_dot_yaml=MATRIX, **tests)
+    committed(folder)
+    for name, old, new in (
+        ("wrong", "x * rstd * w, mask", "x * rstd * w * 1.01, mask"),
+        ("comment", "    row = tl", "    # which row\n    row = tl"),
+    ):
+        git(folder, "checkout", "-qb", name, "base")
+        (folder / "src/mylib/ops/norm.py").write_text(KERNEL.replace(old, new))
+        git(folder, "commit", "-qam", name)
+    return folder
+
+
+def event(folder: Path, head: str, body: str = "") -> Path:
+    of = {"sha": git(folder, "rev-parse", head), "repo": {"full_name": "someone/kernels"}}
+    pull = {"number": 7, "state": "open", "draft": False, "body": body, "labels": [], "head": of}
+    pull["base"] = {"sha": git(folder, "rev-parse", "base")}
+    place = folder / f"{head}.json"
+    text = {"action": "opened", "repository": {"full_name": "someone/kernels"}, "pull_request": pull}
+    place.write_text(json.dumps(text))
+    return place
+
+
+def pr(folder: Path, head: str, *more: str, body: str = "") -> tuple[int, str, str]:
+    told = ["pr", "--repo", str(folder), "--event", str(event(folder, head, body)), "--out", str(folder / "store")]
+    told += ["--result", str(folder / "r.json"), "--comment", str(folder / "c.md"), *more]
+    env = {**clean_environ(), "PYTHONPATH": str(ROOT), "FARM_CACHE": str(folder / "cache")}
+    words = [sys.executable, "-m", "farm", *told]
+    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_wrong_change_is_found_with_place_and_own_test(repository: Path) -> None:
+    code, out, err = pr(repository, "wrong", "--target", "none")
+    assert code == 1, out + err
+    text = (repository / "c.md").read_text()
+    assert "2 cells broken" in text.splitlines()[1] and "scaled by 1.01" in text
+    assert "no NVIDIA GPU" not in text  # nothing was compiled, so nothing is known of other backends
+    assert "broken: tests/test\\_norm.py::test\\_scale" in text and "Changed: 1 of 1 kernels" in text
+    result = json.loads((repository / "r.json").read_text())
+    assert (result["number"], result["head"]["sha"]) == (7, git(repository, "rev-parse", "wrong"))
+    assert result["head"]["tree"] == git(repository, "rev-parse", "wrong^{tree}")
+
+
+@pytest.mark.long
+def test_comments_alone_change_nothing_on_any_target(repository: Path) -> None:
+    code, out, err = pr(repository, "comment")
+    assert code == 0 and "No kernel changed" in out, out + err
+    assert "the same in all 2 cells" in (repository / "c.md").read_text()
+
+
+def test_what_cannot_begin_is_one_sentence(repository: Path) -> None:
+    for more, words in (
+        (["--body", ""], "unrecognized"),
+        (["--repo", str(repository / "none")], "no git repository"),
+        (["--head", "nothing-of-that-name"], "no such revision"),
+        (["--head", "--upload-pack=x"], "expected one argument"),
+    ):
+        code, _, err = pr(repository, "comment", *more)
+        assert code == 2 and words in err and "Traceback" not in err, err
+    code, _, err = pr(repository, "comment", body="```yaml\nconfig: {test: [opss]}\n```")
+    assert code == 2 and 'did you mean "ops"' in err
