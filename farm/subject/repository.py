@@ -104,14 +104,15 @@ def history(folder: Path, base: str, head: str) -> History:
     return History(left, at, int(behind or 0), trees)
 
 
-def commit_of(folder: Path, revision: str, what: str) -> str:
-    """The full SHA of a revision.  UsageError if there is none."""
+def commit_of(folder: Path, revision: str, what: str, shown: str = "") -> str:
+    """The full SHA of a revision.  UsageError if there is none; `what`: the option, `shown`: its value."""
     commit = ""
     if not revision.startswith("-"):
         commit = _git(folder, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}").strip()
     if not commit:
         raise UsageError(
-            f"{what} {revision}: the repository has no such revision; fetch it (fetch-depth: 0), or name another",
+            f'{what} {shown or revision}: the repository has no revision "{revision}"; fetch it, or name another: git '
+            "log lists what is there",
             id="subject-repo-revision",
         )
     return commit
@@ -131,7 +132,7 @@ def _not_files(folder: Path, commit: str) -> tuple[str, ...]:
 
 def _revision(folder: Path, revision: str, source: str, what: str = "--repo") -> Repository:
     """A revision of a repository on this host."""
-    commit = commit_of(folder, revision, what)
+    commit = commit_of(folder, revision, what, source)
     place = cache.root() / "trees" / commit
     if not place.is_dir():
         done = _run("-C", str(folder), "archive", "--format=tar", commit, longest=files.MOST_BYTES + (64 << 20))

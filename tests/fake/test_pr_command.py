@@ -35,7 +35,11 @@ MATRIX = (
     "name: norm\nop: rms_norm\naxes:\n  shape: [{rows: 3, hidden: [64, 100]}]\n  operation: [no-grad-forward]\n"
     "providers: {liger: {}}\n"
 )
-TEST = "import pathlib\n\ndef test_scale():\n    text = pathlib.Path('src/mylib/ops/norm.py').read_text()\n    assert '1.01' not in text\n"
+TEST = """import pathlib
+
+def test_scale():
+    assert '1.01' not in pathlib.Path('src/mylib/ops/norm.py').read_text()
+"""
 
 
 @pytest.fixture
@@ -94,9 +98,9 @@ def test_comments_alone_change_nothing_on_any_target(repository: Path) -> None:
 
 def test_what_cannot_begin_is_one_sentence(repository: Path) -> None:
     for more, words in (
-        (["--body", ""], "unrecognized"),
+        (["--bdy"], "unrecognized"),
         (["--repo", str(repository / "none")], "no git repository"),
-        (["--head", "nothing-of-that-name"], "no such revision"),
+        (["--head", "nothing-of-that-name"], "no revision"),
         (["--head", "--upload-pack=x"], "expected one argument"),
     ):
         code, _, err = pr(repository, "comment", *more)

@@ -254,7 +254,7 @@ def test_comment_goes_into_a_file_without_a_network(tmp_path: Path, monkeypatch:
         (["--publish", "none.json", "--comment", "c.md"], "cannot be read"),
         (["--publish", "none.json"], "needs a token"),
         (["--publish", "none.json", "--repository", "--x"], "no repository"),
-        ([], "required"),
+        ([], "--base REV"),
     ],
 )
 def test_wrong_command_lines_are_one_sentence(
