@@ -20,7 +20,7 @@ from farm.compare.arms import Arm, differences
 from farm.contracts import discovery
 from farm.coordinator import RunRequest
 from farm.coordinator.request import RunArm
-from farm.errors import Message, UsageError
+from farm.errors import FarmError, Message, UsageError
 from farm.matrix import Plan, plan
 from farm.matrix.arms import two
 from farm.node import config
@@ -29,6 +29,7 @@ from farm.subject import arms as contents
 from farm.subject.arms import ArmContent
 from farm.subject.command_line import LoadedSubject
 
+SKIP = 125  # tells git bisect to skip a commit
 EXAMPLE = "farm ab matrices/rms_norm.yaml --a revision=main --b revision=. --backend cuda"
 
 
@@ -50,11 +51,27 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     p.add_argument("--subject", metavar="FILE", help="describe the subject of both arms by this farm.yaml")
     common.store_option(p)
     p.add_argument("--run-id", metavar="ID", help="name the run (default: a timestamped name)")
+    p.add_argument(
+        "--bisect",
+        action="store_true",
+        help="exit with 0, 1, or 125 for what cannot be built or decided, as git bisect run expects",
+    )
     run_command.options(p)
 
 
 def run(args: argparse.Namespace) -> int:
     """Find both arms, plan, run and print the comparison."""
+    if not args.bisect:
+        return _run(args)
+    try:
+        code = _run(args)
+    except FarmError as error:
+        print(f"farm ab: {sentence(error)}", file=sys.stderr)
+        return SKIP
+    return code if code in (0, 1) else SKIP
+
+
+def _run(args: argparse.Namespace) -> int:
     run_command.check(args)
     common.check_run_id(args.run_id)
     if args.stop_at_first:
