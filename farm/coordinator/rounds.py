@@ -124,7 +124,7 @@ class Rounds:
 
     # the end
 
-    def pairs(self) -> tuple[list[dict[str, Any]], Summary]:
+    def pairs(self, strict_peers: bool) -> tuple[list[dict[str, Any]], Summary]:
         """The rows of pairs.parquet, and what they add up to."""
         if self._course is None:
             self._begin()
@@ -146,7 +146,7 @@ class Rounds:
                     control=lead in self._controls,
                 )
             )
-        return out, pairs.summed(out)
+        return out, pairs.summed(out, strict_peers=strict_peers)
 
     def tables(self, rows: Sequence[Row]) -> dict[str, Table]:
         """What is written beside the tables of any run; `rows`: of pairs.parquet."""
