@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 from farm_command import FarmCommand
+from farm_process import marked, wait_for
 
 from farm.cli.main import main
 from farm.store import Run, Store
@@ -123,3 +125,49 @@ def test_arms_of_simulated_devices_crash_and_hang_each_for_themselves(
         ("same", "passed", "passed"),
     ]
     assert capfd.readouterr().out.startswith("worse: exit 1\n  1 cell broken")
+
+
+def children(mark: str) -> list[int]:
+    return [pid for pid, words in marked(mark).items() if "farm.child" in words]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("whom", ["supervisor", "child"])
+def test_a_comparison_goes_on_after_a_kill_within_a_round(tmp_path: Path, whom: str) -> None:
+    """Twice: the command itself, which is then resumed, or a child, whose cell runs again."""
+    data = {
+        "name": "m",
+        "op": "rms_norm",
+        "axes": {"shape": [{"rows": 2, "hidden": [64, 65, 66, 67]}], "dtype": "float32"},
+        "providers": ["farm"],
+        "sim": {
+            "default": {"time_us": 10, "noise": 0.01, "process_noise": 0.004, "wall_s": 0.1},
+            "rules": [{"when": {"hidden": 65, "arm": "b"}, "time_us": 10.5}],
+        },
+    }
+    (tmp_path / "m.yaml").write_text(json.dumps(data))
+    out = ("--out", "st", "--no-page", "--address", "inline", "--devices", "1")
+    words = ("ab", "m.yaml", "--a", "env.X=1", "--b", "env.X=2", "--backend", "sim", "--run-id", "r", *out)
+    run = FarmCommand(tmp_path, tmp_path / "st", "r", *words).start()
+    again = FarmCommand(tmp_path, tmp_path / "st", "r", "resume", "r", *out)
+    last = run
+    try:
+        assert run.process is not None
+        for rounds in (6, 14):
+            last.wait_for("round", rounds)
+            if whom == "child":
+                os.kill(wait_for("a child", lambda: children(run.mark))[0], signal.SIGKILL)
+                continue
+            assert last.process is not None
+            last.process.kill()
+            last.process.wait(timeout=20)
+            last.assert_nothing_left()
+            last = again.start()
+        assert last.wait() == 1, last.said()
+    finally:
+        run.end()
+        again.end()
+    pairs = {p["shape"]: p["verdict"] for p in run.run.table("pairs")}
+    assert pairs == {"2x64": "same", "2x65": "regressed", "2x66": "same", "2x67": "same"}
+    rounds_ = [(r["cell"], r["arm"], r["round"]) for r in run.run.table("rounds")]
+    assert len(rounds_) == len(set(rounds_)) == 2 * (3 * 3 + 15)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from farm.matrix.arms import mates, two
 from farm.node.environment import Environment
 from farm.report import pairs_text
 from farm.store import Run, Store, recovery
+from farm.store.pairs import PAIR_COLUMNS, ROUND_COLUMNS
 
 ARMS = (Arm("a", variables={"X": "1"}), Arm("b", variables={"X": "2"}))
 Says = Callable[[Mapping[str, Any], int], dict[str, Any]]
@@ -271,6 +273,13 @@ def test_a_cell_has_an_arm_in_its_id_and_none_in_its_key(tmp_path: Path) -> None
     a, b = run.cells()
     assert (a.cell_id[:-2], a.cell_id[-2:], b.cell_id[-2:]) == (b.cell_id[:-2], "~a", "~b")
     assert a.cell_key == b.cell_key and mates([a, b], ARMS) == {0: 1}
+
+
+def test_every_column_of_both_tables_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs/run-on-disk.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"`([a-z_0-9]+\*?)`", text[text.index("## rounds.parquet") : text.index("## journal.jsonl")]))
+    both = {f"{name[:-2]}_*" if name.endswith(("_a", "_b")) else name for name in PAIR_COLUMNS}
+    assert both | set(ROUND_COLUMNS) <= told
 
 
 def test_arms_of_two_providers_pair_what_is_equal_but_for_them(tmp_path: Path) -> None:
