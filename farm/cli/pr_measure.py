@@ -91,7 +91,7 @@ class _Work:
                 "nothing says what head is compared with; give --base REV, or --event FILE", id="pr-no-base"
             )
         self.repo = Path(args.repo)
-        top = repository.top(self.repo)
+        top = repository.top(self.repo) if self.repo.is_dir() else None
         if top is None:
             raise UsageError(
                 f"--repo {self.repo}: is in no git repository; give the path of one", id="pr-no-repository"
