@@ -11,4 +11,5 @@ STARTED_NS = _time.time_ns()
 #: and how bundles are unpacked.  Raised when one side would misunderstand the other; nodes of another one are refused.
 #: 2: a device reports its progress within a lease, may have to pass a probe, and its judges may be
 #: replaced; a cell may have a layout.
-PROTOCOL = 2
+#: 3: a device may have two arms, each with its own code and environment.
+PROTOCOL = 3

@@ -27,6 +27,8 @@ SHORT_DTYPES = {
 }
 DTYPE_ALIASES = {short: full for full, short in SHORT_DTYPES.items()} | {d: d for d in DTYPES}
 OPERATIONS = ("forward", "no-grad-forward", "backward", "full")
+#: Stands before the arm at the end of a cell's id.
+ARM = "~"
 #: What stands still around a cell while it is measured: nothing, the devices of its module, those of its host.
 QUIET = ("none", "module", "host")
 
@@ -176,6 +178,7 @@ class Cell:
     target: str = ""  # where the planned unit is (key, target): `cuda:sm_90`, and the id ends in `@sm_90`
     layout: Mapping[str, str] = field(default_factory=dict)  # tensor -> of farm.contracts.layouts, what is not dense
     contract_content: str = ""  # of a contract outside the farm: what it is made of
+    arm: str = ""  # a or b where the run compares two arms; the id then ends in `~a` or `~b`, the key knows no arm
 
     def __post_init__(self) -> None:
         for name in ("dtypes", "dims", "params", "layout"):
@@ -207,15 +210,16 @@ class Cell:
         return next(iter(self.dtypes.values()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-able data; `from_dict` is its inverse.  A cell without layouts, or of a built-in contract, is what
-        it was before there were others."""
+        """Plain JSON-able data; `from_dict` is its inverse.  A cell without layouts or arm, or of a built-in contract,
+        is what it was before there were others."""
         out = dict(self.__dict__)
         for name in ("dtypes", "dims", "params", "layout"):
             out[name] = dict(out[name])
         if not out["layout"]:
             del out["layout"]
-        if not out["contract_content"]:
-            del out["contract_content"]
+        for name in ("contract_content", "arm"):
+            if not out[name]:
+                del out[name]
         out["timing"] = self.timing.to_dict()
         return out
 

@@ -36,10 +36,11 @@ class ChildManager:
         self.profiled = False  # it has profiled: it may time by nothing else (farm.cell.SPENDING)
         self.served = False  # it has had a cell: what may end its process is tried in another one
         self.trials = 0  # that it has had
+        self._arm = ""  # that it belongs to
 
     def ensure(self, *, profiled: bool = False) -> protocol.Ready:
         """A living child; `profiled` says whether one that has profiled will do.  NoChild where there can be none."""
-        if self.profiled and not profiled:
+        if (self.profiled and not profiled) or self._arm != self._placed.arm:
             self.replace()
         if self.current and self.current.alive and self.ready:
             return self.ready
@@ -54,6 +55,7 @@ class ChildManager:
             raise child_process.NoChild(str(reason), final=True) from None
         if self._stopping():
             raise child_process.NoChild("the device's actor is stopping")
+        self._arm = self._placed.arm
         try:
             self.current = self._placed.child()
         except OSError as error:

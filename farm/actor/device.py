@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import queue
 import shutil
 import socket
@@ -16,6 +17,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +50,8 @@ if TYPE_CHECKING:
 
 class DeviceActor:
     """`config`: device, backend, device_id, environment (dict; its name is looked up on this node), revision,
-    deadlines, spool, run_id; on a cluster that was there before also labels (the node's) and bundles (name, sha, blob).
+    deadlines, spool, run_id; where the run has two arms, `arms` (name -> what differs from this); on a cluster that was
+    there before also labels (the node's) and bundles (name, sha, blob).
     """
 
     def __init__(self, config: dict[str, Any], judges: Judges):
@@ -58,10 +61,9 @@ class DeviceActor:
         self._stopping, self._host = False, socket.gethostname()
         self._placed = DeviceSetup(config)
         self._config = self._placed.config
-        self._captures = CapturePolicy(
-            self._placed.fallback_timing, self._placed.capture_may_kill, trial=self._placed.trial_capture
-        )
-        self._notes: CaptureCache | None = None  # what trials of captures found, for the next actor of this device
+        #: Of each arm: what is known of its captures, and what trials found, for the next actor of this device.
+        self._of_arms: dict[str, tuple[CapturePolicy, CaptureCache | None]] = {}
+        self._captures, self._notes = self._known_captures({})
         self._guard = Guard(self._placed.guarded, lambda: self._stopping, self._placed.host)
         self._backlog = Backpressure(config["spool"])
         self._deaths = SignalDeaths(config["spool"], config["device"])
@@ -119,7 +121,12 @@ class DeviceActor:
             self._placed.prepare()
             wait_s = locks.wait_seconds(self._config.get("wait_s"))
             self._guard.take(lambda text: self._said.add("device_waits", reason=text, up_to_s=wait_s))
-            ready = self._children.ensure()
+            proved = {}
+            for arm in reversed(
+                self._placed.arms
+            ):  # each has its own files, or no cell runs; the first goes on to serve
+                self._placed.use(arm)
+                proved[arm] = ready = self._children.ensure()
         except LockRefused as reason:
             self._said.add("device_down", reason=str(reason), final=True, busy=reason.busy)
             return
@@ -133,9 +140,7 @@ class DeviceActor:
                 "device_down", reason=f"the device's actor failed ({type(error).__name__}: {error})", final=False
             )
             return
-        if self._placed.trial_capture:
-            self._notes = CaptureCache(self._config["spool"], ready.fingerprint)
-            self._captures.learn(self._notes.read())
+        self._captures, self._notes = self._known_captures(ready.fingerprint)
         self._said.add(
             "device_up",
             backend=self._config["backend"],
@@ -148,6 +153,7 @@ class DeviceActor:
             subject=ready.subject,
             versions=ready.versions,
             **self._placed.told(),
+            **self._told_of_arms(proved if len(proved) > 1 else {}),
         )
         while not self._stopping:
             lease = self._leases.get()
@@ -167,11 +173,46 @@ class DeviceActor:
         if self._children.current:
             self._children.current.close()
 
+    def _known_captures(self, fingerprint: Mapping[str, Any]) -> tuple[CapturePolicy, CaptureCache | None]:
+        """Of the arm in use: its captures and their notes; what one arm's code can capture says nothing of another's.
+        `fingerprint`: of the device, {} before it is known."""
+        placed = self._placed
+        found = self._of_arms.get(placed.arm)
+        if found is None:
+            policy = CapturePolicy(placed.fallback_timing, placed.capture_may_kill, trial=placed.trial_capture)
+            if not fingerprint:
+                return policy, None
+            of = {**fingerprint, **({"arm": placed.arm} if placed.arm else {})}
+            notes = CaptureCache(self._config["spool"], of) if placed.trial_capture else None
+            if notes:
+                policy.learn(notes.read())
+            found = self._of_arms[placed.arm] = policy, notes
+        return found
+
+    def _told_of_arms(self, ready: Mapping[str, protocol.Ready]) -> dict[str, Any]:
+        """What the children of each arm have proved, where there are two."""
+        told = {
+            arm: {"subject": r.subject, "versions": r.versions, "fingerprint": r.fingerprint, "target": r.target}
+            for arm, r in ready.items()
+        }
+        return {"arms": told} if told else {}
+
     def _serve(self, lease: dict[str, Any]) -> None:
         """All attempts of a lease.  _DeviceGone where the device can serve no more of them."""
         for waiting in lease.get("coming", []):
             self._judges.warm(waiting)
-        attempts = [self._limited(attempt) for attempt in lease["attempts"]]
+        limited = [self._limited(attempt) for attempt in lease["attempts"]]
+        for arm, attempts in itertools.groupby(limited, key=lambda attempt: str(attempt["cell"].get("arm", ""))):
+            self._serve_arm(arm, list(attempts))
+
+    def _serve_arm(self, arm: str, attempts: list[dict[str, Any]]) -> None:
+        """Attempts of one arm, in children that belong to it; where there are two arms, the first of these is new."""
+        if arm:
+            if self._children.served:
+                self._children.replace()
+            self._placed.use(arm)
+            ready = self._children.ready
+            self._captures, self._notes = self._known_captures(ready.fingerprint if ready else {})
         self._try_captures(attempts)
         attempts.sort(key=self._spends)  # those that spend the child last, together
         for i, attempt in enumerate(attempts):
@@ -236,7 +277,7 @@ class DeviceActor:
         good as any that has captured before, and goes on to serve."""
         self._show_start(attempt)
         child = self._children.fresh()
-        ids = (self._config["revision"], attempt["round"], attempt["number"])
+        ids = (self._placed.revision, attempt["round"], attempt["number"])
         order = protocol.Trial(*ids, attempt["cell"], prepared["tensors"], attempt["call"], "", prepared["work"])
         words = self._children.last_words
         outcome = trial.follow(child, order, attempt["deadlines"], words, functools.partial(self._show, attempt))
@@ -355,7 +396,7 @@ class DeviceActor:
     ) -> protocol.Measured | protocol.Failed | None:
         """Send the attempt and follow its phases; None when the end was already reported."""
         cell = attempt["cell"]
-        ids = (self._config["revision"], attempt["round"], attempt["number"])
+        ids = (self._placed.revision, attempt["round"], attempt["number"])
         message = protocol.Run(*ids, cell, prepared["tensors"], call, out_dir, prepared["work"])
         table = attempt["deadlines"]
         phase, timed_since = "spawn", time.monotonic()  # until the child says that it has begun
@@ -431,7 +472,7 @@ class DeviceActor:
     ) -> protocol.Failed | None:
         """What follows where a conversation broke off; None when the end was reported."""
         cell = attempt["cell"]
-        ids = (self._config["revision"], attempt["round"], attempt["number"])
+        ids = (self._placed.revision, attempt["round"], attempt["number"])
         if isinstance(error, child_process.ChildTimedOut):
             stopped = child.suspended
             child.show_stacks()
@@ -469,7 +510,7 @@ class DeviceActor:
     def _calibrate(self, order: dict[str, Any]) -> None:
         """What the device can do at best: exactly one `calibrated` event, with what was `found` or the `reason`."""
         try:
-            revision = self._config["revision"]
+            revision = self._placed.revision
             ended = supervised.measure(self._children, revision, order, self._said.add, self._guard.begin)
         except Exception as error:  # or nobody would hear of it before the deadline
             what = f"the farm's actor failed ({type(error).__name__}: {error})"
@@ -514,7 +555,7 @@ class DeviceActor:
             "node": self._host,
             "fingerprint": ready.fingerprint if ready else {},
             "evidence": ready.evidence if ready else "",
-            "revision": self._config["revision"],
+            "revision": self._placed.revision,
             **self._provenance(attempt, ready),
             "started": round(attempt.get("started", time.time()), 3),
             "seconds": round(now - attempt.get("begun", now), 4),  # whatever becomes of the clock meanwhile
@@ -572,6 +613,7 @@ class DeviceActor:
             "others": others,
             "flags": reply.facts.get("flags", []),
             "tolerances": attempt.get("tolerances", []),
+            **({"only": "hash"} if attempt["round"] else {}),
         }
 
         def done(judged: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,15 @@ from farm.shipping import providers as shipping
 
 #: What is true of an accelerator and not of the processor beside it, which the same node may offer too.
 _OF_THE_PART = ("model", "partition", "driver", "stack")
+
+
+@dataclass(frozen=True)
+class _ArmSetup:
+    """How the children of one arm are started, and what they are told of the subject."""
+
+    environment: Environment
+    subject: dict[str, Any]
+    revision: str
 
 
 class DeviceSetup:
@@ -46,6 +55,9 @@ class DeviceSetup:
         self._written: dict[str, str] = {}  # path of an unpacked file or folder -> the one that its author edits
         #: What a child is told of the run's subject, once it is unpacked here; {} without one.
         self.subject: dict[str, Any] = {}
+        #: The arm that children belong to from now on, and whose code they run; "" where the run has no two.
+        self.arm, self.revision = "", str(config.get("revision", ""))
+        self._arms: dict[str, _ArmSetup] = {}
 
     def limits(self, asked: Mapping[str, float]) -> dict[str, float]:
         """Of an attempt that asks for these: the rest is the device's, and the node's caps win."""
@@ -69,26 +81,44 @@ class DeviceSetup:
         if self.broken:
             raise child_process.NoChild(self.broken, final=True)
         try:
-            asked = self.environment
-            found = asked if asked.command or asked.python else nodes.environment(self.node, asked.name)
-            path = (*self._subject_path(), *self._import_path(found))
-            self.environment = replace(found, path=path, variables={**self._subject_variables(), **found.variables})
+            for name, own in (self.config.get("arms") or {"": {}}).items():
+                self._arms[name] = self._arm_setup(name, {**self.config, **own})
         except UsageError as error:
             raise child_process.NoChild(str(error), final=True) from None
         except FarmError as error:
             raise child_process.NoChild(str(error)) from None
+        self.use(self.arms[0])
         self.identity = self._identified()
 
-    def _subject_path(self) -> tuple[str, ...]:
-        """The subject's folders, before everything else; none where the run has no subject."""
-        given = self.config.get("subject")
+    def _arm_setup(self, name: str, config: Mapping[str, Any]) -> _ArmSetup:
+        """What the children of an arm are started with.  `config`: the device's, with what is the arm's own.  Two arms
+        share no cache of Triton's: what one has compiled or tuned is not there for the other."""
+        asked = Environment.of(config["environment"])
+        found = asked if asked.command or asked.python else nodes.environment(self.node, asked.name)
+        told, first = self._subject(config.get("subject"))
+        cache = {"TRITON_CACHE_DIR": str(Path(config["spool"], f"triton-{name}"))} if name else {}
+        variables = {**self._subject_variables(config), **cache, **found.variables, **config.get("variables", {})}
+        path = (*first, *self._import_path(found, config))
+        return _ArmSetup(replace(found, path=path, variables=variables), told, str(config.get("revision", "")))
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The names of the arms in their order; one "" where the run has no two."""
+        return tuple(self._arms)
+
+    def use(self, arm: str) -> None:
+        """From now on children are started for this arm."""
+        own = self._arms[arm]
+        self.arm, self.environment, self.subject, self.revision = arm, own.environment, own.subject, own.revision
+
+    def _subject(self, given: Mapping[str, Any] | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """What a child is told of a subject, and its folders, which come before everything else on the import path."""
         if not given:
-            return ()
+            return {}, ()
         folder, path = subjects.unpack(given, str(self.config["spool"]))
         told = {name: given[name] for name in ("name", "revision", "digest", "modules", "over")}
-        self.subject = {**told, "folder": str(folder)}
         self._written |= {f"{folder}/{place}": there for place, there in given.get("origins", {}).items()}
-        return path
+        return {**told, "folder": str(folder)}, path
 
     def as_written(self, text: str) -> str:
         """A text with the paths that its author edits in place of those where the files were unpacked."""
@@ -96,11 +126,12 @@ class DeviceSetup:
             text = text.replace(here, there)
         return text
 
-    def _subject_variables(self) -> dict[str, str]:
-        """What the subject sets for this backend's children; the node's environment has the last word."""
-        return dict((self.config.get("subject") or {}).get("variables", {}).get(self.backend, {}))
+    def _subject_variables(self, config: Mapping[str, Any]) -> dict[str, str]:
+        """What the subject sets for this backend's children; the node's environment has the last word, but for what an
+        arm sets."""
+        return dict((config.get("subject") or {}).get("variables", {}).get(self.backend, {}))
 
-    def _import_path(self, environment: Environment) -> tuple[str, ...]:
+    def _import_path(self, environment: Environment, config: Mapping[str, Any]) -> tuple[str, ...]:
         """Bundles first; then a user's providers, which travel by content like them; then the supervisor's own path,
         or what the environment adds.  Where nothing travels but providers (a run on its own host), they are last: the
         path on which they were looked for goes on to mean what it meant."""
@@ -109,7 +140,7 @@ class DeviceSetup:
         if not bundles and not environment.own:  # what runs here is what the other Python is to run
             bundles = [b.plain() for b in bundle.pack_all()]
         folders = [str(bundle.install(b["sha"], b["blob"], Path(spool, "bundles"))) for b in bundles]
-        shipped = self.config.get("shipped")
+        shipped = config.get("shipped")
         users = [shipping.unpack(shipped, spool)] if shipped else []
         if shipped and shipped.get("origins"):
             self._written |= {f"{users[0]}/{top}": f"{there}/{top}" for top, there in shipped["origins"].items()}

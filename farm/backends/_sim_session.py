@@ -15,6 +15,9 @@ from farm.backends import _simulated
 from farm.cell import spends
 from farm.child.protocol import Failed, Measured, Message, Phase, Run, Trial, Tried
 
+#: What a script keeps that does nothing else any more.
+_HARMLESS = ("time_us", "noise", "process_noise", "wall_s", "telemetry")
+
 
 class SimSession:
     """Plays each cell's script."""
@@ -41,8 +44,9 @@ class SimSession:
     def run(self, message: Run, say: Callable[[Message], None]) -> Measured | Tried | Failed:
         """One attempt, or one trial of its capture, as scripted."""
         script = dict(message.call.get("sim") or {})
-        if "until_attempt" in script and message.attempt >= int(script["until_attempt"]):
-            script = {k: v for k, v in script.items() if k in ("time_us", "noise", "wall_s", "telemetry")}
+        over = "until_attempt" in script and message.attempt >= int(script["until_attempt"])
+        if over or message.round < int(script.get("from_round", 0)):
+            script = {k: v for k, v in script.items() if k in _HARMLESS}
         trial = isinstance(message, Trial)
         if not trial:
             self._show(message, script)
@@ -81,7 +85,7 @@ class SimSession:
                 str(script.get("owner", "kernel")),
                 str(script.get("reason", "scripted")),
             )
-        samples = _samples(script, message.cell["timing"], message.cell["seed"])
+        samples = _samples(script, message)
         if samples:
             say(Phase(message.revision, message.round, message.attempt, "timing"))
             if script.get("hang") == "timing":
@@ -166,13 +170,17 @@ class SimSession:
         temporary.replace(file)  # a reader sees the old state or the new one
 
 
-def _samples(script: dict[str, Any], policy: dict[str, Any], seed: int) -> list[float]:
+def _samples(script: dict[str, Any], message: Run) -> list[float]:
+    policy, cell = message.cell["timing"], message.cell
     if policy["method"] == "none" or "time_us" not in script:
         return []
     import random
 
-    dice = random.Random(seed)
+    dice = random.Random(cell["seed"])
     time_us, noise = float(script["time_us"]), float(script.get("noise", 0.0))
+    if script.get("process_noise"):
+        process = random.Random(f"{cell['cell_key']} {cell.get('arm', '')} {message.round}")
+        time_us *= 1 + float(script["process_noise"]) * process.gauss(0, 1)
     return [time_us * (1 + noise * dice.uniform(-1, 1)) for _ in range(int(policy["min_samples"]))]
 
 

@@ -3,6 +3,7 @@
 A cell's script is a mapping; what is not there does not happen:
 
     time_us, noise       device time of each sample, and its relative spread
+    process_noise        relative standard deviation of a process's times about time_us, drawn for each arm and round
     cold, floor_us       what its policy says of itself: whether inputs came from memory, its launch floor
     host_us, outside_us  the host's time of a call; how long the device worked on after the timed stream had finished
     wall_s               how long the attempt really takes
@@ -14,6 +15,7 @@ A cell's script is a mapping; what is not there does not happen:
     leak_mib             memory the process takes and keeps
     lie                  write this text (true: nonsense) on the private pipe, where only messages belong
     until_attempt        the above holds only for attempts below this number
+    from_round           the above, except times, holds only from this round of a comparison on
     telemetry            what the fake device says of itself while the cell is timed: sm_clock_mhz, mem_clock_mhz,
                          temperature_c, power_w, throttle (list of reasons), foreign (list of names); ecc_uncorrected
                          and xid (list), which it adds to its counters; with until_try, only in tries below that number

@@ -7,6 +7,7 @@ import json
 
 from farm.cli import common
 from farm.cli.text import printable
+from farm.errors import UsageError
 from farm.report import status_changes
 
 MAX_SHOWN = 100_000
@@ -43,6 +44,12 @@ def run(args: argparse.Namespace) -> int:
     a, b = store.run(args.before), store.run(args.after)
     with common.readable(a):
         _ = a.rows, a.head
+    for one in (a, b):
+        if one.head.get("kind") == "ab":
+            raise UsageError(
+                f"{one.id} is itself a comparison of two arms, whose result farm ab printed; name runs of farm run",
+                id="compare-run-arms",
+            )
     with common.readable(b):
         found = status_changes.compare(a, b)
     if args.json:

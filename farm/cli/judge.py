@@ -91,6 +91,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"{source.id} was compiled, not executed, so there is nothing to judge", id="judge-run-compiled"
         )
+    if head.get("kind") == "ab":
+        raise UsageError(
+            f"{source.id} compares two arms, and farm judge judges runs of one; run farm ab again", id="judge-run-arms"
+        )
     asked = load_tolerances(args.tolerances, cells) if args.tolerances else ()
     with common.readable(source):
         judged, changes = rejudge.judge_run(

@@ -28,6 +28,7 @@ COMMANDS = {
     "resume": "continue an interrupted run: run the cells that have no result",
     "show": "show one cell: verdict, times, peers, earlier results, log",
     "ls": "list the runs of a store, newest first",
+    "ab": "compare two arms on the same devices: revisions, versions, environments, providers, modes",
     "compare": "compare the statuses of two runs: broken, fixed, new, lost",
     "compile": "build every cell's kernels for the given targets (no device needed)",
     "judge": "judge a run again from the run's stored metrics (no device needed)",
@@ -43,7 +44,7 @@ COMMANDS = {
 }
 #: Commands that are done in a fork under a supervisor, since Ray could end their process with an exit code of its own,
 #: and what they start could outlive them -> the module that explains an end which such a process did not announce.
-SUPERVISED = {"run": "run_command", "resume": "run_command", "calibrate": "calibrate", "compile": "compile"}
+SUPERVISED = {**dict.fromkeys(("run", "resume", "ab"), "run_command"), "calibrate": "calibrate", "compile": "compile"}
 SECRETS = ("RAY_AUTH_TOKEN",)
 
 
@@ -169,7 +170,7 @@ def _command(arguments: list[str]) -> int:
         _refuse(top, args.command, unknown)
     args.argv = list(arguments)
     try:
-        with surviving() if args.command in ("run", "resume", "compile") else nullcontext():
+        with surviving() if args.command in ("run", "resume", "ab", "compile") else nullcontext():
             code: int = import_module(f"farm.cli.{args.command}").run(args)
             sys.stdout.flush()
         return code

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from farm import backends
-from farm.cli import common, run_command
-from farm.cli.text import counted, sentence
+from farm.cli import ab, common, run_command
+from farm.cli.text import counted, printable, sentence
 from farm.cluster.base import Changes, DeviceHandle
-from farm.coordinator import RunRequest
+from farm.coordinator import RunRequest, rounds
+from farm.coordinator.request import KIND, RunArm
 from farm.errors import Message, StoreError, UsageError
 from farm.judge.digest import judging_digest
 from farm.matrix import MatrixInfo, Plan
@@ -41,6 +42,8 @@ _FIRST: dict[str, Any] = {
     "wait": None,
     "strict_peers": False,
     **dict.fromkeys(command_line.OPTIONS),  # which subject
+    "a": None,
+    "b": None,
 }
 
 
@@ -81,15 +84,19 @@ def run(args: argparse.Namespace) -> int:
         common.use_kept_contracts(store.run(writer.id), unpacked.name)
         _as_begun(args, known.head.get("argv") or [])
         run_command.check(args)
-        plan = _plan(known)
+        plan, arms = _plan(known), _arms(args, known.head)
         now = {**revision.of(), "kernels": revision.content()}
         providers, shipped = _providers(args, known.head)
         subject = _subject(args, writer.id, known.head)
         providers = {**providers, **(subject.calls if subject else {})}
         _same_code(args, writer.id, known.head, now, providers)
         _same_judge(writer.id, known)
+        ready: tuple[RunArm, ...] = ()
+        if arms:
+            ready = arms.ready(args, {name: its["path"] for name, its in providers.items()}).arms
+            known = rounds.whole(known, ready)
         begun = time.monotonic()
-        wanted = list(dict.fromkeys(c.backend for c in known.open))
+        wanted = list(dict.fromkeys(c.backend for c in (known.cells if ready else known.open)))
         cluster, slots = _connect(args, writer.id, wanted, plan)
     except BaseException:
         if cluster is not None:
@@ -113,6 +120,7 @@ def run(args: argparse.Namespace) -> int:
         stop_at_first=args.stop_at_first,
         calibrations=run_command.damaged_calibrations("resume", store),
         finished=known,
+        arms=ready,
         wait_for_devices_s=run_command.grace(args),
         wait_s=run_command.busy_wait(args),
     )
@@ -142,7 +150,7 @@ def _known(run: Run, journal: Journal) -> Recovery:
             f"{ALIKE[-1]}; resume with the farm version that started this run",
             id="resume-schema",
         )
-    if head.get("kind"):
+    if head.get("kind", KIND) != KIND:
         word = {"compile": "compiled", "judged": "judged again"}.get(str(head["kind"]), str(head["kind"]))
         raise UsageError(
             f"{run.id} was {word}, not executed, so it cannot be resumed; repeat the command that made this run",
@@ -195,11 +203,13 @@ def _as_begun(args: argparse.Namespace, argv: list[str]) -> None:
     """Set every option that is not given now to the value that the run was started with."""
     from farm.cli.main import parser
 
-    first: Any = argparse.Namespace()
+    first: Any = argparse.Namespace()  # of another farm: as if none were given
     with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
-        first = parser("run").parse_args([str(word) for word in argv])  # options of another farm: as if none were given
+        words = [str(word) for word in argv]
+        first = parser(KIND if words[:1] == [KIND] else "run").parse_args(words)
     for name, default in _FIRST.items():
-        if getattr(args, name) is None or getattr(args, name) is False:  # 0 seconds count as given
+        given = getattr(args, name, None)
+        if given is None or given is False:  # 0 seconds count as given
             setattr(args, name, getattr(first, name, default))
 
 
@@ -218,6 +228,18 @@ def _plan(known: Recovery) -> Plan:
             id="resume-unfit",
         )
     return Plan(known.cells, matrices, known.head["plan_hash"], {})
+
+
+def _arms(args: argparse.Namespace, head: Mapping[str, Any]) -> ab.Arms | None:
+    """Both arms as they are now, by the run's own options; None if the run has none."""
+    if head.get("kind") != KIND:
+        return None
+    found = ab.Arms(args, contracts=False)
+    if changed := ab.changed(found, head):
+        raise UsageError(changed, id="arm-changed")
+    for line in found.lines():
+        print(printable(line), file=sys.stderr)
+    return found
 
 
 def _providers(

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     common.use_contracts(args)
     if again is not None and not again.statuses:
         return _nothing_failed(common.store(args), again.run_id)
-    work: Any = _PlanPart(args) if args.plan else _Matrices(args, again)
+    work: Any = _PlanPart(args) if args.plan else Matrices(args, again)
     providers, shipped = common.packed(work.providers)
     work.check_providers(providers)
     subject = work.subject
@@ -121,11 +121,12 @@ def _nothing_failed(store: Store, run_id: str) -> int:
     return 0 if code == 0 else 4
 
 
-class _Matrices:
+class Matrices:
     """What the matrix files, and the options that narrow them, request."""
 
     file: PlanFile | None = None
     note = ""  # printed before the run begins
+    _again: FailedCells | None = None
 
     def __init__(self, args: argparse.Namespace, again: FailedCells | None = None):
         self._again = again

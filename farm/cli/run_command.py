@@ -31,6 +31,7 @@ from farm.errors import BackendError, InfraError, Message, StoreError, UsageErro
 from farm.node import config
 from farm.node.environment import Environment
 from farm.process import supervisor
+from farm.report import pairs_text
 from farm.store import RunWriter, Store, results
 
 MAX_WAIT_SECONDS = 7 * 24 * 3600.0
@@ -259,6 +260,7 @@ def go(
     begun: float,
 ) -> int:
     """Run it and print the summary; the exit code.  `cells`: the cells to run."""
+    told = tell_arms if request.arms else tell
     shown = Live if sys.stderr.isatty() else Plain
     supervisor.running(run=writer.id, out=args.out, store=str(store.path), no_page=args.no_page)
     with shown(cells) as telling:
@@ -269,7 +271,7 @@ def go(
             if not getattr(cluster, "lost", False):
                 raise
             _end_without_cluster(args, store, writer.id, error)
-    code = tell(args, store, writer.id, outcome, time.monotonic() - begun)
+    code = told(args, store, writer.id, outcome, time.monotonic() - begun)
     if args.json and not outcome.interrupted:
         print(json.dumps(store.run(writer.id).head, indent=1))
     if getattr(cluster, "lost", False):
@@ -353,6 +355,28 @@ def tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, seco
         bad = [r for r in bad if (r["status"], r["reason"]) != ("lost", results.NO_RESULT)]
     if bad and (outcome.stopped or not outcome.interrupted):
         progress.print_findings(bad, store.path / "runs" / run_id)
+    code = _end(args, store, run_id, outcome)
+    print(progress.ending(outcome, code, args.strict_peers), file=err)
+    return code
+
+
+def tell_arms(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, seconds: float) -> int:
+    """Print what the two arms of a run say: on standard error how it went, then the comparison; the exit code."""
+    print("", file=sys.stderr)
+    for line in progress.summary(outcome.rows, seconds):
+        print(line, file=sys.stderr)
+    code = _end(args, store, run_id, outcome)
+    arms = store.run(run_id).head.get("arms") or {}
+    if not args.json:
+        for line in pairs_text.lines(arms, outcome.pairs, outcome.summary, complete=not outcome.interrupted):
+            print(printable(line))
+    if outcome.interrupted:
+        print(progress.interrupted(code), file=sys.stderr)
+    return code
+
+
+def _end(args: argparse.Namespace, store: Store, run_id: str, outcome: Any) -> int:
+    """Print how to go on with an interrupted run, write the page and the files of --write; the exit code."""
     if outcome.interrupted:
         lost = sum(r["status"] == "lost" for r in outcome.rows)
         why = f"stopped: {outcome.stopped}; " if outcome.stopped else "interrupted: "
@@ -360,13 +384,12 @@ def tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, seco
             f"{why}{counted(lost, 'cell')} did not run; finished results are in the journal; "
             f"to continue, run {_resume(args, run_id)}"
         )
-        print(sentence(Message(told, id=id_of(outcome.stopped) or "run-interrupted")), file=err)
+        print(sentence(Message(told, id=id_of(outcome.stopped) or "run-interrupted")), file=sys.stderr)
     if not args.no_page:
         _page(args, store, run_id, outcome.interrupted and len(outcome.rows) > common.PAGE_CELLS)
     code = int(outcome.final_code)
     if not _write(args, store, run_id) and code == 0:
         code = InfraError.exit_code  # who reads the file would take its absence for a success
-    print(progress.ending(outcome, code, args.strict_peers), file=err)
     return code
 
 

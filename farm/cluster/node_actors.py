@@ -154,11 +154,10 @@ class _RayDevice:
         index = config["device"].rsplit(":", 1)[-1].split("~")[0]
         device_id = granted(config["backend"], os.environ, ids, index)
         bundles = [{**b, "blob": ray.get(b["blob"], timeout=FETCH_SECONDS)} for b in config.get("bundles", [])]
-        subject = config.get("subject")
-        if subject:
-            subject = {**subject, "blob": ray.get(subject["blob"], timeout=FETCH_SECONDS)}
+        subject = _with_blob(config.get("subject"))
+        arms = {arm: {**own, "subject": _with_blob(own.get("subject"))} for arm, own in config.get("arms", {}).items()}
         self._judges = RayJudges([JudgeHandle(*judge) for judge in judges])
-        own = {"device_id": device_id, "bundles": bundles, "subject": subject}
+        own = {"device_id": device_id, "bundles": bundles, "subject": subject, **({"arms": arms} if arms else {})}
         actor = DeviceActor({**config, **own}, self._judges)
         self._judges.report = actor.judge_died
         return actor
@@ -186,6 +185,13 @@ class _RayDevice:
         self._starting.join(timeout=STOP_SECONDS)
         if self._inner:
             self._inner.stop()
+
+
+def _with_blob(subject: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A subject with its content, which is in the object store."""
+    import ray
+
+    return {**subject, "blob": ray.get(subject["blob"], timeout=FETCH_SECONDS)} if subject else None
 
 
 def _granted_ids() -> list[str]:

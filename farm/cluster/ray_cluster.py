@@ -116,7 +116,7 @@ class RayCluster:
         self._reported: tuple[Any, Deadline] = (None, Deadline(0.0))  # what the registry was told, and until when
         self._roster = Inventory(devices, self._local)
         self._packed: list[dict[str, Any]] | None = None
-        self._subject_blob: Any = None  # of the run's subject, in the object store
+        self._subject_blobs: dict[str, Any] = {}  # of the run's subjects by their hash, in the object store
         self._content = ""  # of this farm's sources
         self._differing: set[str] = set()  # nodes whose farm has other sources
         self._next_look = Deadline(LOOK_SECONDS)
@@ -336,6 +336,7 @@ class RayCluster:
         request = dict(getattr(module, "RESOURCE", {}))
         gpus = request.pop("num_gpus", 0)
         request = {k: v for k, v in request.items() if node.resources.get(k)}
+        arms = {n: {**own, "subject": self._subject(own.get("subject"))} for n, own in config.get("arms", {}).items()}
         remote = self._ray.remote(node_actors._RayDevice)
         actor = remote.options(
             num_cpus=0,
@@ -352,6 +353,7 @@ class RayCluster:
                 "protocol": PROTOCOL,
                 "bundles": self._bundles(),
                 "subject": self._subject(config.get("subject")),
+                **({"arms": arms} if arms else {}),
             },
             self._judges_on(slot.node, config["deadlines"]["lock"]),
         )
@@ -369,12 +371,12 @@ class RayCluster:
         return self._packed
 
     def _subject(self, given: dict[str, Any] | None) -> dict[str, Any] | None:
-        """The run's subject, whose content is put into the object store once."""
+        """A subject of the run, whose content is put into the object store once."""
         if given is None:
             return None
-        if self._subject_blob is None:
-            self._subject_blob = self._ray.put(given["blob"])
-        return {**given, "blob": self._subject_blob}
+        if given["sha"] not in self._subject_blobs:
+            self._subject_blobs[given["sha"]] = self._ray.put(given["blob"])
+        return {**given, "blob": self._subject_blobs[given["sha"]]}
 
     def _dead_on_arrival(self, slot: DeviceHandle, reason: str) -> None:
         ref = self._ray.put([{"event": "device_down", "device": slot.device, "reason": reason, "final": True}])

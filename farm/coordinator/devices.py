@@ -111,6 +111,7 @@ class RunDevices:
                 "subject": self._request.subject.plain() if self._request.subject else None,
                 "wait_s": self._request.wait_s,
                 "patterns": self._patterns.get(slot.backend, []),
+                **({"arms": {a.arm.name: a.plain() for a in self._request.arms}} if self._request.arms else {}),
             },
         )
 
@@ -167,6 +168,7 @@ class RunDevices:
 
     def up(self, said: dict[str, Any]) -> Event:
         device, target = said["device"], str(Target(**said["target"]))  # before anything of it is kept
+        self._refuse_unlike(device, said["backend"], target)
         self._forget(device)
         self.devices[device] = said
         self._journal(
@@ -186,12 +188,25 @@ class RunDevices:
             "labels",
             "subject",
             "versions",
+            "arms",
         )
         self._progress.device(f"{device}: {said['name']}, ready")
         self._find_roof(said)
         module = str((said.get("identity") or {}).get("module") or "")
         self.neighbours.placed(device, host_of(self.slots[device]), module)
         return DeviceUp(said["at"], device, target, module)
+
+    def _refuse_unlike(self, device: str, backend: str, target: str) -> None:
+        """UsageError for a second kind of device, on which some rounds would run and others not."""
+        if not self._request.arms or self._patterns.get(backend) != [""]:
+            return
+        for other, known in self.devices.items():
+            if known["backend"] == backend and str(Target(**known["target"])) != target:
+                raise UsageError(
+                    f"{device} is {target}, but {other} is {Target(**known['target'])}, and rounds of unlike targets "
+                    f"are not compared; name the target in the matrix, as --backend {backend} has several",
+                    id="arm-unlike-targets",
+                )
 
     def _find_roof(self, said: Mapping[str, Any]) -> None:
         """Choose the device's calibration and copy it into the journal, because the store's may be deleted."""

@@ -7,12 +7,45 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from farm.cluster.base import DeviceHandle
+from farm.compare.arms import Arm
+from farm.compare.summary import Summary
 from farm.errors import InfraError
 from farm.matrix import Plan
 from farm.node.environment import Environment
 from farm.shipping.subjects import PackedSubject
 from farm.store.recovery import Recovery
 from farm.timing.roof import Calibration
+
+#: Of a run that compares two arms, in its head.
+KIND = "ab"
+
+
+@dataclass(frozen=True)
+class RunArm:
+    """One arm of a run that compares two: what its children are, and what they are told to call.  `digest`: of its
+    files, "" where they are those of any run; `revision`: of our own kernels in it."""
+
+    arm: Arm
+    revision: str
+    environment: Environment
+    providers: Mapping[str, Mapping[str, Any]]
+    subject: PackedSubject | None = None
+    digest: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """As it appears in a device actor's config."""
+        return {
+            "revision": self.revision,
+            "environment": self.environment.plain(),
+            "variables": dict(self.arm.variables),
+            "subject": self.subject.plain() if self.subject else None,
+        }
+
+    def described(self) -> dict[str, Any]:
+        """What a run records of it."""
+        subject = {"subject": self.subject.described()} if self.subject else {}
+        told = {"called": self.arm.called, "revision": self.revision, "digest": self.digest}
+        return {**self.arm.plain(), **told, **subject}
 
 
 class RunProgress(Protocol):
@@ -45,6 +78,7 @@ class RunRequest:
     part: Mapping[str, Any] = field(default_factory=dict)  # the plan that this run is a part of (farm.sites)
     wait_for_devices_s: float = 0.0  # how long the cells of a backend or target wait for a device
     wait_s: float = 0.0  # how long the run waits for a device that another run uses
+    arms: tuple[RunArm, ...] = ()  # two, where the run compares them; `providers` and `environment` are then theirs
 
 
 @dataclass
@@ -57,6 +91,8 @@ class RunOutcome:
     interrupted: bool
     stopped: str = ""  # why the run itself ended before all cells had a result; it is interrupted then
     by_finding: bool = False  # it was asked to stop at its first finding, and did: the exit code is that of findings
+    pairs: Sequence[Mapping[str, Any]] = ()  # of pairs.parquet, where the run compares two arms,
+    summary: Summary | None = None  # and what they add up to
 
     @property
     def final_code(self) -> int:

@@ -165,6 +165,14 @@ class ResultsAssembler:
         self.rows[action.cell] = Concluded(cell, row, at, known.get("measured_at"))
         return row
 
+    def of_round(self, action: Conclude) -> dict[str, Any]:
+        """All that is known of a cell in a further round, as `conclude` puts it together; not journaled."""
+        cell = self._cells[action.cell]
+        try:
+            return self._row(cell, action, self._known.pop(action.cell, {}))
+        except Exception as error:
+            return self._row_of_failure(cell, action, error)
+
     def _row(self, cell: Cell, action: Conclude, known: Mapping[str, Any]) -> dict[str, Any]:
         """The row of cells.parquet."""
         # a result that was never judged has no time, because a wrong kernel may be fast

@@ -20,13 +20,15 @@ from farm.coordinator.calibration_lookup import CalibrationLookup
 from farm.coordinator.devices import RunDevices
 from farm.coordinator.journal import line
 from farm.coordinator.probes import small_cell
-from farm.coordinator.request import RunOutcome, RunProgress, RunRequest
+from farm.coordinator.request import KIND, RunOutcome, RunProgress, RunRequest
 from farm.coordinator.results_assembler import ResultsAssembler
+from farm.coordinator.rounds import Rounds
 from farm.device_pattern import pattern_of
 from farm.errors import FarmError, InfraError, Message, describe
 from farm.matrix import estimate_seconds, quiet_of, tolerances_for
 from farm.matrix.sim_script import script_for
 from farm.process import interrupts, supervisor
+from farm.report import pairs as report
 from farm.scheduler import Scheduler
 from farm.scheduler.events import (
     Action,
@@ -97,6 +99,7 @@ class _Coordinator:
         self.roofs = CalibrationLookup(request.calibrations, self.cells, backends.fallback_timing)
         self.fleet = RunDevices(request, cluster, writer, progress, self.roofs)
         self.reports = ResultsAssembler(self.cells, writer, self.roofs, self.fleet.neighbours, self.before)
+        self.rounds = Rounds(self.cells, request.arms, writer, self.before) if request.arms else None
         self.finished = False
         self.interrupts = interrupts.Interrupts(raising=True)
         self.stopped = ""  # why the run ended with open cells, if not by a signal
@@ -135,6 +138,8 @@ class _Coordinator:
             targets=[pattern_of(c.target) for c in self.cells],
             quiet=[quiet_of(request.plan.matrix(c), c) for c in self.cells],
             hosts=self.fleet.hosts(),
+            arms=[int(c.arm != request.arms[0].arm.name) for c in self.cells] if request.arms else None,
+            mates=self.rounds.mates if self.rounds else None,
             grace=request.wait_for_devices_s,
             slack=limits.slack(limits.loosest(self.deadlines.values())),
         )
@@ -195,6 +200,9 @@ class _Coordinator:
                 self._step(event)
             for pool, nodes in self.fleet.news(now, self.scheduler.waiting()):
                 self.fleet.lacks(str(pool), nodes, self.scheduler.why_waiting(pool))
+        if self.rounds and self.scheduler.open_cells == 0 and not self.finished:
+            with self._journaled():
+                self._step(self.rounds.next(self.progress))
         self.progress.eta({b: self.scheduler.remaining_seconds(b) for b in self.fleet.backends()})
 
     @contextmanager
@@ -266,10 +274,14 @@ class _Coordinator:
     def _perform(self, action: Action) -> None:
         if isinstance(action, Grant):
             self._grant(action)
+        elif isinstance(action, Conclude) and action.round and self.rounds:
+            self.rounds.ended(action, self.reports.of_round(action))
         elif isinstance(action, Conclude):
             row = self.reports.conclude(action)
             if row:
                 self.concluded.append(row)
+                if self.rounds:
+                    self.rounds.keep(row)
         else:  # the next action may wait for the cluster
             self.writer.commit()
         if isinstance(action, Start):
@@ -349,7 +361,8 @@ class _Coordinator:
         return out
 
     def _provider(self, cell: Cell) -> Mapping[str, Any]:
-        own = self.request.providers
+        arm = next((a for a in self.request.arms if a.arm.name == cell.arm), None)
+        own = arm.providers if arm else self.request.providers
         found = dict(own.get(f"{cell.op}:{cell.provider}") or own.get(cell.provider) or {})
         differs = found.pop("backends", {}).get(cell.backend, {})
         return {"name": cell.provider, **found, **differs}
@@ -372,6 +385,7 @@ class _Coordinator:
             "revision": r.revision,
             "providers": {k: dict(v) for k, v in r.providers.items()},
             **({"subject": r.subject.described()} if r.subject else {}),
+            **({"kind": KIND, "arms": {a.arm.name: a.described() for a in r.arms}} if r.arms else {}),
             "environments": {r.environment.name: {}},  # what each device used is added by `_foot`
         }
 
@@ -390,16 +404,25 @@ class _Coordinator:
         open_why = self.stopped or results.INTERRUPTED
         rows = [self.reports.rows.get(c.index) or Concluded(c, results.planned_row(c, open_why)) for c in self.cells]
         verdict, code = results.verdict(rows, strict_peers=self.request.strict_peers)
+        pairs, summed = self.rounds.pairs() if self.rounds else ([], None)
+        final = summed.exit_code if summed else code
         if stopped:
             why = {"reason": self.stopped} if self.stopped else {}
             self.writer.append({"event": "interrupted", "time": round(time.time(), 3), **why})
             self.writer.sync()
-            code = 1 if by_finding else code  # the cells that did not run are no infrastructure failures
-            return RunOutcome(rows, verdict, code, True, self.stopped, by_finding)
+            code = 1 if by_finding else final  # the cells that did not run are no infrastructure failures
+            return RunOutcome(rows, verdict, code, True, self.stopped, by_finding, pairs, summed)
         self.writer.append({"event": "finished", "time": round(time.time(), 3)})
         head = {**self._head(), **self._foot(rows, seconds, verdict, code)}
-        self.writer.conclude(self.cells, self.reports.rows, head)
-        return RunOutcome(rows, verdict, code, False)
+        if summed:
+            head["comparison"] = {
+                "verdict": summed.name,
+                "exit_code": final,
+                "why": list(summed.why),
+                **report.counts(pairs),
+            }
+        self.writer.conclude(self.cells, self.reports.rows, head, self.rounds.tables(pairs) if self.rounds else None)
+        return RunOutcome(rows, verdict, final, False, pairs=pairs, summary=summed)
 
     def _foot(self, rows: Sequence[Mapping[str, Any]], seconds: float, verdict: str, code: int) -> dict[str, Any]:
         used: dict[str, Any] = {}

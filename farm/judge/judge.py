@@ -106,6 +106,8 @@ class Judge:
 
     def _judge(self, request: Mapping[str, Any]) -> dict[str, Any]:
         cell = Cell.from_dict(request["cell"])
+        if request.get("only") == "hash":
+            return self._hashed(cell, request)
         bad = disqualifying(request.get("flags", []))
         found = self._compare(cell, request["outputs"], request)
         if found["status"] == "passed" and request.get("timed_outputs"):
@@ -116,6 +118,16 @@ class Judge:
         if bad:
             found.update(status="inaccurate", owner="kernel", reason=f"the provider {bad[0]}")
         return found
+
+    def _hashed(self, cell: Cell, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The hash alone, of what another round has computed: the first was judged in full."""
+        digest = hashlib.sha256()
+        for o in request["outputs"]:
+            try:
+                _digest(digest, _read(Path(o["path"]), o["dtype"], tuple(o["shape"])))
+            except NotAFile as reason:
+                return {"status": "crashed", "owner": "kernel", "reason": f"{o['name']}: {reason}"}
+        return {"status": "passed", "owner": None, "reason": "", "output_hash": digest.hexdigest()[:16]}
 
     def _compare(self, cell: Cell, described: list[dict[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
         op = contract(cell.op)

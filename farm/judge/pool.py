@@ -319,7 +319,10 @@ class _Late:
 
 #: The fields of a cell that do not affect its inputs, nor the description of its tensors.
 _NOT_PREPARED = frozenset(
-    {"provider", "mode", "timing", "role", "tag", "cell_id", "cell_key", "skip_reason", "index", "matrix", "target"}
+    {
+        *("provider", "mode", "timing", "role", "tag", "cell_id", "cell_key", "skip_reason", "index", "matrix"),
+        *("target", "arm"),
+    }
 )
 
 

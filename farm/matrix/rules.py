@@ -137,7 +137,7 @@ def lookup(cell: Cell) -> Callable[[str], Any]:
     """How a rule's keys are read from a cell; None for a key that its op does not have."""
 
     def get(key: str) -> Any:
-        if key in ("backend", "op", "provider", "mode", "operation", "dtype", "tag", "family", "seed"):
+        if key in ("backend", "op", "provider", "mode", "operation", "dtype", "tag", "family", "seed", "arm"):
             return getattr(cell, key)
         if key == "timing":
             return cell.timing.method

@@ -5,6 +5,7 @@
       rules:
         - {when: {hidden: ">4096"}, time_us: 40}
         - {when: {provider: torch, operation: backward}, signal: 11}
+        - {when: {arm: b, hidden: 64}, time_us: 10.5}      # of two arms that are compared
 
 All rules that match are combined; later rules override earlier ones.  Simulated devices are those of backend `sim`,
 and those of any backend on a node that simulates it.
@@ -37,6 +38,7 @@ SCRIPT: dict[str, str] = {
         (
             "time_us",
             "noise",
+            "process_noise",
             "floor_us",
             "host_us",
             "outside_us",
@@ -49,7 +51,7 @@ SCRIPT: dict[str, str] = {
         ),
         _NUMBER,
     ),
-    **dict.fromkeys(("unwritten", "exit", "signal", "until_attempt"), _COUNT),
+    **dict.fromkeys(("unwritten", "exit", "signal", "until_attempt", "from_round"), _COUNT),
     **dict.fromkeys(("cold", "passes_trial", "after_trials"), _SWITCH),
     **dict.fromkeys(("reason", "fault"), _WORD),
     "status": "a status",
@@ -95,7 +97,8 @@ def read_script(node: YamlNode | None, known: Mapping[str, Kind]) -> dict[str, A
             given = dict(rule.mapping("when: {dtype: float16}, time_us: 40"))
             when = given.pop("when", None)
             if when is not None:
-                parse_rule(when.mapping("dtype: float16"), known, beside=())
+                of_arms = {**known, "arm": Kind("str", ("a", "b"))}
+                parse_rule(when.mapping("dtype: float16"), of_arms, beside=())
             _check(given, SCRIPT, "a script", extra=("when",))
     return dict(node.plain())
 

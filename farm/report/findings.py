@@ -199,7 +199,11 @@ def _resume(run: RunLike, rows: Sequence[Row]) -> str:
         return ""
     # compiled, merged or re-judged: needs no device, and cannot be resumed; nor can a run whose plan is damaged
     damage = getattr(run, "damage", None)
-    if run.head.get("kind") or len(run.rows) != planned(run) or (damage and damage.first <= planned(run) + 1):
+    if (
+        run.head.get("kind") not in (None, "", "ab")
+        or len(run.rows) != planned(run)
+        or (damage and damage.first <= planned(run) + 1)
+    ):
         return whole(run.head)
     stores = [v for n, v, _ in _options(run.head.get("argv") or []) if n == "--out"]
     return shlex.join(["farm", "resume", run.id, *(w for v in stores[-1:] for w in ("--out", v))])

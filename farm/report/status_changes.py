@@ -98,11 +98,11 @@ def _by_key(run: RunLike) -> dict[Key, Row]:
 
 
 def _change(run: RunLike, before: Row | None, after: Row | None) -> Change:
-    return Change(kind_of(before, after), before, after, after is not None and is_finding(run, after))
+    return Change(change(before, after), before, after, after is not None and is_finding(run, after))
 
 
-def kind_of(before: Row | None, after: Row | None) -> str:
-    """Which of CHANGES a cell is."""
+def change(before: Row | None, after: Row | None) -> str:
+    """One of CHANGES, of two results of one cell, or None where there is none."""
     had, has = _outcome(before), _outcome(after)
     kind = {
         ("good", "bad"): "broken",
@@ -112,7 +112,7 @@ def kind_of(before: Row | None, after: Row | None) -> str:
         ("", ""): "same",
     }.get((had, has)) or ("new" if has else "lost")
     if had and has and before is not None and after is not None and before.get("evidence") != after.get("evidence"):
-        kind = "unlike"
+        return "unlike"
     return kind
 
 

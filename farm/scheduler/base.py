@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from farm.cell import Owner, Status
 from farm.scheduler import health
-from farm.scheduler.events import Action, Attempt, AwayNode, CellPool, Conclude, Ended
+from farm.scheduler.events import Action, Attempt, AwayNode, CellPool, Conclude, Ended, Submitted
 from farm.scheduler.state import OUT, CellState, DeviceState
 from farm.scheduler.workqueue import WorkQueue
 
@@ -25,8 +25,10 @@ class SchedulerState:
     are cells with a status before anything starts (skipped, unsupported); `devices` maps device to backend, `hosts` to
     the host that it is on; cells of one `groups[i]` are kept on one device while there is other work (default: each
     cell is a group of its own).  `targets[i]` is a pattern of farm.device_pattern, or "" for any device of the
-    backend; `quiet[i]` is of farm.cell.QUIET.  A pool without a device waits `grace` seconds for one, and without a
-    limit while a node that could serve it is only drained; 0: not at all."""
+    backend; `quiet[i]` is of farm.cell.QUIET.  `arms[i]` (0 or 1) is the arm of cell i in a comparison; `mates` maps a
+    cell of the first arm to the same cell of the second: such a pair is granted, tried again and concluded as one.  A
+    pool without a device waits `grace` seconds for one, and without a limit while a node that could serve it is only
+    drained; 0: not at all."""
 
     def __init__(
         self,
@@ -40,6 +42,8 @@ class SchedulerState:
         targets: Sequence[str] | None = None,
         quiet: Sequence[str] | None = None,
         hosts: Mapping[str, str] | None = None,
+        arms: Sequence[int] | None = None,
+        mates: Mapping[int, int] | None = None,
         grace: float = 0.0,
         slack: float = SLACK_SECONDS,
     ):
@@ -53,11 +57,12 @@ class SchedulerState:
         for device in self._devices.values():
             self._hosts.setdefault(device.host, []).append(device)
         self._settled = dict(settled or {})
-        waiting: dict[CellPool, list[tuple[int, Hashable, float]]] = {pool: [] for pool in dict.fromkeys(self._pool)}
-        for i, pool in enumerate(self._pool):
-            if i not in self._settled:
-                waiting[pool].append((i, groups[i] if groups else i, seconds[i]))
-        self._queues = {pool: WorkQueue(cells) for pool, cells in waiting.items()}
+        self._groups, self._arms, self._round = groups, arms, 0
+        self._more = bool(mates)  # whether further rounds may be submitted
+        both = {a: b for a, b in (mates or {}).items() if (a in self._settled) == (b in self._settled)}
+        self._pairs = {cell: pair for pair in both.items() for cell in pair}
+        self._ended_of: dict[int, dict[int, Conclude | None]] = {}  # pair's first -> ends in this round; None: again
+        self._queues = self._queued(i for i in range(len(self._work)) if i not in self._settled)
         self._hush = any(pool.quiet != "none" for pool in self._queues)
         self._grace, self._slack = grace, slack
         self._ticked: float | None = None
@@ -75,6 +80,24 @@ class SchedulerState:
         self._interrupted = False
         self._finished = False
         self._took: dict[str, tuple[float, float]] = {}  # backend -> (measured, estimated) seconds of what is done
+
+    def _queued(self, cells: Iterable[int]) -> dict[CellPool, WorkQueue]:
+        """The queues of these cells; a pair waits as its first."""
+        waiting: dict[CellPool, list[tuple[int, Hashable, float]]] = {pool: [] for pool in dict.fromkeys(self._pool)}
+        for i in cells:
+            if self._lead(i) == i:
+                waiting[self._pool[i]].append((i, self._groups[i] if self._groups else i, self._seconds(i)))
+        return {pool: WorkQueue(found) for pool, found in waiting.items()}
+
+    def _pair(self, cell: int) -> tuple[int, ...]:
+        """The cells that are granted and concluded together with this one, itself included."""
+        return self._pairs.get(cell, (cell,))
+
+    def _lead(self, cell: int) -> int:
+        return self._pair(cell)[0]
+
+    def _seconds(self, lead: int) -> float:
+        return sum(self._work[cell].seconds for cell in self._pair(lead))
 
     def tried(self, attempts: Mapping[int, int]) -> None:
         """Before `begin`: the highest attempt numbers that cells had in a run which was interrupted and goes on."""
@@ -109,12 +132,42 @@ class SchedulerState:
         return measured / estimated if estimated > 0 else 1.0
 
     def _conclude(self, cell: int, attempt: int, status: Status, owner: Owner | None, reason: str) -> list[Action]:
-        work = self._work[cell]
-        if work.done:
+        if self._work[cell].done:
             return []
-        work.done = True
-        self._open -= 1
-        return [Conclude(cell, attempt, status, owner, reason)]
+        return self._settle(cell, Conclude(cell, attempt, status, owner, reason, self._round))
+
+    def _settle(self, cell: int, end: Conclude | None) -> list[Action]:
+        """The cell has ended in this round, or must be tried again (None).  A pair is concluded, or tried again, once
+        both have come so far: no result of one device stands beside one of another."""
+        pair = self._pair(cell)
+        ends = self._ended_of.setdefault(pair[0], {})
+        ends[cell] = end
+        if len(ends) < len(pair):
+            return []
+        del self._ended_of[pair[0]]
+        out: list[Action] = [found for found in (ends[c] for c in pair) if found is not None]
+        if len(out) < len(pair):
+            alone = any(self._work[c].deaths >= health.ALONE_AFTER for c in pair)
+            self._queues[self._pool[pair[0]]].push(pair[0], later=True, alone=alone)
+            return []
+        for c in pair:
+            self._work[c].done = True
+        self._open -= len(pair)
+        return out
+
+    def _submitted(self, e: Submitted) -> list[Action]:
+        """Another round of some pairs; each begins without the faults of the rounds before."""
+        if self._open or not e.cells:
+            self._more = bool(self._open)
+            return []
+        self._round = e.round
+        cells = [cell for lead in e.cells for cell in self._pair(lead)]
+        for cell in cells:
+            work = self._work[cell]
+            work.done, work.faults, work.avoid, work.avoid_hosts = False, 0, set(), set()
+        self._open = len(cells)
+        self._queues = self._queued(cells)
+        return []
 
     def _charge(self, e: Ended, a: Attempt) -> list[Action]:
         """Try the cell again, or end it."""
@@ -127,12 +180,12 @@ class SchedulerState:
         return self._conclude(a.cell, a.number, e.status, e.owner, e.reason)
 
     def _avoid(self, cell: int, device: str) -> None:
-        self._work[cell].avoid.add(device)
-        self._work[cell].avoid_hosts.add(self._devices[device].host)
+        for mate in self._pair(cell):
+            self._work[mate].avoid.add(device)
+            self._work[mate].avoid_hosts.add(self._devices[device].host)
 
     def _requeue(self, cell: int) -> None:
-        alone = self._work[cell].deaths >= health.ALONE_AFTER
-        self._queues[self._pool[cell]].push(cell, later=True, alone=alone)
+        self._settle(cell, None)
 
     def _release(self, name: str, device: DeviceState) -> None:
         """Its groups are anybody's."""

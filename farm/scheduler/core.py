@@ -9,6 +9,10 @@ The rooms: `base` is what is known, `granting` which cells an idle device gets, 
 others to any device of their backend.  A cell that wants quiet waits until the loud work around it is done, and while
 it runs its host (or its module) runs nothing else.  Devices may come and be asked back at any time.
 
+A run that compares two arms has every cell twice.  Such a pair goes to one device in one lease, all of one arm before
+all of the other, and ends as one: where a fault hits either, both are tried again.  When all have ended, further rounds
+of some may be submitted.
+
 A run that is resumed begins anew: its journal has the results and the numbers of attempts (`tried`), but no leases.
 """
 
@@ -40,6 +44,7 @@ from farm.scheduler.events import (
     Replace,
     Start,
     Started,
+    Submitted,
     Tick,
 )
 from farm.scheduler.granting import Granting
@@ -48,6 +53,7 @@ from farm.scheduler.stopping import Stopping
 from farm.scheduler.trust import Trust
 
 FARMS = (Owner.HARNESS, Owner.DEVICE, Owner.INFRA)  # owners whose faults are tried again
+_OF_NO_DEVICE = (Tick, DeviceAdded, Away, Submitted)  # or of one that is not known yet
 STALL_SECONDS = 10.0  # between two ticks, at most so much of a wait counts: what was said meanwhile is yet to come
 
 
@@ -70,7 +76,7 @@ class Scheduler(Granting, Trust, Stopping):
             self._interrupted = True
             self._finished = True
             return [Finish()]
-        if not isinstance(event, (Tick, DeviceAdded, Away)) and getattr(event, "device", None) not in self._devices:
+        if not isinstance(event, _OF_NO_DEVICE) and getattr(event, "device", None) not in self._devices:
             return []
         out = _HANDLERS[type(event)](self, event)
         if isinstance(event, (Started, Progress, MeasuredEvent)):
@@ -226,7 +232,8 @@ class Scheduler(Granting, Trust, Stopping):
             if device.drain is not None and device.state not in ("busy", *OUT) and not device.judging:
                 out.append(self._retire(name, device.drain, drained=True))
         if self._isolated:
-            self._isolated = {h: (d, c) for h, (d, c) in self._isolated.items() if c in d.open or c in d.judging}
+            held = {h: (d, c) for h, (d, c) in self._isolated.items() if any(x in d.held for x in self._pair(c))}
+            self._isolated = held
         for quiet in (False, True) if self._hush else (False,):  # what is loud goes first: it ends, so quiet comes
             for name, device in self._devices.items():
                 if device.state == "ready" and device.drain is None and device.host not in self._isolated:
@@ -236,7 +243,7 @@ class Scheduler(Granting, Trust, Stopping):
         out += self._isolate(at) if self._deadly else []
         out += self._probe(at) if suspects else []
         out += self._stop(at)
-        if self._open == 0 and not self._finished:
+        if self._open == 0 and not self._more and not self._finished:
             self._finished = True
             out.append(Finish())
         return out
@@ -256,5 +263,6 @@ _HANDLERS: dict[type[Event], Callable[[Scheduler, Any], list[Action]]] = {
     LeaseDone: Scheduler._lease_done,
     JudgeDown: Scheduler._judge_down,
     Probed: Scheduler._probed,
+    Submitted: Scheduler._submitted,
     Tick: Scheduler._tick,
 }

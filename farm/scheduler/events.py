@@ -183,6 +183,15 @@ class LeaseDone(Event):
 
 
 @dataclass(frozen=True)
+class Submitted(Event):
+    """One more round of these cells (the first of each pair), in both arms; without cells: no more rounds come.  Only
+    once all cells of the round before have ended."""
+
+    cells: tuple[int, ...]
+    round: int = 0
+
+
+@dataclass(frozen=True)
 class Tick(Event):
     """Time passed."""
 
@@ -205,13 +214,14 @@ class Grant:
 
 @dataclass(frozen=True)
 class Conclude:
-    """The cell has its one status."""
+    """The cell has its one status; where `round` is not 0, that of one more round, which changes no cell's status."""
 
     cell: int
     attempt: int
     status: Status
     owner: Owner | None
     reason: str
+    round: int = 0
 
 
 @dataclass(frozen=True)

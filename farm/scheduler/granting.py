@@ -94,16 +94,21 @@ class Granting(SchedulerState):
             cells = leases.take(
                 queue,
                 name,
-                budget=leases.budget(queue.seconds * pace, len(peers)),
-                seconds=lambda cell: self._work[cell].seconds * pace,
+                budget=leases.budget(queue.seconds * pace, len(peers), rounds=self._arms is not None),
+                seconds=lambda cell: self._seconds(cell) * pace,
                 tries=tries,
             )
         taken = []
-        for cell in cells:
+        for cell in self._in_order([c for lead in cells for c in self._pair(lead)]):
             work = self._work[cell]
             work.attempts += 1
-            taken.append(Attempt(cell, work.attempts, last=work.faults + 1 >= MAX_ATTEMPTS))
+            taken.append(Attempt(cell, work.attempts, self._round, work.faults + 1 >= MAX_ATTEMPTS))
         return taken
+
+    def _in_order(self, cells: list[int]) -> list[int]:
+        """All cells of one arm, then those of the other, which is first in odd rounds."""
+        arms = self._arms
+        return sorted(cells, key=lambda c: arms[c] != self._round % 2) if arms else cells
 
     def _bad_for(self, work: CellState, name: str) -> int:
         """How little a device suits a cell that failed: there, on its host, or elsewhere."""

@@ -10,11 +10,15 @@ from collections.abc import Callable
 from farm.scheduler.workqueue import WorkQueue
 
 LEASE_SECONDS = 1.0
+ROUND_SECONDS = 20.0  # of a lease with two arms, for each of which a child starts anew, in some seconds
 MAX_LEASE_CELLS = 64  # one lease's results stay well under 100 KiB on the wire
 
 
-def budget(waiting_seconds: float, devices: int) -> float:
-    """Seconds of work for one lease: at most LEASE_SECONDS, and half of an equal share of what waits for `devices`."""
+def budget(waiting_seconds: float, devices: int, *, rounds: bool = False) -> float:
+    """Seconds of work for one lease: at most LEASE_SECONDS, and half of an equal share of what waits for `devices`.  Of
+    `rounds` a whole share, since each lease costs two starts of a child."""
+    if rounds:
+        return min(ROUND_SECONDS, 1.001 * waiting_seconds / devices)
     return min(LEASE_SECONDS, waiting_seconds / (2 * devices))
 
 

@@ -41,6 +41,11 @@ class DeviceState:
     waits: bool = False  # for another run that uses it: nobody counts on it
     kept: bool = False  # by another run, for as long as this one may wait
 
+    @property
+    def held(self) -> set[int]:
+        """Cells that it was granted and that have not ended."""
+        return {*self.open, *self.judging}
+
     def may_run(self, pool: CellPool) -> bool:
         """Whether cells of the pool may be granted to it, now or when it is up and idle."""
         return self.state not in OUT and self.drain is None and not self.waits and self.serves(pool)

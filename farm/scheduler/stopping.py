@@ -7,7 +7,7 @@ it is only drained.  Once all that is left waits in vain, or is not granted any 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from farm.cell import Owner, Status
 from farm.errors import Message
@@ -47,7 +47,7 @@ class Stopping(SchedulerState):
                 self._alone.pop(pool, None)
             elif self._given_up(pool, at):
                 left.append(pool)
-        if not (left or held) or sum(len(self._queues[pool]) for pool in (*left, *held)) < self._open:
+        if not (left or held) or self._waiting((*left, *held)) < self._open:
             return []
         out: list[Action] = []
         what = self._why_stopped(left, held)
@@ -55,7 +55,8 @@ class Stopping(SchedulerState):
             reason = f"no device of {pool} remained to run the cell{self._why(pool)}"
             queue = self._queues[pool]
             while (cell := queue.pop("") if queue.ordinary else queue.pop_alone()) is not None:
-                out += self._conclude(cell, self._work[cell].attempts, Status.LOST, Owner.INFRA, reason)
+                for one in self._pair(cell):
+                    out += self._conclude(one, self._work[one].attempts, Status.LOST, Owner.INFRA, reason)
         self._finished = True
         return [*out, Finish(what)]
 
@@ -66,13 +67,20 @@ class Stopping(SchedulerState):
             return Message(f"{'; '.join(kinds)}; see farm nodes and farm doctor", id="run-devices-out")
         cells = Counter(dict.fromkeys(map(str, left), 0))
         for pool in left:  # of which some may differ in `quiet` alone
-            cells[str(pool)] += len(self._queues[pool])
+            cells[str(pool)] += self._waiting((pool,))
         kinds = [f"{cells[name]} of {name}{why}" for name, why in {str(p): self._why(p) for p in left}.items()] + kinds
         more = f"; and {len(kinds) - MAX_SHOWN} more" if len(kinds) > MAX_SHOWN else ""
         what = f"no device is left for {self._open} cells: {'; '.join(kinds[:MAX_SHOWN])}{more}"
         away = " ".join(dict.fromkeys(name for pool in left for name in self._drained_for(pool)))
         what += f"; to restore what is drained, run farm nodes restore {away}" if away else ""
         return Message(what, id="run-lacks-devices")
+
+    def _waiting(self, pools: Iterable[CellPool]) -> int:
+        """Cells that wait in these pools."""
+        queues = [self._queues[pool] for pool in pools]
+        if not self._pairs:
+            return sum(map(len, queues))
+        return sum(len(self._pair(lead)) for queue in queues for lead in queue)
 
     def _given_up(self, pool: CellPool, at: float) -> bool:
         """Whether a pool without a device has waited for one as long as it may."""

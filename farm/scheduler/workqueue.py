@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 
 GROUPS_AHEAD = 4
 
@@ -33,6 +33,10 @@ class WorkQueue:
 
     def __len__(self) -> int:
         return self._waiting
+
+    def __iter__(self) -> Iterator[int]:
+        """All that wait, in no order."""
+        yield from chain(self._again, self._later, self._alone, *self._groups.values())
 
     def pop(self, device: str) -> int | None:
         """The next cell for a device; None when nothing waits."""

@@ -85,6 +85,11 @@ def wrong(report: Report, file: PlanFile) -> Message | None:
             "was judged again, perhaps with other tolerances than the plan's; merge the original run, then judge again"
         )
         return Message(what, id="merge-judged")
+    if head.get("kind") == "ab":
+        what = (
+            "compares two arms, and the runs of one plan have one each; omit this run, and look at its own comparison"
+        )
+        return Message(what, id="merge-arms")
     if head.get("schema") is None and not report.complete:
         if writer:
             return Message(

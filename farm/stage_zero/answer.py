@@ -17,7 +17,7 @@ from farm.compare.kernel_changes import Change
 from farm.compare.reach import Launch, Reached, reach
 from farm.compare.summary import Pair, Summary, summary
 from farm.compile.diff import Difference, compare
-from farm.report.status_changes import kind_of
+from farm.report.status_changes import change
 
 Row = Mapping[str, Any]
 CPU = "cpu"
@@ -164,7 +164,9 @@ class Answer:
             yield from _cpu_lines(self.cpu)
         yield from self._status_lines()
         yield ""
-        yield from self.summary.why
+        yield from self.summary.why[:_FILES]
+        if len(self.summary.why) > _FILES:
+            yield f"and {len(self.summary.why) - _FILES} more reasons (--json)"
         yield f"{self.summary.name}: exit {self.exit_code}"
 
     def _kernel_lines(self) -> Iterator[str]:
@@ -259,7 +261,7 @@ def _paired(a: Side, b: Side, reached: Sequence[Reached]) -> tuple[list[Pair], t
     for cell in {**before, **after}:
         x, y = before.get(cell), after.get(cell)
         row: Row = (y or x) or {}
-        kind = kind_of(x, y)
+        kind = change(x, y)
         withheld = any(r is not None and Status(r["status"]) in FARM_FAULTS for r in (x, y))
         if kind == "same" and not withheld and not _proves(row):
             continue  # unsupported or skipped in both: nothing to compare

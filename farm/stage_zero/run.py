@@ -18,9 +18,11 @@ from farm.compile.run import execute as compile_all
 from farm.compile.targets import CompileTarget
 from farm.coordinator import RunRequest, execute
 from farm.coordinator.request import RunProgress
+from farm.errors import InfraError
 from farm.matrix import Matrix, Plan, plan
 from farm.matrix.plan import plan_hash
 from farm.node.environment import Environment
+from farm.process import supervisor
 from farm.shipping import bundle
 from farm.stage_zero import pins
 from farm.stage_zero.answer import CPU, Answer, Side, answer
@@ -48,6 +50,7 @@ class Stage:
     shipped: dict[str, Any] | None = None
     workers: int = 0
     devices: int | None = None
+    environment: str = ""  # of the interpreted cells, where an arm names none
     command: str = ""
     argv: Sequence[str] = ()
 
@@ -137,7 +140,7 @@ def _interpreted(
         first = (str(kernels),) if kernels else ()
         environment = replace(
             environment,
-            name=content.arm.environment or environment.name,
+            name=content.arm.environment or stage.environment or environment.name,
             path=(*first, *environment.path),
             variables={**environment.variables, **content.arm.variables},
         )
@@ -155,6 +158,7 @@ def _interpreted(
             subject=content.subject.packed if content.subject else None,
         )
         outcome = execute(request, cluster, writer, interpreting(f"arm {content.arm.name}", cells))
+        supervisor.concluded(InfraError.exit_code, complete=False)  # one arm's end is not the command's
     if outcome.interrupted:
         raise KeyboardInterrupt
     return [_row(stage, row) for row in store.run(run_id).rows]

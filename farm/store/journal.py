@@ -113,6 +113,13 @@ def _end(line: Line) -> bool:
     return _index(line.get("cell")) and _index(line.get("attempt")) and isinstance(line.get("status"), str)
 
 
+def _round(line: Line) -> bool:
+    rows = line.get("rows")
+    if not isinstance(rows, list) or len(rows) != 2 or not _index(line.get("round")):
+        return False
+    return all(isinstance(row, dict) and row.get("status") in _STATUSES for row in rows)
+
+
 _FORMS: Mapping[str, Callable[[Line], bool]] = {
     "cell": lambda line: isinstance(line.get("cell"), dict) and _index(line["cell"].get("index")),
     "started": lambda line: _index(line.get("cell")) and _index(line.get("attempt")),
@@ -123,6 +130,7 @@ _FORMS: Mapping[str, Callable[[Line], bool]] = {
     "roof": _roof,
     "resumed": lambda line: "time" in line,
     "result": _row,
+    "round": _round,
 }
 
 

@@ -117,6 +117,7 @@ class Recovery:
     seconds: float = 0.0
     resumed: tuple[Line, ...] = ()
     contradicted: tuple[int, ...] = ()
+    rounds: tuple[Line, ...] = ()  # lines of further rounds that both arms of a pair have ended
 
     @property
     def open(self) -> list[Cell]:
@@ -140,6 +141,7 @@ def read_located(journal: Iterable[tuple[int, Line]]) -> Recovery:
     choices: dict[str, Line] = {}
     calibrations: dict[str, Any] = {}
     resumed: list[Line] = []
+    rounds: list[Line] = []
     sessions: list[list[float]] = []  # first and last time of each
     for at, line in journal:
         event = line.get("event")
@@ -160,6 +162,8 @@ def read_located(journal: Iterable[tuple[int, Line]]) -> Recovery:
             results.measured[line["cell"]] = at
         elif event in ("judged", "ended"):
             results.ends[line["cell"]] = (line["attempt"], line["status"])
+        elif event == "round":
+            rounds.append(line)
         elif event == "device_up":
             devices[line["device"]] = line
             choices.pop(line["device"], None)
@@ -186,6 +190,7 @@ def read_located(journal: Iterable[tuple[int, Line]]) -> Recovery:
         round(sum(max(0.0, end - begin) for begin, end in sessions), 3),
         tuple(resumed),
         tuple(sorted(results.contradicted - results.rows.keys())),
+        tuple(rounds),
     )
 
 

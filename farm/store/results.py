@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from farm.cell import FARM_FAULTS, FINDINGS, Cell, Status, canonical_json
+from farm.cell import ARM, FARM_FAULTS, FINDINGS, Cell, Status, canonical_json
 from farm.guard import telemetry
 from farm.timing.statistics import Bounds, impossible_because, quality, summarize
 
@@ -226,6 +226,7 @@ def sample_row(cell: Cell, attempt: int, timing: Mapping[str, Any], raw: Sequenc
 def place(row: Mapping[str, Any]) -> str:
     """Where a row is counted: `cuda`, or `cuda@sm_90` if the plan names targets."""
     _, at, target = str(row.get("cell_id") or "").rpartition("@")  # an id has no other @: its texts are quoted
+    target = target.partition(ARM)[0]
     return f"{row.get('backend', '')}{at}{target if at else ''}"
 
 

@@ -4,6 +4,7 @@
                           journal.cut.jsonl    what `farm resume` cut off the journal's end, if anything
                           cells.parquet    one row per planned cell (farm.store.results.COLUMNS)
                           samples.parquet  raw samples
+                          rounds.parquet, pairs.parquet    of a run that compares two arms (farm.store.pairs)
                           logs/            tails of failed attempts
                           plan.json        the complete plan, if the run is a part of one (farm.sites)
                           writer.lock      which process writes the run now; absent when none does (farm.store.lock)
@@ -47,6 +48,7 @@ PLAN = "plan.json"
 CONTRACTS = "contracts.json"
 #: What a run may be called: the name of a folder everywhere, and of a page.
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+Table = tuple[Iterable[Mapping[str, Any]], Mapping[str, str]]  # rows, and kinds of value by column
 _LOG_LIMIT = 64 << 10  # characters
 _LOG_BYTES = 4 * _LOG_LIMIT
 _PLAN_LIMIT = 256 << 20
@@ -420,22 +422,33 @@ class RunWriter:
             raise self._lost(f"logs/{kept}", error) from None
         return f"logs/{kept}"
 
-    def conclude(self, cells: Sequence[Cell], known: Mapping[int, Concluded], head: dict[str, Any]) -> None:
+    def conclude(
+        self,
+        cells: Sequence[Cell],
+        known: Mapping[int, Concluded],
+        head: dict[str, Any],
+        more: Mapping[str, Table] | None = None,
+    ) -> None:
         """`finish`, with the rows and samples that the journal has of the concluded cells."""
         with LineReader(self.journal.path) as line_at:
-            self.finish(recovery.rows(cells, known, line_at), recovery.samples(known, line_at), head)
+            self.finish(recovery.rows(cells, known, line_at), recovery.samples(known, line_at), head, more)
 
     def finish(
-        self, rows: Iterable[Mapping[str, Any]], samples: Iterable[Mapping[str, Any]], head: dict[str, Any]
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        samples: Iterable[Mapping[str, Any]],
+        head: dict[str, Any],
+        more: Mapping[str, Table] | None = None,
     ) -> None:
-        """Write the tables, then run.json; after that the directory never changes."""
+        """Write the tables, and `more` of them by name, then run.json; after that the directory never changes."""
         self._still_ours()
+        tables = {"cells": (rows, COLUMNS), "samples": (samples, SAMPLE_COLUMNS), **(more or {})}
         try:
-            write_table(self.dir / "cells.tmp", rows, COLUMNS)
-            write_table(self.dir / "samples.tmp", samples, SAMPLE_COLUMNS)
+            for name, (found, columns) in tables.items():
+                write_table(self.dir / f"{name}.tmp", found, columns)
             self.sync()
             self._still_ours()  # large tables take long, and meanwhile another process may have completed the run
-            for name in ("cells", "samples"):
+            for name in tables:
                 (self.dir / f"{name}.tmp").replace(self.dir / f"{name}.parquet")
             _write_atomic(self.dir / "run.json", json.dumps({"schema": SCHEMA, "run_id": self.id, **head}, indent=1))
         except OSError as error:
@@ -592,6 +605,10 @@ class Run:
     def samples(self) -> list[dict[str, Any]]:
         """The raw samples, one row per timed cell; none for a run without run.json."""
         return list(read_table(self.dir / "samples.parquet")) if self.complete else []
+
+    def table(self, name: str) -> list[dict[str, Any]]:
+        """The rows of `rounds` or `pairs`, which a complete run of two arms has."""
+        return list(read_table(self.dir / f"{name}.parquet"))
 
     def journal(self) -> Journal:
         """The events, without damaged lines."""

@@ -41,6 +41,7 @@ class Fakes:
     def __init__(self) -> None:
         self.made: list[FakeChild] = []
         self.immortal = False
+        self.arm = ""
 
     def child(self) -> FakeChild:
         self.made.append(FakeChild(self.immortal))

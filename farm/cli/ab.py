@@ -1,0 +1,242 @@
+"""`farm ab`: run the cells of a matrix in two arms, round by round on one device, and say whether b is worse than a."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from farm.cli import common, run_command, stage_zero
+from farm.cli.run import Matrices
+from farm.cli.text import printable, sentence
+from farm.compare.arms import Arm, differences
+from farm.contracts import discovery
+from farm.coordinator import RunRequest
+from farm.coordinator.request import RunArm
+from farm.errors import Message, UsageError
+from farm.matrix import Plan, plan
+from farm.matrix.arms import two
+from farm.node import config
+from farm.shipping import revision, subjects
+from farm.subject import arms as contents
+from farm.subject.arms import ArmContent
+from farm.subject.command_line import LoadedSubject
+
+EXAMPLE = "farm ab matrices/rms_norm.yaml --a revision=main --b revision=. --backend cuda"
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    p = commands.add_parser(
+        "ab",
+        help="compare two arms on the same devices: revisions, versions, environments, providers, modes",
+        description="Run each cell in two arms on the same device and say whether b is worse than a. An arm is "
+        "KEY=VALUE,.. of revision=REV (. for the working tree), version=NAME==VERSION, wheel=FILE, patch=FILE (a diff "
+        "on the revision), environment=NAME, env.NAME=VALUE, provider=NAME, mode=NAME. Exit codes: 0 not worse, 1 "
+        "worse, 3 infrastructure failure, 4 inconclusive.",
+        epilog=f"example: {EXAMPLE}",
+    )
+    common.matrix_options(p, needed=False)
+    p.add_argument("--a", required=True, metavar="KEY=VALUE,..", help="the first arm: what b is compared with")
+    p.add_argument("--b", required=True, metavar="KEY=VALUE,..", help="the second arm")
+    p.add_argument("--repo", metavar="PATH|URL", help="the repository of the revisions (default: that of this folder)")
+    p.add_argument("--subject", metavar="FILE", help="describe the subject of both arms by this farm.yaml")
+    common.store_option(p)
+    p.add_argument("--run-id", metavar="ID", help="name the run (default: a timestamped name)")
+    run_command.options(p)
+    stage_zero.options(p)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Find both arms, plan, run and print the comparison."""
+    if args.stage_0:
+        return stage_zero.run(args)
+    stage_zero.refuse_options(args)
+    run_command.check(args)
+    common.check_run_id(args.run_id)
+    if args.stop_at_first:
+        raise UsageError(
+            "-x stops at the first finding, and a comparison needs both arms of each cell; omit it", id="arm-stop"
+        )
+    common.use_contracts(args)
+    arms = Arms(args)
+    for line in arms.lines():
+        print(printable(line), file=sys.stderr)
+    if arms.same:
+        print(f"a and b hold the same files (digest {arms.same}) and nothing else differs: nothing was run")
+        return 0
+    work = _Planned(args, arms)
+    ready = arms.ready(args, work.providers)
+    store = common.store(args)
+    run_id = args.run_id or f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    begun = time.monotonic()
+
+    def check_store() -> None:
+        store.probe()
+        store.refuse_existing(run_id)
+
+    cluster, slots, planned = run_command.connect(args, run_id, work.choose, work.planned, check_store)
+    if work.note:
+        print(f"farm ab: {sentence(work.note)}", file=sys.stderr)
+    try:
+        writer = store.create(run_id)
+        common.keep_contracts(writer)
+    except BaseException:
+        cluster.close()
+        raise
+    request = RunRequest(
+        planned,
+        slots,
+        "farm " + shlex.join(args.argv),
+        args.argv,
+        {**revision.of(), "kernels": revision.content()},
+        ready.providers,
+        environment=run_command.environment(args),
+        shipped=ready.shipped,
+        calibrations=run_command.damaged_calibrations("ab", store),
+        wait_for_devices_s=run_command.grace(args),
+        wait_s=run_command.busy_wait(args),
+        arms=ready.arms,
+    )
+    return run_command.go(args, store, writer, cluster, request, planned.cells, begun)
+
+
+class ReadyArms:
+    """Both arms as a run needs them.  `providers`, `shipped`: those that both have."""
+
+    def __init__(self, arms: tuple[RunArm, RunArm], providers: Mapping[str, Any], shipped: Mapping[str, Any] | None):
+        self.arms, self.providers, self.shipped = arms, providers, shipped
+
+
+class Arms:
+    """Both arms of a command line, with their files.  With `contracts`, the ops that the subject of arm a defines are
+    known from now on; a resumed run has kept its own.  UsageError, MatrixError, InfraError for what cannot be had."""
+
+    def __init__(self, args: argparse.Namespace, contracts: bool = True):
+        self.a, self.b = contents.pair(args.a, args.b)
+        self.contents: tuple[ArmContent, ArmContent] | None = None
+        if any(arm.kind for arm in (self.a, self.b)) or args.repo or args.subject:
+            self.contents = contents.contents(self.a, self.b, repo=args.repo or "", subject=args.subject or "")
+        self.subjects: tuple[LoadedSubject | None, ...] = (None, None)
+        if self.contents:
+            self.subjects = tuple(content.subject for content in self.contents)
+        first = self.subjects[0]
+        self.moved = _changed_contracts(self.subjects)
+        for folder in first.subject.contracts if first and contracts else ():  # arm a's or the operator's judge both
+            discovery.add(Path(folder))
+        _check_environments(args, (self.a, self.b))
+
+    @property
+    def same(self) -> str:
+        """The digest that both have, where nothing else differs; "" where there is something to compare."""
+        if not self.contents or set(differences(self.a, self.b)) != {"files"}:
+            return ""
+        a, b = (content.digest for content in self.contents)
+        return a if a == b else ""
+
+    def lines(self) -> list[str]:
+        """What both are, for people."""
+        out = []
+        for arm, content in zip((self.a, self.b), self.contents or (None, None)):
+            told = f" (revision {content.revision or 'none'}, digest {content.digest})" if content else ""
+            out.append(f"arm {arm.name}: {arm.called}{told}")
+        notes = [note for content in self.contents or () for note in content.notes]
+        return [*out, *(f"note: {note}" for note in (*notes, *self.moved))]
+
+    def ready(self, args: argparse.Namespace, paths: Mapping[str, str]) -> ReadyArms:
+        """With everything that is sent to devices; `paths`: the providers of the command line and the matrices."""
+        providers, shipped = common.packed(paths)
+        both = [self._ready(args, i, arm, providers) for i, arm in enumerate((self.a, self.b))]
+        return ReadyArms((both[0], both[1]), providers, shipped)
+
+    def _ready(self, args: argparse.Namespace, place: int, arm: Arm, providers: Mapping[str, Any]) -> RunArm:
+        asked = run_command.environment(args)
+        environment = replace(asked, name=arm.environment) if arm.environment else asked
+        content = self.contents[place] if self.contents else None
+        subject = content.subject if content else None
+        own = subject.packed if subject else None
+        name = str(revision.of()["name"])
+        if content and content.kernels and arm.kind:
+            own, name = _own_kernels(content), content.revision
+        calls = {**providers, **(subject.calls if subject else {})}
+        return RunArm(arm, name, environment, calls, own, content.digest if content else "")
+
+
+def _own_kernels(content: ArmContent) -> subjects.PackedSubject:
+    """Our own kernels of a revision, as a subject is sent: each child proves that it would import these."""
+    return subjects.pack(
+        {f"overlay/{name}": data for name, data in content.content()},
+        name="kernels",
+        revision=content.revision,
+        source=content.arm.called,
+        modules=("kernels",),
+        over=False,
+    )
+
+
+def _check_environments(args: argparse.Namespace, arms: tuple[Arm, Arm]) -> None:
+    """UsageError for an environment that this host does not have, where the run is on this host."""
+    if args.address in ("local", "inline"):
+        for arm in arms:
+            if arm.environment:
+                config.environment(config.load(), arm.environment)
+
+
+def _changed_contracts(subjects_: tuple[LoadedSubject | None, ...]) -> list[str]:
+    """What arm b changes of the contracts, by which it is not judged."""
+    a, b = subjects_
+    if a is None or b is None:
+        return []
+    home, other = Path(a.subject.file).parent.resolve(), Path(b.subject.folder)
+    out = []
+    for folder in map(Path, a.subject.contracts):
+        if not folder.resolve().is_relative_to(home):
+            continue
+        theirs = other / folder.resolve().relative_to(home)
+        mine, head = _texts(folder), _texts(theirs)
+        if head and mine != head:
+            names = sorted(n for n in {**mine, **head} if mine.get(n) != head.get(n))
+            out.append(f"arm b changes contracts ({', '.join(names[:3])}); both arms are judged by those of arm a")
+    return out
+
+
+def _texts(folder: Path) -> dict[str, bytes]:
+    if not folder.is_dir():
+        return {}
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*.py"))}
+
+
+class _Planned(Matrices):
+    """What the matrices request in both arms."""
+
+    def __init__(self, args: argparse.Namespace, arms: Arms):
+        self._arms, self._select = arms, args.select
+        self._local = args.address in (None, "local", "inline")
+        self._asked = common.named_backends(args)
+        self._of_arms = [common.matrices(args, subject) for subject in arms.subjects]
+        self._matrices = self._of_arms[0]
+        self.providers = {**common.own_providers(args), **common.declared_calls(self._matrices)}
+
+    def planned(self, wanted: list[str]) -> Plan:
+        plans = [plan(matrices, wanted, select=self._select) for matrices in self._of_arms]
+        return two(plans, (self._arms.a, self._arms.b))
+
+
+def changed(arms: Arms, head: Mapping[str, Any]) -> str:
+    """Which arm of an interrupted run has other files now; "" for none."""
+    for arm, content in zip((arms.a, arms.b), arms.contents or (None, None)):
+        was = (head.get("arms") or {}).get(arm.name, {}).get("digest", "")
+        now = content.digest if content else ""
+        if was != now:
+            told = f"{head.get('run_id')}: arm {arm.name} ({arm.called}) had digest {was or 'none'} when the run began"
+            return Message(
+                f"{told} and has {now or 'none'} now; restore its files, or start a new comparison", id="arm-changed"
+            )
+    return ""

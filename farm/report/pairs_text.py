@@ -1,0 +1,127 @@
+"""The comparison of two arms as text: the verdict first, then what led to it.  Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from farm.compare.decide import Verdict
+from farm.compare.summary import Summary
+from farm.report.format import cells
+from farm.report.pairs import counts
+
+Row = Mapping[str, Any]
+MAX_SHOWN = 10  # of each kind
+#: What a reader looks at, in this order.
+_SHOWN = ("broken", "new", "lost", "fixed", "failing", "unlike")
+_WORDS = {
+    "broken": "passes in a, fails in b",
+    "new": "has a result only in b",
+    "lost": "has a result only in a",
+    "fixed": "fails in a, passes in b",
+    "failing": "fails in both, so b is not blamed",
+    "unlike": "not compared: the two results prove different things",
+}
+
+
+def lines(
+    arms: Mapping[str, Mapping[str, Any]], rows: Sequence[Row], found: Summary | None, *, complete: bool = True
+) -> Iterator[str]:
+    """The verdict with its reasons, the arms, counts, then each pair that a reader has to look at."""
+    if found is None or not complete:
+        yield "not decided: the run was interrupted"
+    else:
+        yield f"{found.name}: exit {found.exit_code}"
+        yield from (f"  {why}" for why in found.why)
+    yield from (arm_line(name, arm) for name, arm in arms.items())
+    yield from _counts(rows)
+    times = [row for row in rows if row["verdict"] and not row["control"]]
+    for verdict in (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.UNFIT, Verdict.IMPROVED):
+        of = [row for row in times if row["verdict"] == verdict.value]
+        of.sort(key=lambda row: -abs((row["ratio"] or 1.0) - 1.0))
+        yield from _listed(verdict.value, "", of, _time_line)
+    for kind in _SHOWN:
+        yield from _listed(kind, f" ({_WORDS[kind]})", [row for row in rows if row["change"] == kind], _status_line)
+    noted = [row for row in rows if row["note"]]
+    yield from _listed("of these, in later rounds", "", noted, lambda row: f"{row['cell']}: {row['note']}")
+
+
+def arm_line(name: str, arm: Mapping[str, Any]) -> str:
+    """`a: revision main (commit 1f2e3d, digest 0a1b2c)`."""
+    revision = (arm.get("subject") or {}).get("revision") or arm.get("revision")
+    told = [f"revision {revision}" if revision else "", f"digest {arm['digest']}" if arm.get("digest") else ""]
+    more = ", ".join(t for t in told if t)
+    return f"{name}: {arm.get('called', '')}{f' ({more})' if more else ''}"
+
+
+def _counts(rows: Sequence[Row]) -> Iterator[str]:
+    told = counts(rows)
+    changes, verdicts = told["changes"], told["verdicts"]
+    words = [*(f"{n} {kind}" for kind, n in changes.items() if kind != "same"), f"{changes.get('same', 0)} same"]
+    yield f"statuses of {cells(len(rows))}: {', '.join(words)}"
+    if told["bits_compared"]:
+        yield f"bits equal: {told['bits_equal']} of {told['bits_compared']}"
+    if verdicts:
+        yield f"times of {cells(sum(verdicts.values()))}: {', '.join(f'{n} {k}' for k, n in verdicts.items())}"
+    else:
+        yield "times: none, since no cell passed in both arms with a time"
+    if told["controls"]:
+        yield f"controls: {cells(told['controls'])} that run the same code in both arms"
+
+
+def _listed(what: str, more: str, rows: Sequence[Row], shown: Any) -> Iterator[str]:
+    if rows:
+        yield f"{what}: {cells(len(rows))}{more}"
+    yield from (f"  {shown(row)}"[:500] for row in rows[:MAX_SHOWN])
+    if len(rows) > MAX_SHOWN:
+        yield f"  and {len(rows) - MAX_SHOWN} more, in pairs.parquet"
+
+
+def _time_line(row: Row) -> str:
+    """`cuda/...: 1.052 (1.047 to 1.058), 10.00 -> 10.52 us, 812 -> 772 GB/s; 15 rounds; num_warps 4 -> 8`."""
+    if row["ratio"] is None:
+        return f"{row['cell']}: no round gave a time in both arms"
+    parts = [f"{row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})" if row["low"] else f"{row['ratio']:.3f}"]
+    parts.append(f"{_number(row['time_us_a'])} -> {_number(row['time_us_b'])} us")
+    if row["bandwidth_gbps_a"] and row["bandwidth_gbps_b"]:
+        parts.append(f"{_number(row['bandwidth_gbps_a'])} -> {_number(row['bandwidth_gbps_b'])} GB/s")
+    told = [", ".join(parts), f"{row['rounds']} rounds, threshold {row['threshold']:.1%}"]
+    if row["threshold"] is None:
+        told.pop()
+    return f"{row['cell']}: {'; '.join([*told, *_launches(row)])}"
+
+
+def _launches(row: Row) -> Iterator[str]:
+    """What differs in the launch of both arms."""
+    if row["mode_a"] != row["mode_b"]:
+        yield f"mode {row['mode_a']} -> {row['mode_b']}"
+    a, b = (_launch(row[f"launch_{arm}"]) for arm in ("a", "b"))
+    for name in dict.fromkeys([*a, *b]):
+        if a.get(name) != b.get(name):
+            yield f"{name} {a.get(name, 'none')} -> {b.get(name, 'none')}"
+
+
+def _launch(text: str | None) -> dict[str, Any]:
+    """Kernel and setting -> value, of the kernels that ran."""
+    try:
+        kernels = json.loads(text or "{}").get("kernels") or []
+    except (ValueError, AttributeError):
+        return {}
+    out: dict[str, Any] = {}
+    for number, kernel in enumerate(kernels):
+        if isinstance(kernel, dict):
+            name = str(kernel.get("kernel") or kernel.get("name") or number)
+            out |= {f"{name}.{key}": value for key, value in kernel.items() if key not in ("kernel", "name")}
+    return out
+
+
+def _status_line(row: Row) -> str:
+    a, b = row["status_a"] or "not planned", row["status_b"] or "not planned"
+    reason = row["reason_b"] or row["reason_a"] or ""
+    peer = "" if row["role"] == "subject" else " (peer)"
+    return f"{row['cell']}{peer}: {a} -> {b}{f': {reason}' if reason else ''}"
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None else f"{value:.4g}"
