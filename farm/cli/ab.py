@@ -20,15 +20,16 @@ from farm.compare.arms import Arm, differences
 from farm.contracts import discovery
 from farm.coordinator import RunRequest
 from farm.coordinator.request import RunArm
-from farm.errors import Message, UsageError
+from farm.errors import FarmError, Message, UsageError
 from farm.matrix import Plan, plan
 from farm.matrix.arms import two
 from farm.node import config
-from farm.shipping import revision, subjects
+from farm.shipping import revision
 from farm.subject import arms as contents
 from farm.subject.arms import ArmContent
 from farm.subject.command_line import LoadedSubject
 
+SKIP = 125  # tells git bisect to skip a commit
 EXAMPLE = "farm ab matrices/rms_norm.yaml --a revision=main --b revision=. --backend cuda"
 
 
@@ -50,12 +51,28 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     p.add_argument("--subject", metavar="FILE", help="describe the subject of both arms by this farm.yaml")
     common.store_option(p)
     p.add_argument("--run-id", metavar="ID", help="name the run (default: a timestamped name)")
+    p.add_argument(
+        "--bisect",
+        action="store_true",
+        help="exit with 0, 1, or 125 for what cannot be built or decided, as git bisect run expects",
+    )
     run_command.options(p)
     stage_zero.options(p)
 
 
 def run(args: argparse.Namespace) -> int:
     """Find both arms, plan, run and print the comparison."""
+    if not args.bisect:
+        return _run(args)
+    try:
+        code = _run(args)
+    except FarmError as error:
+        print(f"farm ab: {sentence(error)}", file=sys.stderr)
+        return SKIP
+    return code if code in (0, 1) else SKIP
+
+
+def _run(args: argparse.Namespace) -> int:
     if args.stage_0:
         return stage_zero.run(args)
     stage_zero.refuse_options(args)
@@ -164,21 +181,9 @@ class Arms:
         own = subject.packed if subject else None
         name = str(revision.of()["name"])
         if content and content.kernels and arm.kind:
-            own, name = _own_kernels(content), content.revision
+            own, name = content.packed, content.revision
         calls = {**providers, **(subject.calls if subject else {})}
         return RunArm(arm, name, environment, calls, own, content.digest if content else "")
-
-
-def _own_kernels(content: ArmContent) -> subjects.PackedSubject:
-    """Our own kernels of a revision, as a subject is sent: each child proves that it would import these."""
-    return subjects.pack(
-        {f"overlay/{name}": data for name, data in content.content()},
-        name="kernels",
-        revision=content.revision,
-        source=content.arm.called,
-        modules=("kernels",),
-        over=False,
-    )
 
 
 def _check_environments(args: argparse.Namespace, arms: tuple[Arm, Arm]) -> None:

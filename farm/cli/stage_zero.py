@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _same(args: argparse.Namespace, digest: str) -> None:
-    told = f"arms a and b hold the same code (digest {digest}), so nothing was compared"
+    told = f"a and b hold the same files (digest {digest}) and nothing else differs: nothing was compared"
     print(json.dumps({"same": digest, "exit_code": 0}, indent=1) if args.json else told)
 
 

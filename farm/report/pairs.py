@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from farm.cell import FARM_FAULTS
+from farm.cell import FARM_FAULTS, FINDINGS
 from farm.compare import summary
 from farm.compare.course import Due
 from farm.compare.decide import Outcome, Verdict
@@ -92,7 +92,8 @@ def _pair(row: Mapping[str, Any]) -> summary.Pair:
     lost = row["change"] == "lost" and row["status_b"] in _FAULTS
     new = row["change"] == "new" and row["status_a"] in _FAULTS
     neither = row["status_a"] in _FAULTS or row["status_b"] in _FAULTS
-    fails = row["role"] == "subject" and row["status_b"] not in (*GOOD, *_FAULTS, None)
+    bad = row["change"] == "broken" or row["status_b"] in FINDINGS
+    fails = row["role"] == "subject" and bad
     time = Verdict(row["verdict"]) if row["verdict"] and not row["control"] else None
     return summary.Pair(row["cell"], row["op"], row["change"], lost or new or neither, fails, time)
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from farm.cli import main
 from farm.cli.main import parser
-from farm.cli.run import _Matrices
+from farm.cli.run import Matrices
 from farm.cluster import address
 from farm.errors import id_of
 from farm.store import Store
@@ -328,7 +328,7 @@ def test_the_interpreter_is_reported_when_it_is_a_substitute(
 ) -> None:
     (here / "node.yaml").write_text(node)
     monkeypatch.setenv("FARM_NODE", str(here / "node.yaml"))
-    work = _Matrices(parser().parse_args(["run", "m.yaml", *argv]))
+    work = Matrices(parser().parse_args(["run", "m.yaml", *argv]))
     assert work.choose(lambda backend: backend in (there, "cpu"), False) == [chosen]
     assert id_of(work.note) == ("run-on-interpreter" if noted else "")
 

@@ -18,7 +18,7 @@ import pytest
 from farm.cell import Status
 from farm.cli import common, failed, main, progress, run_command
 from farm.cli.main import parser
-from farm.cli.run import _Matrices
+from farm.cli.run import Matrices
 from farm.cluster import address, ray_folder
 from farm.coordinator.request import RunOutcome
 from farm.errors import StoreError, UsageError
@@ -52,7 +52,7 @@ def again(*words: str) -> tuple[argparse.Namespace, failed.FailedCells]:
 def planned(*words: str) -> list[str]:
     """The cells that `farm run --failed` would run."""
     args, cells = again(*words)
-    work = _Matrices(args, cells)
+    work = Matrices(args, cells)
     return [f"{c.provider} {c.dtype} {c.dims['rows']}" for c in work.planned(cells.backends).cells]
 
 

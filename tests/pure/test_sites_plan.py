@@ -12,7 +12,7 @@ import pytest
 from farm.cell import Cell
 from farm.cli import run_command
 from farm.cli.main import main, parser
-from farm.cli.run import _Matrices
+from farm.cli.run import Matrices
 from farm.cli.run_command import contract_version
 from farm.errors import BackendError, UsageError
 from farm.matrix import Plan, load_all, plan
@@ -254,7 +254,7 @@ def test_a_target_that_is_not_there_yet_is_waited_for_where_that_is_asked(
     monkeypatch.setattr(_Joined, "absent", [])
     args = parser().parse_args(["run", "m.yaml", "--backend", "rocm", "--address", "host:1"])
     args.wait_for_devices = seconds
-    work = _Matrices(args)
+    work = Matrices(args)
     if seconds:
         _, slots, planned = run_command.connect(args, "r", work.choose, work.planned)
         assert slots == ["rocm"] and {c.backend for c in planned.cells} == {"rocm"}

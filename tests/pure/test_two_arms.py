@@ -1,0 +1,293 @@
+"""A run of two arms over a scripted cluster: what the rounds cost, what they find, what a fault in one of them does."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_cluster import Quiet, ScriptedCluster, slot
+
+from farm.compare.arms import Arm
+from farm.coordinator import RunRequest, execute
+from farm.coordinator.request import RunArm, RunOutcome
+from farm.coordinator.rounds import whole
+from farm.errors import UsageError
+from farm.matrix import load_all, plan
+from farm.matrix.arms import mates, two
+from farm.node.environment import Environment
+from farm.report import pairs_text
+from farm.store import Run, Store, recovery
+from farm.store.pairs import PAIR_COLUMNS, ROUND_COLUMNS
+
+ARMS = (Arm("a", variables={"X": "1"}), Arm("b", variables={"X": "2"}))
+Says = Callable[[Mapping[str, Any], int], dict[str, Any]]
+
+
+class ArmsCluster(ScriptedCluster):
+    """`says(cell, round)`: of an attempt its time, `status` and `owner` if it fails, `bits`; `dies`: the (round, arm)
+    at which the device's node is lost, once."""
+
+    def __init__(self, says: Says = lambda cell, number: {}, dies: tuple[int, str] | None = None, **more: Any):
+        super().__init__(**more)
+        self._says, self._dies = says, dies
+        self.leases: list[tuple[str, int, list[str]]] = []  # device, round, arms in order
+        self.requests: list[dict[str, Any]] = []
+
+    def grant(self, device: str, lease: dict[str, Any]) -> None:
+        if "probe" in lease:
+            super().grant(device, lease)
+            return
+        said: list[dict[str, Any]] = []
+        self.leases.append((device, lease["attempts"][0]["round"], [a["cell"]["arm"] for a in lease["attempts"]]))
+        for a in lease["attempts"]:
+            cell, number = a["cell"], a["round"]
+            if self._dies == (number, cell["arm"]):
+                self._dies = None
+                said.append({"event": "device_down", "device": device, "reason": "the node is gone", "final": False})
+                self._queue.append(said)
+                return
+            said += self._attempt(device, a, cell, number)
+        said.append({"event": "lease_done", "device": device, "lease": lease["id"]})
+        self._queue.append(said)
+
+    def _attempt(self, device: str, a: dict[str, Any], cell: dict[str, Any], number: int) -> list[dict[str, Any]]:
+        told = {"time": 10.0, "bits": "b1", **self._says(cell, number)}
+        at = {"device": device, "cell": cell["index"], "attempt": a["number"]}
+        target = {"backend": "cuda", "model": "NVIDIA H200"}
+        origin: dict[str, Any] = {"target": target, "device": device, "node": "n", "revision": "r"}
+        origin |= {"fingerprint": {}, "started": 0.0, "seconds": 0.1, "evidence": "executed"}
+        if told.get("status"):
+            end = {"status": told["status"], "owner": told.get("owner", "kernel"), "reason": "scripted"}
+            return [{"event": "started", **at}, {"event": "ended", **at, **end, "origin": origin}]
+        timing = {"method": "rotating_graph", "samples_us": [told["time"]] * 20} if told["time"] else {"method": "none"}
+        passed = {"status": told.get("judged", "passed"), "owner": "kernel" if "judged" in told else None}
+        judged = {**passed, "output_hash": told["bits"], "input_hash": "i", **self.judge}
+        if not number:
+            judged |= {"metrics": {}, "gates": {}}
+        return [
+            {"event": "started", **at},
+            {"event": "measured", **at, "round": number, "facts": {"flags": []}, "timing": timing, "origin": origin},
+            {"event": "judged", **at, **judged},
+        ]
+
+
+def compared(
+    tmp_path: Path,
+    cluster: ArmsCluster,
+    devices: int = 1,
+    *,
+    cells: int = 4,
+    arms: tuple[Arm, Arm] = ARMS,
+    finished: recovery.Recovery | None = None,
+    providers: tuple[str, ...] = ("farm",),
+) -> tuple[RunOutcome, Run, Quiet]:
+    file = tmp_path / "m.yaml"
+    shape = {"rows": 2, "hidden": [64 + i for i in range(cells)]}
+    axes = {"shape": [shape], "dtype": "float32"}
+    file.write_text(json.dumps({"name": "m", "op": "rms_norm", "providers": [*providers], "axes": axes}))
+    plans = [plan(load_all(file), ["cuda"]) for _ in arms]
+    store, progress = Store(tmp_path / "store"), Quiet()
+    writer = store.reopen("run") if finished else store.create("run")
+    slots = [slot(f"cuda:{i}", f"h{i}") for i in range(devices)]
+    both = tuple(RunArm(arm, "r", Environment.default(), {}) for arm in arms)
+    finished = whole(finished, both) if finished else None
+    request = RunRequest(two(plans, arms), slots, "farm ab", ["ab"], {"name": "r"}, arms=both, finished=finished)
+    outcome = execute(request, cluster, writer, progress)
+    return outcome, store.run("run"), progress
+
+
+def slower(cell: Mapping[str, Any], by: float = 1.05, hidden: int = 66) -> float:
+    return 10.0 * by if cell["arm"] == "b" and cell["dims"]["hidden"] == hidden else 10.0
+
+
+def noisy(seed: int, **script: Any) -> Says:
+    """Processes vary by 0.4 %."""
+
+    def says(cell: Mapping[str, Any], number: int) -> dict[str, Any]:
+        dice = random.Random(f"{seed} {cell['arm']} {cell['dims']} {number}")
+        return {"time": slower(cell, **script) * (1 + 0.004 * dice.gauss(0, 1))}
+
+    return says
+
+
+def verdicts(outcome: RunOutcome) -> dict[str, str]:
+    return {row["shape"]: row["verdict"] for row in outcome.pairs}
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_slowdown_of_5_percent_is_found_and_nothing_else(tmp_path: Path, devices: int) -> None:
+    cluster = ArmsCluster(noisy(1))
+    outcome, run, _ = compared(tmp_path, cluster, devices, cells=30)
+    assert verdicts(outcome) == {**{f"2x{64 + i}": "same" for i in range(30)}, "2x66": "regressed"}
+    assert outcome.final_code == 1
+    (found,) = [row for row in run.table("pairs") if row["verdict"] == "regressed"]
+    assert found["low"] < 1.05 < found["high"] and found["rounds"] == 12
+    rounds = Counter((row["cell"], row["arm"]) for row in run.table("rounds"))
+    assert rounds == Counter(
+        {
+            (r["cell"], arm): 15 if r is found or r["cell"] == found["cell"] else 3
+            for r in run.table("pairs")
+            for arm in ("a", "b")
+        }
+    )
+    for _, number, arms in cluster.leases:  # whole, on one device, one arm after the other
+        half = len(arms) // 2
+        assert arms == ["ab"[number % 2]] * half + ["ba"[number % 2]] * half
+    by_round: dict[tuple[str, int], set[str]] = {}
+    for row in run.table("rounds"):
+        by_round.setdefault((row["cell"], row["round"]), set()).add(row["device"])
+    assert all(len(on) == 1 for on in by_round.values())
+    text = [*pairs_text.lines(run.head["arms"], outcome.pairs, outcome.summary)]
+    assert text[0] == "worse: exit 1" and any("1.0" in line and "10." in line for line in text if "2x66" in line)
+    assert run.head["comparison"]["verdicts"] == {"regressed": 1, "same": 29}
+
+
+def test_where_nothing_is_timed_round_0_answers(tmp_path: Path) -> None:
+    def says(cell: Mapping[str, Any], number: int) -> dict[str, Any]:
+        return {"time": None, "bits": "other" if cell["arm"] == "b" and cell["dims"]["hidden"] == 65 else "b1"}
+
+    cluster = ArmsCluster(says)
+    outcome, run, _ = compared(tmp_path, cluster)
+    assert {number for _, number, _ in cluster.leases} == {0}
+    assert outcome.final_code == 0 and verdicts(outcome) == {f"2x{64 + i}": "" for i in range(4)}
+    assert [row["bits"] for row in run.table("pairs")] == [1, 0, 1, 1]
+    assert run.head["comparison"]["bits_equal"] == 3
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "change", "code"),
+    [
+        ({}, {"status": "crashed"}, "broken", 1),
+        ({}, {"status": "timed_out"}, "broken", 1),
+        ({}, {"status": "compile_error"}, "broken", 1),
+        ({}, {"judged": "inaccurate"}, "broken", 1),
+        ({"status": "crashed"}, {}, "fixed", 0),
+        ({"status": "crashed"}, {"status": "crashed"}, "failing", 0),
+        ({"status": "unsupported"}, {"status": "crashed"}, "new", 1),
+        ({}, {"status": "unsupported"}, "lost", 0),
+        ({}, {"status": "infra_error", "owner": "infra"}, "lost", 3),
+    ],
+)
+def test_what_an_arm_fails_at_is_its_own(
+    tmp_path: Path, a: dict[str, Any], b: dict[str, Any], change: str, code: int
+) -> None:
+    def says(cell: Mapping[str, Any], number: int) -> dict[str, Any]:
+        return dict(a if cell["arm"] == "a" else b) if cell["dims"]["hidden"] == 64 else {}
+
+    cluster = ArmsCluster(says)
+    outcome, run, _ = compared(tmp_path, cluster)
+    assert [row["change"] for row in outcome.pairs] == [change, "same", "same", "same"]
+    assert outcome.final_code == code
+    timed = Counter(row["cell"] for row in run.table("rounds"))
+    assert sorted(timed.values()) == [2, 6, 6, 6]  # what failed in either arm is not timed further
+
+
+def test_a_node_that_is_lost_between_the_arms_costs_the_round_and_mixes_nothing(tmp_path: Path) -> None:
+    for dies in ((0, "b"), (1, "a")):
+        folder = tmp_path / str(dies[0])
+        folder.mkdir()
+        cluster = ArmsCluster(noisy(2), dies=dies)
+        outcome, run, _ = compared(folder, cluster, devices=2)
+        assert outcome.final_code == 1 and verdicts(outcome)["2x66"] == "regressed"
+        on: dict[tuple[str, int], set[str]] = {}
+        for row in run.table("rounds"):
+            on.setdefault((row["cell"], row["round"]), set()).add(row["device"])
+        assert all(len(devices) == 1 for devices in on.values())
+
+
+def test_a_run_that_ended_within_a_round_goes_on_there_and_says_the_same(tmp_path: Path) -> None:
+    """Every cut of the journal, resumed: the verdicts are those of the run that was not cut."""
+    first, run, _ = compared(tmp_path, ArmsCluster(noisy(3)))
+    lines = (run.dir / "journal.jsonl").read_text().splitlines(keepends=True)
+    planned = next(i for i, line in enumerate(lines) if '"event":"planned"' in line)
+    dice = random.Random(3)
+    for number, end in enumerate(sorted(dice.sample(range(planned + 1, len(lines) - 1), 8))):
+        folder = tmp_path / f"cut{number}"
+        cut = folder / "store/runs/run"
+        (cut / "logs").mkdir(parents=True)
+        (cut / "journal.jsonl").write_text("".join(lines[:end]))
+        known = recovery.read_located(Run(cut).journal().located())
+        cluster = ArmsCluster(noisy(3))
+        outcome, again, _ = compared(folder, cluster, finished=known)
+        assert verdicts(outcome) == verdicts(first) and outcome.final_code == first.final_code
+        done = {(row["rows"][0]["cell"], row["round"]) for row in Run(cut).journal() if row["event"] == "round"}
+        table = again.table("rounds")
+        assert len({(r["cell"], r["arm"], r["round"]) for r in table}) == len(table) == len(run.table("rounds"))
+        assert {(r["cell"], r["round"]) for r in table} >= done
+        attempts = Counter((e["cell"], e["attempt"]) for e in again.journal() if e["event"] == "started")
+        assert max(attempts.values()) == 1
+
+
+def test_a_crash_in_a_later_round_is_a_finding_and_no_status(tmp_path: Path) -> None:
+    def says(cell: Mapping[str, Any], number: int) -> dict[str, Any]:
+        bad = cell["arm"] == "b" and cell["dims"]["hidden"] == 64 and number == 2
+        return {"status": "crashed"} if bad else {}
+
+    outcome, run, _ = compared(tmp_path, ArmsCluster(says))
+    row = outcome.pairs[0]
+    assert (row["change"], row["status_b"]) == ("broken", "passed") and "crashed in round 2" in row["note"]
+    assert outcome.final_code == 1 and {r["status"] for r in run.rows} == {"passed"}
+
+
+def test_bits_that_change_from_round_to_round_are_told(tmp_path: Path) -> None:
+    def says(cell: Mapping[str, Any], number: int) -> dict[str, Any]:
+        return {"bits": f"b{number if cell['arm'] == 'a' else 0}"}
+
+    outcome, _, _ = compared(tmp_path, ArmsCluster(says), cells=1)
+    assert "arm a gave other output bits in round 1 than in round 0" in outcome.pairs[0]["note"]
+
+
+def test_peers_that_run_the_same_code_are_controls_and_never_accused(tmp_path: Path) -> None:
+    """The environment is 4 % slower while b runs."""
+
+    def says(cell: Mapping[str, Any], number: int) -> dict[str, Any]:
+        return {"time": 10.4 if cell["arm"] == "b" else 10.0}
+
+    arms = (Arm("a", "revision", "main"), Arm("b", "revision", "."))
+    outcome, run, _ = compared(tmp_path, ArmsCluster(says), arms=arms, cells=6, providers=("farm", "torch"))
+    assert outcome.final_code == 0 and run.head["comparison"]["controls"] == 6
+    assert {row["verdict"] for row in outcome.pairs} == {"same"}
+
+
+def test_devices_of_unlike_targets_are_refused(tmp_path: Path) -> None:
+    up = {"cuda:1": {"target": {"backend": "cuda", "model": "NVIDIA H100"}}}
+    with pytest.raises(UsageError, match="unlike targets"):
+        compared(tmp_path, ArmsCluster(up=up), devices=2)
+
+
+def test_each_arm_gets_its_own_of_everything_and_leases_carry_it(tmp_path: Path) -> None:
+    cluster = ArmsCluster()
+    compared(tmp_path, cluster)
+    told = cluster.configs["cuda:0"]["arms"]
+    assert {name: arm["variables"] for name, arm in told.items()} == {"a": {"X": "1"}, "b": {"X": "2"}}
+
+
+def test_a_cell_has_an_arm_in_its_id_and_none_in_its_key(tmp_path: Path) -> None:
+    _, run, _ = compared(tmp_path, ArmsCluster(), cells=1)
+    a, b = run.cells()
+    assert (a.cell_id[:-2], a.cell_id[-2:], b.cell_id[-2:]) == (b.cell_id[:-2], "~a", "~b")
+    assert a.cell_key == b.cell_key and mates([a, b], ARMS) == {0: 1}
+
+
+def test_every_column_of_both_tables_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs/run-on-disk.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"`([a-z_0-9]+\*?)`", text[text.index("## rounds.parquet") : text.index("## journal.jsonl")]))
+    both = {f"{name[:-2]}_*" if name.endswith(("_a", "_b")) else name for name in PAIR_COLUMNS}
+    assert both | set(ROUND_COLUMNS) <= told
+
+
+def test_arms_of_two_providers_pair_what_is_equal_but_for_them(tmp_path: Path) -> None:
+    arms = (Arm("a", provider="farm"), Arm("b", provider="torch"))
+    outcome, _, _ = compared(tmp_path, ArmsCluster(), arms=arms, providers=("farm", "torch", "liger"))
+    assert [(row["provider_a"], row["provider_b"]) for row in outcome.pairs] == [("farm", "torch")] * 4
+    plans = [plan(load_all(tmp_path / "m.yaml"), ["cuda"])] * 2
+    with pytest.raises(UsageError, match="--b names none"):
+        two(plans, (arms[0], Arm("b", variables={"X": "2"})))
+    with pytest.raises(UsageError, match="no cell of provider quack"):
+        two(plans, (arms[0], Arm("b", provider="quack")))
