@@ -45,7 +45,11 @@ COMMANDS = {
 }
 #: Commands that are done in a fork under a supervisor, since Ray could end their process with an exit code of its own,
 #: and what they start could outlive them -> the module that explains an end which such a process did not announce.
-SUPERVISED = {**dict.fromkeys(("run", "resume", "ab"), "run_command"), "calibrate": "calibrate", "compile": "compile"}
+SUPERVISED = {
+    **dict.fromkeys(("run", "resume", "ab", "pr"), "run_command"),
+    "calibrate": "calibrate",
+    "compile": "compile",
+}
 SECRETS = ("RAY_AUTH_TOKEN",)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.cli import pr_measure
+from farm.cli.pr_measure import TOKEN
 from farm.cli.text import printable
 from farm.errors import UsageError
 from farm.pr import comment as comments
@@ -24,7 +25,7 @@ from farm.pr.publishing import VOICES
 if TYPE_CHECKING:
     from farm.pr.github import GitHub
 
-TOKEN, REPOSITORY, API = "GITHUB_TOKEN", "GITHUB_REPOSITORY", "GITHUB_API_URL"
+REPOSITORY, API = "GITHUB_REPOSITORY", "GITHUB_API_URL"
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import secrets
 import shlex
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 from farm import __version__, backends
 from farm.cli import ab, common, run_command, stage_zero
 from farm.cli.text import printable
-from farm.errors import UsageError
+from farm.errors import InfraError, UsageError
 from farm.node.environment import Environment, child_variables
 from farm.pr import comment as comments
 from farm.pr import event_file, events, measured, own_tests, test_reports
@@ -24,12 +25,14 @@ from farm.pr import result as results
 from farm.pr.config_block import Config
 from farm.pr.events import Ignored, Policy, Refusal
 from farm.pr.result_schema import VERSION
+from farm.process import supervisor
 from farm.stage_zero.answer import Answer
 from farm.subject import arms, repository
 from farm.subject.arms import ArmContent
 
 TARGETS = "sm_90,gfx942"
 EMPTY = "0" * 40
+TOKEN = "GITHUB_TOKEN"
 
 
 def options(p: argparse.ArgumentParser) -> None:
@@ -51,6 +54,12 @@ def options(p: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, write the result and the comment, print the answer."""
+    if os.environ.get(TOKEN):
+        raise UsageError(
+            f"${TOKEN} is set, and this job runs code of the pull request, which could take it; unset it here, and "
+            "publish the result in another job",
+            id="pr-token-in-measuring-job",
+        )
     run_command.resolve_address(args)
     work = _Work(args)
     if work.nothing:
@@ -156,6 +165,7 @@ class _Work:
 
     def _arms(self, where: list[str], kernels: Mapping[str, Any]) -> list[dict[str, Any]]:
         code = ab.run(self._ab("--backend", ",".join(where), "--address", self.args.address, "--no-page"))
+        supervisor.concluded(InfraError.exit_code, complete=False)  # the comparison's end is not the command's
         if code == 2:
             raise UsageError("the comparison on devices could not begin", id="pr-devices")
         run_ = common.store(self.args).run(self.id)

@@ -29,18 +29,28 @@ MAX_WORKERS = 64
 
 def options(p: argparse.ArgumentParser) -> None:
     """Add what stage 0 alone takes."""
-    p.add_argument(
+    group = p.add_argument_group("without a device")
+    group.add_argument(
+        "--stage-0",
+        action="store_true",
+        help="use no device: compare kernels, machine code (--target) and interpreted results, and exit",
+    )
+    group.add_argument(
         "--target",
         metavar="T,..",
-        help=f"with --stage-0: compile both arms for these targets (comma-separated list): {', '.join(TARGETS)}",
+        help=f"compile both arms for these targets (comma-separated list): {', '.join(TARGETS)}",
     )
-    p.add_argument("--no-interpreter", action="store_true", help="with --stage-0: do not run the cells on the CPU")
-    p.add_argument(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="with --stage-0: compile in N parallel processes (default: one per processor, up to 8)",
+    group.add_argument("--no-interpreter", action="store_true", help="do not run the cells on the CPU")
+    group.add_argument(
+        "--workers", type=int, metavar="N", help="compile in N parallel processes (default: one per processor, up to 8)"
     )
+
+
+def refuse_options(args: argparse.Namespace) -> None:
+    """UsageError for an option of stage 0 without it."""
+    given = {"--target": args.target, "--no-interpreter": args.no_interpreter, "--workers": args.workers is not None}
+    for name in (name for name, there in given.items() if there):
+        raise UsageError(f"{name} is an option of stage 0; add --stage-0, or omit it", id="stage-0-option")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,6 +74,13 @@ def answered(args: argparse.Namespace) -> Answer | None:
     """
     if args.workers is not None and not 1 <= args.workers <= MAX_WORKERS:
         raise UsageError(f"--workers {args.workers}: must be between 1 and {MAX_WORKERS}", id="compile-workers-range")
+    if args.backend is not None:
+        raise UsageError(
+            "--backend names devices, and --stage-0 uses none; name what to compile for with --target, for example "
+            "--target sm_90,gfx942",
+            id="stage-0-backend",
+        )
+    common.check_devices(args.devices)
     common.check_run_id(args.run_id)
     common.use_contracts(args)
     targets = parse(args.target) if args.target else []
@@ -89,6 +106,7 @@ def answered(args: argparse.Namespace) -> Answer | None:
         shipped,
         args.workers or 0,
         args.devices,
+        args.environment or "",
         "farm " + shlex.join(args.argv),
         args.argv,
     )
@@ -103,7 +121,7 @@ def answered(args: argparse.Namespace) -> Answer | None:
 
 
 def _same(args: argparse.Namespace, digest: str) -> None:
-    told = f"arms a and b hold the same code (digest {digest}), so nothing was compared"
+    told = f"a and b hold the same files (digest {digest}) and nothing else differs: nothing was compared"
     print(json.dumps({"same": digest, "exit_code": 0}, indent=1) if args.json else told)
 
 

@@ -204,7 +204,9 @@ def _pairs(before: Sequence[Row], after: Sequence[Row]) -> Iterator[tuple[Row, R
 
 def _measures(before: Row, after: Row) -> tuple[tuple[str, Any, Any], ...]:
     found = [
-        (words, before.get(key), after.get(key)) for key, words in MEASURES.items() if before.get(key) != after.get(key)
+        (words, _plain(before.get(key)), _plain(after.get(key)))
+        for key, words in MEASURES.items()
+        if before.get(key) != after.get(key)
     ]
     a, b = before.get("instructions") or {}, after.get("instructions") or {}
     for kind in instructions.KINDS:
@@ -213,6 +215,11 @@ def _measures(before: Row, after: Row) -> tuple[tuple[str, Any, Any], ...]:
             words = f"{kind.replace('_', ' ')} ({b.get('counted_in') or a.get('counted_in')})"
             found.append((words, _widths(mine), _widths(other)))
     return tuple(found)
+
+
+def _plain(value: Any) -> Any:
+    """A grid as `64 x 1 x 1`."""
+    return " x ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _widths(counts: Mapping[str, int]) -> str:

@@ -40,7 +40,7 @@ class Side:
     @property
     def line(self) -> str:
         """For people."""
-        return f"{self.called} ({self.revision or 'without a revision'}, digest {self.digest})"
+        return f"{self.called} (revision {self.revision or 'none'}, digest {self.digest})"
 
     def rows(self) -> list[Row]:
         return [*(self.built or ()), *(self.interpreted or ())]
@@ -147,8 +147,12 @@ class Answer:
 
     def lines(self) -> Iterator[str]:
         """For people."""
+        yield f"{self.summary.name}: exit {self.exit_code}"
+        yield from (f"  {why}" for why in self.summary.why[:_FILES])
+        if len(self.summary.why) > _FILES:
+            yield f"  and {len(self.summary.why) - _FILES} more reasons (--json)"
         for name, side in zip("ab", self.sides):
-            yield f"{name}  {side.line}"
+            yield f"{name}: {side.line}"
         yield from (f"note: {note}" for note in self.notes())
         yield ""
         yield from self._kernel_lines()
@@ -163,18 +167,22 @@ class Answer:
             yield ""
             yield from _cpu_lines(self.cpu)
         yield from self._status_lines()
-        yield ""
-        yield from self.summary.why
-        yield f"{self.summary.name}: exit {self.exit_code}"
 
     def _kernel_lines(self) -> Iterator[str]:
         told = ", ".join(f"{count} {state}" for state, count in self.counts.items())
         yield f"kernels: {told or 'none were found'}"
-        for one in self.kernels:
+        alone = [r for r in self.kernels if r.state == "unreached" and r.change.state != "gone"]
+        for one in (r for r in self.kernels if r not in alone):
             where = f"{_place(one.kernel.path)}:{one.kernel.line}"
             why = f": {', '.join(one.change.why[:_SHOWN])}" if one.change.why else ""
             yield f"  {one.change.state} {one.change.name} ({where}){why}"
             yield f"    {_reached(one)}"
+        if alone:
+            yield "  launched by no cell, so nothing was said about them:"
+        for one in alone[:_FILES]:
+            yield f"    {one.change.state} {one.change.name} ({_place(one.kernel.path)}:{one.kernel.line})"
+        if len(alone) > _FILES:
+            yield f"    and {len(alone) - _FILES} more (--json)"
         for title, names in (("host code", self.host), ("other files", self.other)):
             if names:
                 more = f" and {len(names) - _FILES} more" if len(names) > _FILES else ""
@@ -339,8 +347,6 @@ def _reached(one: Reached) -> str:
         )
     if one.state == "unseen":
         return f"unknown: launches of a {one.kernel.language} kernel are not seen without a device"
-    if one.state == "unreached":
-        return "no cell launched it" + ("" if one.change.state == "unknown" else ", so nothing was said about it")
     if one.through:
         return f"used by {', '.join(one.through[:_SHOWN])}, which cells launched"
     told = [f"{name} ({_cells(len(cells))})" for name, cells in _distinct(one.cells).items()]

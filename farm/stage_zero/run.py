@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from farm.cluster.inline import InlineCluster
@@ -18,10 +16,11 @@ from farm.compile.run import execute as compile_all
 from farm.compile.targets import CompileTarget
 from farm.coordinator import RunRequest, execute
 from farm.coordinator.request import RunProgress
+from farm.errors import InfraError
 from farm.matrix import Matrix, Plan, plan
 from farm.matrix.plan import plan_hash
 from farm.node.environment import Environment
-from farm.shipping import bundle
+from farm.process import supervisor
 from farm.stage_zero import pins
 from farm.stage_zero.answer import CPU, Answer, Side, answer
 from farm.store import Store
@@ -49,6 +48,7 @@ class Stage:
     shipped: dict[str, Any] | None = None
     workers: int = 0
     devices: int | None = None
+    environment: str = ""  # of the interpreted cells, where an arm names none
     command: str = ""
     argv: Sequence[str] = ()
 
@@ -95,21 +95,18 @@ def _built(
     stage: Stage, i: int, chains: dict[str, dict[str, str]], compiling: Callable[[str, Plan], CompileProgress]
 ) -> list[dict[str, Any]]:
     content = stage.contents[i]
-    with tempfile.TemporaryDirectory(prefix="farm-arm-") as folder:
-        cells = planned(stage, i, stage.targets)
-        request = CompileRequest(
-            cells,
-            stage.targets,
-            providers={**stage.providers, **(content.subject.calls if content.subject else {})},
-            shipped=stage.shipped,
-            subject=content.subject.packed if content.subject else None,
-            kernels=_kernels(content, folder),
-            machine_code=True,
-            variables=content.arm.variables,
-            workers=stage.workers,
-        )
-        progress = compiling(f"arm {content.arm.name}", cells)
-        outcome = compile_all(request, None, progress)
+    cells = planned(stage, i, stage.targets)
+    request = CompileRequest(
+        cells,
+        stage.targets,
+        providers=_calls(stage, content),
+        shipped=stage.shipped,
+        subject=content.packed,
+        machine_code=True,
+        variables=content.arm.variables,
+        workers=stage.workers,
+    )
+    outcome = compile_all(request, None, compiling(f"arm {content.arm.name}", cells))
     if outcome.interrupted:
         raise KeyboardInterrupt
     for row in outcome.rows:
@@ -132,39 +129,34 @@ def _interpreted(
     cells = planned(stage, i, ())
     if not cells.cells:
         return []
-    with tempfile.TemporaryDirectory(prefix="farm-arm-") as folder:
-        environment = Environment.default()
-        kernels = _kernels(content, folder)
-        first = (str(kernels),) if kernels else ()
-        environment = replace(
-            environment,
-            name=content.arm.environment or environment.name,
-            path=(*first, *environment.path),
-            variables={**environment.variables, **content.arm.variables},
-        )
-        writer = store.create(run_id)
-        cluster = InlineCluster(stage.devices, run_id)
-        request = RunRequest(
-            cells,
-            cluster.slots([CPU]),
-            stage.command,
-            list(stage.argv),
-            {"name": content.revision or content.digest, "version": "", "commit": "", "dirty": False},
-            {**stage.providers, **(content.subject.calls if content.subject else {})},
-            environment=environment,
-            shipped=stage.shipped,
-            subject=content.subject.packed if content.subject else None,
-        )
-        outcome = execute(request, cluster, writer, interpreting(f"arm {content.arm.name}", cells))
+    environment = Environment.default()
+    environment = replace(
+        environment,
+        name=content.arm.environment or stage.environment or environment.name,
+        variables={**environment.variables, **content.arm.variables},
+    )
+    writer = store.create(run_id)
+    cluster = InlineCluster(stage.devices, run_id)
+    request = RunRequest(
+        cells,
+        cluster.slots([CPU]),
+        stage.command,
+        list(stage.argv),
+        {"name": content.revision or content.digest, "version": "", "commit": "", "dirty": False},
+        _calls(stage, content),
+        environment=environment,
+        shipped=stage.shipped,
+        subject=content.packed,
+    )
+    outcome = execute(request, cluster, writer, interpreting(f"arm {content.arm.name}", cells))
+    supervisor.concluded(InfraError.exit_code, complete=False)  # one arm's end is not the command's
     if outcome.interrupted:
         raise KeyboardInterrupt
     return [_row(stage, row) for row in store.run(run_id).rows]
 
 
-def _kernels(content: ArmContent, folder: str) -> Path | None:
-    """Where our own kernels of the arm lie, for its children's import path."""
-    own = content.kernels
-    return bundle.install(own.sha, own.blob, Path(folder)) if own else None
+def _calls(stage: Stage, content: ArmContent) -> dict[str, Mapping[str, Any]]:
+    return {**stage.providers, **(content.subject.calls if content.subject else {})}
 
 
 def _row(stage: Stage, row: Mapping[str, Any]) -> dict[str, Any]:

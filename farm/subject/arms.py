@@ -19,6 +19,7 @@ from farm.kernel_package import ROOT
 from farm.process import command
 from farm.shipping import bundle, files
 from farm.shipping.bundle import Bundle
+from farm.shipping.subjects import PackedSubject, pack
 from farm.subject import cache, command_line, repository
 from farm.subject.command_line import NONE, LoadedSubject
 from farm.subject.model import FILE, Subject
@@ -51,6 +52,20 @@ class ArmContent:
         """(name, bytes) of every file: below `overlay/` and `adapters/`, or below `kernels/`."""
         of = self.subject.packed if self.subject else self.kernels
         yield from files.members(of.blob) if of else ()
+
+    @property
+    def packed(self) -> PackedSubject:
+        """As it is sent.  Our own kernels are sent as a subject is: each child proves that it would import these."""
+        if self.subject:
+            return self.subject.packed
+        return pack(
+            {f"overlay/{name}": data for name, data in self.content()},
+            name="kernels",
+            revision=self.revision,
+            source=self.arm.called,
+            modules=("kernels",),
+            over=False,
+        )
 
     def sources(self) -> dict[str, str]:
         """The text of its Python files by name."""

@@ -246,6 +246,15 @@ def test_comment_goes_into_a_file_without_a_network(tmp_path: Path, monkeypatch:
     assert "slower" in (tmp_path / "c.md").read_text()
 
 
+def test_a_job_that_has_a_token_does_not_measure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
+    assert main(["pr", "--base", "main"]) == 2
+    told = capsys.readouterr().err
+    assert "another job" in told and TOKEN not in told
+
+
 @pytest.mark.parametrize(
     "more, words",
     [

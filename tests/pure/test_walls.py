@@ -60,6 +60,8 @@ PURE = (
     "pr/result_schema",
     "scheduler",
     "sites/merging",
+    "stage_zero/answer",
+    "stage_zero/pins",
     "sites/planfile",
     "subject/model",
     "store/recovery",
