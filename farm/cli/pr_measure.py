@@ -25,6 +25,7 @@ from farm.pr import result as results
 from farm.pr.config_block import Config
 from farm.pr.events import Ignored, Policy, Refusal
 from farm.pr.result_schema import VERSION
+from farm.pr.selection import SENTINELS, select
 from farm.process import supervisor
 from farm.stage_zero.answer import Answer
 from farm.subject import arms, repository
@@ -45,6 +46,7 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--target", default=TARGETS, metavar="T,..", help=f"compile both arms for these, or none (default: {TARGETS})"
     )
+    p.add_argument("--all", action="store_true", help="run every cell on devices, not only those a change can touch")
     p.add_argument("--no-device", action="store_true", help="run nothing on devices, even where there are some")
     p.add_argument("--result", type=Path, default=Path("result.json"), metavar="FILE", help="default: result.json")
     p.add_argument("--seconds", type=float, default=own_tests.SECONDS, metavar="S", help="for each own test file")
@@ -81,6 +83,7 @@ class _Work:
     """One measuring job.  `nothing`: why there is nothing to do."""
 
     nothing = ""
+    sentinels = SENTINELS
 
     def __init__(self, args: argparse.Namespace):
         self.args, self.stages = args, list[dict[str, Any]]()
@@ -112,13 +115,18 @@ class _Work:
     def result(self) -> dict[str, Any]:
         """All of it."""
         a, b = self._contents()
+        described = a.subject or b.subject
+        if described:
+            self.sentinels = described.subject.selection.get("sentinel", SENTINELS)
+            self.args.all = self.args.all or described.subject.selection.get("kernels") == "all"
         answer = self._timed("stage 0", lambda: self._stage_zero(a, b)) if "sanity" in self.config.test else None
         static = measured.static(answer) if answer else _unchanged() if a.digest == b.digest else None
         pairs = measured.interpreted(answer) if answer else []
         skipped = self._skipped()
         if answer and self._touched(answer, static or {}) and (where := self._devices()):
-            device = self._timed("devices", lambda: self._arms(where, measured.launched(answer)))
-            pairs = [*device, *pairs]
+            device = self._timed("devices", lambda: self._arms(where, answer))
+            ran = {p["cell"] for p in device}
+            pairs = [*device, *(p for p in pairs if p["cell"] not in ran)]
         tests = self._timed("own tests", lambda: self._own_tests(a, b))
         return {
             "schema": VERSION,
@@ -163,7 +171,14 @@ class _Work:
             return named or backends.accelerators()
         return [b for b in backends.accelerators() if run_command.host_has(b)]
 
-    def _arms(self, where: list[str], kernels: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _arms(self, where: list[str], answer: Answer) -> list[dict[str, Any]]:
+        kernels = measured.launched(answer)
+        if not self.args.all:
+            chosen = select(
+                measured.built(answer), kernels, host=(*answer.host, *answer.other), sentinels=self.sentinels
+            )
+            print(f"farm pr: {chosen.why}", file=sys.stderr)
+            self.args.select = ",".join(filter(None, (self.args.select, chosen.rule))) or None
         code = ab.run(self._ab("--backend", ",".join(where), "--address", self.args.address, "--no-page"))
         supervisor.concluded(InfraError.exit_code, complete=False)  # the comparison's end is not the command's
         if code == 2:

@@ -93,6 +93,11 @@ def executed(pairs: Iterable[Row], rows: Iterable[Row], kernels: Mapping[str, Se
     return out
 
 
+def built(answer: Answer) -> list[str]:
+    """The cells that stage 0 planned for targets in arm b, without backend and target."""
+    return list(dict.fromkeys(_bare(str(row["cell_id"])) for row in answer.sides[1].built or ()))
+
+
 def launched(answer: Answer) -> dict[str, list[str]]:
     """Cell, without its backend and target -> the kernels that it launches and that are not the same in both arms."""
     out: dict[str, list[str]] = {}

@@ -6,11 +6,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from farm_process import ROOT, clean_environ
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pure"))
+from github_double import TOKEN, Forge, serving
 from subject_repositories import SUBJECT, committed, git, write
 
 KERNEL = """import torch, triton
@@ -87,6 +89,24 @@ def test_a_wrong_change_is_found_with_place_and_own_test(repository: Path) -> No
     result = json.loads((repository / "r.json").read_text())
     assert (result["number"], result["head"]["sha"]) == (7, git(repository, "rev-parse", "wrong"))
     assert result["head"]["tree"] == git(repository, "rev-parse", "wrong^{tree}")
+    assert _published(repository, result) == ["failure"]  # the canary: a change that is known to be wrong is blocked
+
+
+def _published(folder: Path, result: dict[str, Any]) -> list[str]:
+    """The conclusions of the check, after a publishing job that blocks."""
+    forge = Forge()
+    base, head = (result[arm] for arm in ("base", "head"))
+    forge.pull |= {"head": {"sha": head["sha"], "repo": None}, "base": {"sha": base["sha"], "repo": None}}
+    forge.trees, forge.merge_base = {arm["sha"]: arm["tree"] for arm in (base, head)}, base["sha"]
+    with serving(forge) as address:
+        env = {**clean_environ(), "PYTHONPATH": str(ROOT), "GITHUB_TOKEN": TOKEN, "GITHUB_API_URL": address}
+        words = ["pr", "--publish", "r.json", "--repository", "someone/kernels", "--voice", "block"]
+        done = subprocess.run(
+            [sys.executable, "-m", "farm", *words], cwd=folder, env=env, capture_output=True, text=True, timeout=60
+        )
+    assert done.returncode == 1 and len(forge.comments) == 1 and TOKEN not in done.stdout + done.stderr
+    assert "2 cells broken" in forge.comments[0]["body"]
+    return [check["conclusion"] for check in forge.checks]
 
 
 @pytest.mark.long
