@@ -62,7 +62,10 @@ _OUTPUTS = listed(_OUTPUT, 100)
 _FACTS = {"flags": listed(text(1 << 14))}
 _MORE_FACTS = {
     "mode_resolved": _SHORT,
-    "launch": record({"kernels": listed(plain(), 10_000)}, {"seen": mapped(integer(), 10_000)}),
+    "launch": record(
+        {"kernels": listed(plain(), 10_000)},
+        {"seen": mapped(integer(), 10_000), "variants": listed(plain(4, 1000), 1000)},
+    ),
     "phases_s": mapped(number()),
     **dict.fromkeys(("compile_s", "check_s"), optional(_SECONDS)),
     **dict.fromkeys(("peak_memory_mib", "peak_memory_live_mib"), optional(number(0))),

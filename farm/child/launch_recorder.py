@@ -7,24 +7,42 @@ where every launch passes) is asked too, so that a fallback to torch's operators
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections import Counter
 from typing import Any
 
 from farm import kernel_package
 
+#: Specialisations of a cell that are told; who launches more has chosen sizes at random.
+MOST_VARIANTS = 1000
+
+
+def _constants(launch: Any, args: Any, kwargs: Any) -> str:
+    """The compile-time constants of a launch that were given and are plain values, as JSON."""
+    given = {**dict(zip(launch.arg_names, args)), **kwargs}
+    found = {}
+    for name in launch.constexprs:
+        value = getattr(given.get(name), "value", given.get(name))
+        if name in given and (value is None or isinstance(value, (bool, int, float, str))):
+            found[str(name)] = value
+        elif name in given:
+            found[str(name)] = str(value)[:100]  # a dtype
+    return json.dumps(found)
+
 
 class LaunchRecorder:
     """Records launches within it.
 
     `records`: what the revision's `kernels.launches` noted, in order.  `seen`: names of the kernels that Triton
-    launched, with how often; None where this process has no Triton that tells.  `streams`: handles of the streams they
-    went to.
+    launched, with how often; None where this process has no Triton that tells.  `variants`: the same in the
+    interpreter, by module and compile-time constants too.  `streams`: handles of the streams they went to.
     """
 
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
         self.seen: Counter[str] | None = None
+        self.variants: Counter[tuple[str, str, str]] = Counter()
         self.streams: set[int] = set()
         self._undo: contextlib.ExitStack | None = None
         try:
@@ -34,6 +52,7 @@ class LaunchRecorder:
 
     def __enter__(self) -> LaunchRecorder:
         self.seen, self.streams, self._undo = None, set(), contextlib.ExitStack()
+        self.variants = Counter()
         if self.module:
             self.module.enable()
             self.module.drain()
@@ -57,6 +76,7 @@ class LaunchRecorder:
 
         def call(launch: Any, *args: Any, **kwargs: Any) -> Any:
             seen[launch.fn.__name__] += 1
+            self.variants[(launch.fn.__name__, launch.fn.__module__, _constants(launch, args, kwargs))] += 1
             return stock(launch, *args, **kwargs)
 
         executor.__call__ = call
@@ -89,6 +109,11 @@ class LaunchRecorder:
         launch: dict[str, Any] = {"kernels": self.records}
         if self.seen:
             launch["seen"] = dict(self.seen)
+        if self.variants:
+            launch["variants"] = [
+                {"kernel": kernel, "module": module, "constants": json.loads(constants), "launches": count}
+                for (kernel, module, constants), count in self.variants.most_common(MOST_VARIANTS)
+            ]
         return {"mode_resolved": modes[-1] if modes else requested, "launch": launch}
 
     def findings(self, operation: str) -> list[str]:

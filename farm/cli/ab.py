@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from farm.cli import common, run_command
+from farm.cli import common, run_command, stage_zero
 from farm.cli.run import Matrices
 from farm.cli.text import printable, sentence
 from farm.compare.arms import WORKING_TREE, Arm, differences
@@ -24,7 +24,7 @@ from farm.errors import FarmError, Message, UsageError
 from farm.matrix import Plan, plan
 from farm.matrix.arms import two
 from farm.node import config
-from farm.shipping import revision, subjects
+from farm.shipping import revision
 from farm.subject import arms as contents
 from farm.subject import repository
 from farm.subject.arms import ArmContent
@@ -58,6 +58,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="exit with 0, 1, or 125 for what cannot be built or decided, as git bisect run expects",
     )
     run_command.options(p)
+    stage_zero.options(p)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -73,6 +74,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if args.stage_0:
+        return stage_zero.run(args)
+    stage_zero.refuse_options(args)
     run_command.check(args)
     common.check_run_id(args.run_id)
     if args.stop_at_first:
@@ -193,21 +197,9 @@ class Arms:
         own = subject.packed if subject else None
         name = str(revision.of()["name"])
         if content and content.kernels and arm.kind:
-            own, name = _own_kernels(content), content.revision
+            own, name = content.packed, content.revision
         calls = {**providers, **(subject.calls if subject else {})}
         return RunArm(arm, name, environment, calls, own, content.digest if content else "")
-
-
-def _own_kernels(content: ArmContent) -> subjects.PackedSubject:
-    """Our own kernels of a revision, as a subject is sent: each child proves that it would import these."""
-    return subjects.pack(
-        {f"overlay/{name}": data for name, data in content.content()},
-        name="kernels",
-        revision=content.revision,
-        source=content.arm.called,
-        modules=("kernels",),
-        over=False,
-    )
 
 
 def _check_environments(args: argparse.Namespace, arms: tuple[Arm, Arm]) -> None:

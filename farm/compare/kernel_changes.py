@@ -19,12 +19,24 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-#: The last two parts of a decorator's dotted name, or the one that it has.
-KERNEL_DECORATORS = frozenset(
-    ["triton.jit", "gluon.jit", "jit", "cute.kernel", "cute.jit", "ct.kernel", "tilelang.jit", "T.prim_func"]
-)
-#: `@jit` alone is a kernel only if it was imported from one of these.
-JIT_HOMES = ("triton", "triton.experimental.gluon", "cutlass.cute", "tilelang")
+#: The last two parts of a decorator's dotted name, or the one that it has -> its language.
+KERNEL_DECORATORS: Mapping[str, str] = {
+    "triton.jit": "triton",
+    "gluon.jit": "gluon",
+    "jit": "triton",
+    "cute.kernel": "cute",
+    "cute.jit": "cute",
+    "ct.kernel": "cutile",
+    "tilelang.jit": "tilelang",
+    "T.prim_func": "tilelang",
+}
+#: `@jit` alone is a kernel only if it was imported from one of these: the longest that fits says its language.
+JIT_HOMES: Mapping[str, str] = {
+    "triton.experimental.gluon": "gluon",
+    "triton": "triton",
+    "cutlass.cute": "cute",
+    "tilelang": "tilelang",
+}
 Tree = Mapping[str, str]
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -38,6 +50,7 @@ class Kernel:
     line: int
     parts: Mapping[str, str]
     unknown: tuple[str, ...] = ()
+    language: str = "triton"
 
     @property
     def digest(self) -> str:
@@ -138,13 +151,14 @@ def kernels(tree: Tree) -> dict[str, Kernel]:
     found = {}
     for module in sources.modules.values():
         for prefix, node in _functions(module.tree):
-            if _is_kernel(node, module):
+            language = _language(node, module)
+            if language:
                 reader = _Reader(sources)
                 reader.function(node, module, "the kernel itself", skip=())
                 name = prefix + node.name
-                found[f"{module.path}:{name}"] = Kernel(
-                    module.path, name, node.lineno, dict(reader.parts), tuple(dict.fromkeys(reader.unknown))
-                )
+                unknown = tuple(dict.fromkeys(reader.unknown))
+                key = f"{module.path}:{name}"
+                found[key] = Kernel(module.path, name, node.lineno, dict(reader.parts), unknown, language)
     return found
 
 
@@ -181,7 +195,7 @@ def host_changes(before: Tree, after: Tree) -> list[str]:
         sources = Sources(tree)
         out = {path: tree[path] for path in sources.broken}
         for module in sources.modules.values():
-            drop = {id(node) for _, node in _functions(module.tree) if _is_kernel(node, module)}
+            drop = {id(node) for _, node in _functions(module.tree) if _language(node, module)}
             out[module.path] = _digest(_shape(module.tree, drop))
         return out
 
@@ -273,7 +287,8 @@ class _Reader:
             self.unknown.append(f"{dotted} is used as a value")
 
 
-def _is_kernel(node: ast.AST, module: Module) -> bool:
+def _language(node: ast.AST, module: Module) -> str:
+    """The language of a kernel; "" for a function that is none."""
     for decorator in getattr(node, "decorator_list", ()):
         dotted = _dotted(decorator.func if isinstance(decorator, ast.Call) else decorator)
         if not dotted:
@@ -281,11 +296,13 @@ def _is_kernel(node: ast.AST, module: Module) -> bool:
         last = ".".join(dotted.split(".")[-2:])
         if last not in KERNEL_DECORATORS:
             continue
-        if "." in last or any(
-            isinstance(n, ast.ImportFrom) and (n.module or "").startswith(JIT_HOMES) for n in module.bound.get(last, ())
-        ):
-            return True
-    return False
+        if "." in last:
+            return KERNEL_DECORATORS[last]
+        homes = (n.module or "" for n in module.bound.get(last, ()) if isinstance(n, ast.ImportFrom))
+        home = next((h for name in homes for h in JIT_HOMES if name.startswith(h)), "")
+        if home:
+            return JIT_HOMES[home]
+    return ""
 
 
 def _functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:

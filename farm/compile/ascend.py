@@ -12,6 +12,7 @@ MLIRCompilationError, with its words.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import json
 import math
@@ -31,7 +32,7 @@ from farm.compile.targets import TARGETS, CompileTarget
 from farm.errors import FarmSignal
 
 #: Counted up when a plan of the same kernel would say something else: Triton's cache keeps plans.
-PLAN = 1
+PLAN = 2
 PLAN_SECONDS = 300.0
 #: triton-adapter-opt of triton-ascend 3.2.0 dies of a signal in about 1 of 100 runs on a text that it lowers, always
 #: alike, in the others (9 of 800 measured, with threads or without).  What dies so often in a row is no accident.
@@ -64,6 +65,7 @@ _SCALAR = re.compile(
 _COPY = re.compile(r"call @(?P<op>load_gm_to_ubuf|store_ubuf_to_gm)_(?P<what>\w+?)\(")
 _CALL = re.compile(r"\bcall @(\w+)\(")
 _PLACE = re.compile(r'loc\("[^"]*":\d+:\d+\): |/[^\s:]+:\d+: ')
+_LOCATION = re.compile(r" ?loc\((?:[^()]|\([^()]*\))*\)|^#loc\d* = .*$", re.M)
 _FLAG = re.compile(r"hivm\.hir\.set_flag\[<PIPE_(\w+)>, <PIPE_(\w+)>")
 
 
@@ -116,6 +118,7 @@ def resources(kernel: Any) -> dict[str, Any]:
     flag_pairs              flags by the two pipelines
     vector_calls            calls of the vector unit's library
     ir_bytes                size of the last text before the binary (there is no binary without CANN)
+    code_digest             of that text, without places in the source
     instructions            copies between device memory and the Unified Buffer, by shape and type of the call
     """
     found: dict[str, Any] = json.loads(kernel.asm["npubin"])
@@ -214,7 +217,8 @@ def plan(program: Path, arch: str, limit: int, linalg: str, options: Mapping[str
             }
         memory = [json.loads(f.read_text(encoding="utf-8")) for f in sorted(folder.glob("memory_info*.json"))]
         hivm = (folder / "module.hivm.opt.mlir").read_text(encoding="utf-8")
-        return {**buffers(memory, limit), **counts(hivm)}
+        digest = hashlib.sha256(_LOCATION.sub("", hivm).encode()).hexdigest()[:16]
+        return {**buffers(memory, limit), **counts(hivm), "code_digest": digest}
 
 
 def again(step: Callable[[], T]) -> T:

@@ -28,8 +28,11 @@ MEASURES: Mapping[str, str] = {
     "multi_buffered": "multi-buffered",
     "scalar_accesses": "scalar accesses",
     "syncs": "waits",
+    "vector_calls": "vector calls",
     "ir_bytes": "text before the binary, bytes",
     "code_bytes": "code, bytes",
+    "grid": "grid",
+    "launches": "launches",
 }
 _BRIEF = {
     "registers": "registers",
@@ -62,6 +65,8 @@ class Difference:
     statuses: tuple[tuple[str, str, str], ...] = ()  # (cell, before, after)
     same: int = 0  # cells whose kernels are the same machine code
     rewritten: int = 0  # other code that takes the same
+    unread: int = 0  # not built in one of them, or in both
+    cell_states: Mapping[str, str] = field(default_factory=dict)  # cell -> same, rewritten, differs or unread
     faults: tuple[str, ...] = field(default=())
     worse: bool = False  # a cell that was no finding is one
 
@@ -77,6 +82,7 @@ class Difference:
             "cells": self.cells,
             "same": self.same,
             "rewritten": self.rewritten,
+            "unread": self.unread,
             "changes": [
                 {
                     "target": c.target,
@@ -95,6 +101,20 @@ class Difference:
     def lines(self) -> Iterator[str]:
         """For people."""
         yield f"{self.names[0]} -> {self.names[1]}: {self.cells} cells"
+        yield from self.change_lines()
+        yield from _grouped("status", self.statuses)
+        yield ""
+        for fault in self.faults[:_SHOWN_CELLS]:
+            yield f"the farm failed: {fault}"
+        touched = self.cells - self.same - self.rewritten - self.unread
+        yield (
+            f"cells: {touched} with different resources, {self.rewritten} with only different code or names, "
+            f"{self.same} with the same machine code"
+            f"{f', {self.unread} not built in both' if self.unread else ''}"
+        )
+
+    def change_lines(self) -> Iterator[str]:
+        """What moved in the machine code, a blank line before each."""
         for change in self.changes:
             yield ""
             yield f"{change.target}: {change.kernel} ({change.phase})"
@@ -102,22 +122,17 @@ class Difference:
             for words, before, after in change.measures:
                 yield f"    {words:<{wide}}  {_text(before)} -> {_text(after)}"
             yield from _some(change.cells)
-        for title, entries in (("kernels", self.moved), ("status", self.statuses)):
-            grouped: dict[tuple[str, str], list[str]] = {}
-            for cell, before, after in entries:
-                grouped.setdefault((before, after), []).append(cell)
-            for (before, after), cells in grouped.items():
-                yield ""
-                yield f"{title}: {before} -> {after}"
-                yield from _some(cells)
+        yield from _grouped("kernels", self.moved)
+
+
+def _grouped(title: str, entries: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for cell, before, after in entries:
+        grouped.setdefault((before, after), []).append(cell)
+    for (before, after), cells in grouped.items():
         yield ""
-        for fault in self.faults[:_SHOWN_CELLS]:
-            yield f"the farm failed: {fault}"
-        touched = self.cells - self.same - self.rewritten
-        yield (
-            f"cells: {touched} with different resources, {self.rewritten} with only different code or names, "
-            f"{self.same} with the same machine code"
-        )
+        yield f"{title}: {before} -> {after}"
+        yield from _some(cells)
 
 
 def compare(names: tuple[str, str], before: Sequence[Row], after: Sequence[Row]) -> Difference:
@@ -125,7 +140,7 @@ def compare(names: tuple[str, str], before: Sequence[Row], after: Sequence[Row])
     old, new = ({r["cell_id"]: r for r in rows} for rows in (before, after))
     grouped: dict[tuple[Any, ...], list[str]] = {}
     moved, statuses, faults = [], [], []
-    counts: Counter[str] = Counter()
+    states: dict[str, str] = {}
     worse = False
     both = [c for c in old if c in new]
     for cell in both:
@@ -151,7 +166,9 @@ def compare(names: tuple[str, str], before: Sequence[Row], after: Sequence[Row])
                 grouped.setdefault(key, []).append(cell)
                 differs = True
             rewritten |= _identity(x) != _identity(y)
-        counts["differs" if differs else "rewritten" if rewritten else "same"] += 1
+        unread = any(r["status"] != Status.BUILT.value for r in (a, b))
+        states[cell] = "unread" if unread else "differs" if differs else "rewritten" if rewritten else "same"
+    counts = Counter(states.values())
     changes = tuple(BuildChange(*(*key, tuple(cells))) for key, cells in grouped.items())
     return Difference(
         names,
@@ -161,6 +178,8 @@ def compare(names: tuple[str, str], before: Sequence[Row], after: Sequence[Row])
         tuple(statuses),
         counts["same"],
         counts["rewritten"],
+        counts["unread"],
+        states,
         tuple(faults),
         worse,
     )
@@ -185,7 +204,9 @@ def _pairs(before: Sequence[Row], after: Sequence[Row]) -> Iterator[tuple[Row, R
 
 def _measures(before: Row, after: Row) -> tuple[tuple[str, Any, Any], ...]:
     found = [
-        (words, before.get(key), after.get(key)) for key, words in MEASURES.items() if before.get(key) != after.get(key)
+        (words, _plain(before.get(key)), _plain(after.get(key)))
+        for key, words in MEASURES.items()
+        if before.get(key) != after.get(key)
     ]
     a, b = before.get("instructions") or {}, after.get("instructions") or {}
     for kind in instructions.KINDS:
@@ -196,15 +217,20 @@ def _measures(before: Row, after: Row) -> tuple[tuple[str, Any, Any], ...]:
     return tuple(found)
 
 
+def _plain(value: Any) -> Any:
+    """A grid as `64 x 1 x 1`."""
+    return " x ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
 def _widths(counts: Mapping[str, int]) -> str:
     """`4 (128 bits), 1 (32 bits)`."""
     told = (f"{n} ({width} bits)" if width.isdigit() else f"{n} ({width})" for width, n in counts.items())
     return ", ".join(told) or "0"
 
 
-def _identity(kernel: Row) -> str:
-    """Of the machine code; where there is none to read, of source and options."""
-    return str(kernel.get("code_digest") or kernel["hash"])
+def _identity(kernel: Row) -> tuple[str, ...]:
+    """Of the machine code, of all variants that tuning has; where there is none to read, of source and options."""
+    return (str(kernel.get("code_digest") or kernel["hash"]), *kernel.get("rivals", ()))
 
 
 def _names(kernels: Sequence[Row]) -> str:

@@ -165,9 +165,14 @@ def _gpu_target(target: CompileTarget) -> Any:
     return GPUTarget(target.triton, target.arch, target.warp)
 
 
+_NO_BITS = 8  # a section that takes no room in the file
+#: Of an ELF file what a device runs, and the constants that it reads, by the beginning of a section's name.
+_CODE, _CONSTANTS = b".text", (b".nv.constant", b".nv.global", b".rodata", b".data")
+
+
 def code(binary: bytes) -> tuple[int, str]:
     """(bytes, digest) of the machine code in an ELF file of 64 bits: its sections `.text*`, without debug lines, which
-    tell where the source lies.  ValueError for any other file."""
+    tell where the source lies.  The digest is of its constants too.  ValueError for any other file."""
     if binary[:5] != b"\x7fELF\x02":
         raise ValueError("the compiled kernel is not a 64-bit ELF file")
 
@@ -179,9 +184,9 @@ def code(binary: bytes) -> tuple[int, str]:
     total, digest = 0, hashlib.sha256()
     for section in range(table, table + count * size, size):
         name = strings + number(section, 4)
-        if binary[name : name + 5] == b".text":
-            start, length = number(section + 0x18, 8), number(section + 0x20, 8)
-            total += length
+        start, length = number(section + 0x18, 8), number(section + 0x20, 8)
+        if binary.startswith((_CODE, *_CONSTANTS), name) and number(section + 0x04, 4) != _NO_BITS:
+            total += length if binary.startswith(_CODE, name) else 0
             digest.update(binary[start : start + length])
     return total, digest.hexdigest()[:16]
 

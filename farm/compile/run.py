@@ -65,6 +65,7 @@ class CompileRequest:
     subject: PackedSubject | None = None  # somebody's kernels, first on every worker's import path
     kernels: Path | None = None  # a folder with another revision's `kernels`
     machine_code: bool = False  # count instructions in the machine code, where that takes longer
+    variables: Mapping[str, str] = field(default_factory=dict)  # of every worker, over the subject's
     workers: int = 0  # processes at a time; 0: as many as there are processors, at most 8
 
 
@@ -173,7 +174,10 @@ class _Compilation:
                 cell_seconds=lambda index: self.seconds[self.cells[index].matrix],
                 machine_code=self.request.machine_code,
                 subject=told_subject,
-                variables=lambda name: subject.variables.get(TARGETS[name].backend, {}) if subject else {},
+                variables=lambda name: {
+                    **(subject.variables.get(TARGETS[name].backend, {}) if subject else {}),
+                    **self.request.variables,
+                },
             )
             with interrupts.heard() as heard:
                 try:
@@ -273,11 +277,19 @@ class _Compilation:
                     "launches": 0,
                     "grid": launch["grid"],
                     "constants": found["constants"],
+                    "module": found.get("module", ""),
+                    **self._rivals(target, launch["rivals"]),
                     **found["resources"],
                 },
             )
             entry["launches"] += 1
         return list(out.values())
+
+    def _rivals(self, target: str, hashes: Sequence[str]) -> dict[str, list[str]]:
+        """The other variants that tuning would try on a device, by their machine code."""
+        found = [(h, self.kernels[target, h]["resources"]) for h in hashes if (target, h) in self.kernels]
+        digests = sorted(str(resources.get("code_digest") or h[:HASH_DIGITS]) for h, resources in found)
+        return {"rivals": digests} if digests else {}
 
     def _conclude(
         self,

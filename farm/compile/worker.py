@@ -265,6 +265,7 @@ class Compiler:
                 "name": kernel.name,
                 "resources": found,
                 "constants": self.constants(kernel),
+                "module": self.module(kernel),
             }
         )
 
@@ -274,6 +275,12 @@ class Compiler:
         with contextlib.suppress(Exception):  # for people only, and not alike in every Triton
             return constants(kernel)
         return {}
+
+    def module(self, kernel: Any) -> str:
+        """Where the kernel is written, as Python names it."""
+        with contextlib.suppress(Exception):
+            return str(kernel.src.fn.fn.__module__)
+        return ""
 
 
 def classify(error: Exception) -> tuple[str, str]:

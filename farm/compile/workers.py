@@ -41,7 +41,7 @@ SAID: Mapping[str, Check] = {
     "unusable": record({"event": _WORD, "reason": _REASON}),
     "refused": record({"event": _WORD, "reason": _REASON}),
     "begin": record({"event": _WORD, "cell": integer(), "log": integer()}),
-    "kernel": record({"event": _WORD, **_KERNEL}),
+    "kernel": record({"event": _WORD, **_KERNEL}, {"module": _WORD}),
     "end": record(
         {
             "event": _WORD,

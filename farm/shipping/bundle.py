@@ -31,6 +31,7 @@ SUPERVISING = (
     "node",
     "report",
     "sites",
+    "stage_zero",
 )
 #: Of rooms that both sides have, what a child gets.
 CHILDS = {"subject": ("__init__.py", "bare_packages.py")}

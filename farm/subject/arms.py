@@ -19,6 +19,7 @@ from farm.kernel_package import ROOT
 from farm.process import command
 from farm.shipping import bundle, files
 from farm.shipping.bundle import Bundle
+from farm.shipping.subjects import PackedSubject, pack
 from farm.subject import cache, command_line, repository
 from farm.subject.command_line import NONE, LoadedSubject
 from farm.subject.model import FILE, Subject
@@ -36,6 +37,7 @@ class ArmContent:
     """One arm's files.  Either a `subject`, as a `farm.yaml` describes it, or our own `kernels` of another revision.
 
     `digest`: of all that its children import; equal digests are the same code.  `notes`: what a reader has to know.
+    `folder`: where its repository's files lie on this host; they are not its content for a release or wheel.
     """
 
     arm: Arm
@@ -44,11 +46,26 @@ class ArmContent:
     subject: LoadedSubject | None = None
     kernels: Bundle | None = None
     notes: tuple[str, ...] = ()
+    folder: Path | None = None
 
     def content(self) -> Iterator[tuple[str, bytes]]:
         """(name, bytes) of every file: below `overlay/` and `adapters/`, or below `kernels/`."""
         of = self.subject.packed if self.subject else self.kernels
         yield from files.members(of.blob) if of else ()
+
+    @property
+    def packed(self) -> PackedSubject:
+        """As it is sent.  Our own kernels are sent as a subject is: each child proves that it would import these."""
+        if self.subject:
+            return self.subject.packed
+        return pack(
+            {f"overlay/{name}": data for name, data in self.content()},
+            name="kernels",
+            revision=self.revision,
+            source=self.arm.called,
+            modules=("kernels",),
+            over=False,
+        )
 
     def sources(self) -> dict[str, str]:
         """The text of its Python files by name."""
@@ -214,7 +231,7 @@ def _own(arm: Arm, home: Repository) -> ArmContent:
             id="arm-without-kernels",
         )
     packed = bundle.pack("kernels", folder)
-    return ArmContent(arm, home.revision, packed.sha[:16], kernels=packed)
+    return ArmContent(arm, home.revision, packed.sha[:16], kernels=packed, folder=folder)
 
 
 def _subjects(arm: Arm, home: Repository, subject: Subject) -> ArmContent:
@@ -232,7 +249,8 @@ def _subjects(arm: Arm, home: Repository, subject: Subject) -> ArmContent:
             id="arm-revision-of-release",
         )
     made = command_line.loaded(subject, home, wheel, arm.source if arm.kind == "version" else "")
-    return ArmContent(arm, made.packed.revision, made.packed.digest, subject=made, notes=_left_out(arm, home, subject))
+    notes = _left_out(arm, home, subject)
+    return ArmContent(arm, made.packed.revision, made.packed.digest, made, notes=notes, folder=home.folder)
 
 
 def _left_out(arm: Arm, home: Repository, subject: Subject) -> tuple[str, ...]:

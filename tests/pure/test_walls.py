@@ -51,6 +51,8 @@ PURE = (
     "node/admission",
     "scheduler",
     "sites/merging",
+    "stage_zero/answer",
+    "stage_zero/pins",
     "sites/planfile",
     "subject/model",
     "store/recovery",
@@ -80,6 +82,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("cluster", "compile"),
     ("doctor", "report"),
     ("coordinator", "dashboards"),
+    ("stage_zero",),
     ("cli",),
     ("__main__",),
 )
