@@ -92,12 +92,14 @@ class DeviceSetup:
 
     def _arm_setup(self, name: str, config: Mapping[str, Any]) -> _ArmSetup:
         """What the children of an arm are started with.  `config`: the device's, with what is the arm's own.  Two arms
-        share no cache of Triton's: what one has compiled or tuned is not there for the other."""
+        share no cache of Triton's: what one has compiled or tuned is not there for the other, and is for its own later
+        rounds."""
         asked = Environment.of(config["environment"])
         found = asked if asked.command or asked.python else nodes.environment(self.node, asked.name)
         told, first = self._subject(config.get("subject"))
-        cache = {"TRITON_CACHE_DIR": str(Path(config["spool"], f"triton-{name}"))} if name else {}
-        variables = {**self._subject_variables(config), **cache, **found.variables, **config.get("variables", {})}
+        cache = {"TRITON_CACHE_DIR": str(Path(config["spool"], f"triton-{name}")), "TRITON_CACHE_AUTOTUNING": "1"}
+        own = {**self._subject_variables(config), **(cache if name else {})}
+        variables = {**own, **found.variables, **config.get("variables", {})}
         path = (*first, *self._import_path(found, config))
         return _ArmSetup(replace(found, path=path, variables=variables), told, str(config.get("revision", "")))
 

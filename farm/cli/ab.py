@@ -16,7 +16,7 @@ from typing import Any
 from farm.cli import common, run_command, stage_zero
 from farm.cli.run import Matrices
 from farm.cli.text import printable, sentence
-from farm.compare.arms import Arm, differences
+from farm.compare.arms import WORKING_TREE, Arm, differences
 from farm.contracts import discovery
 from farm.coordinator import RunRequest
 from farm.coordinator.request import RunArm
@@ -26,6 +26,7 @@ from farm.matrix.arms import two
 from farm.node import config
 from farm.shipping import revision
 from farm.subject import arms as contents
+from farm.subject import repository
 from farm.subject.arms import ArmContent
 from farm.subject.command_line import LoadedSubject
 
@@ -145,7 +146,7 @@ class Arms:
         if self.contents:
             self.subjects = tuple(content.subject for content in self.contents)
         first = self.subjects[0]
-        self.moved = _changed_contracts(self.subjects)
+        self.moved = [*_changed_rules(self.subjects), *self._changed_harness(args)]
         for folder in first.subject.contracts if first and contracts else ():  # arm a's or the operator's judge both
             discovery.add(Path(folder))
         _check_environments(args, (self.a, self.b))
@@ -157,6 +158,21 @@ class Arms:
             return ""
         a, b = (content.digest for content in self.contents)
         return a if a == b else ""
+
+    def _changed_harness(self, args: argparse.Namespace) -> list[str]:
+        """Where both arms are revisions of the farm's own repository: that they differ in the farm, too."""
+        if not self.contents or not all(c.kernels and c.arm.kind == "revision" for c in self.contents):
+            return []
+        place = args.repo or str(repository.top(Path.cwd()) or Path.cwd())
+        homes = [
+            repository.find(place) if arm.source == WORKING_TREE else repository.at(place, arm.source, f"--{arm.name}")
+            for arm in (self.a, self.b)
+        ]
+        names = _differing(*(home.folder / "farm" for home in homes))
+        told = (
+            f"the arms differ in the farm itself ({', '.join(names[:3])}); the farm that runs this command measures and"
+        )
+        return [f"{told} judges both"] if names else []
 
     def lines(self) -> list[str]:
         """What both are, for people."""
@@ -194,22 +210,28 @@ def _check_environments(args: argparse.Namespace, arms: tuple[Arm, Arm]) -> None
                 config.environment(config.load(), arm.environment)
 
 
-def _changed_contracts(subjects_: tuple[LoadedSubject | None, ...]) -> list[str]:
-    """What arm b changes of the contracts, by which it is not judged."""
+def _changed_rules(subjects_: tuple[LoadedSubject | None, ...]) -> list[str]:
+    """What arm b changes of contracts and matrices, which are those of arm a for both."""
     a, b = subjects_
     if a is None or b is None:
         return []
-    home, other = Path(a.subject.file).parent.resolve(), Path(b.subject.folder)
+    home, other = Path(a.subject.file).parent.resolve(), Path(b.subject.folder).resolve()
     out = []
-    for folder in map(Path, a.subject.contracts):
-        if not folder.resolve().is_relative_to(home):
-            continue
-        theirs = other / folder.resolve().relative_to(home)
-        mine, head = _texts(folder), _texts(theirs)
-        if head and mine != head:
-            names = sorted(n for n in {**mine, **head} if mine.get(n) != head.get(n))
-            out.append(f"arm b changes contracts ({', '.join(names[:3])}); both arms are judged by those of arm a")
+    for what, places in (("contracts", a.subject.contracts), ("matrices", a.subject.matrices)):
+        inside = [p for place in places if (p := Path(place).resolve()).is_relative_to(home)]
+        pairs = [(p, other / p.relative_to(home)) for p in inside]
+        names = [name for mine, theirs in pairs if theirs.exists() for name in _differing(mine, theirs)]
+        if names:
+            out.append(f"arm b changes {what} ({', '.join(names[:3])}); for both arms those of arm a count")
     return out
+
+
+def _differing(mine: Path, theirs: Path) -> list[str]:
+    """The names of the files that differ, in two files or folders."""
+    if mine.is_file():
+        return [] if theirs.is_file() and mine.read_bytes() == theirs.read_bytes() else [mine.name]
+    a, b = _texts(mine), _texts(theirs)
+    return sorted(f"{mine.name}/{name}" for name in {**a, **b} if a.get(name) != b.get(name))
 
 
 def _texts(folder: Path) -> dict[str, bytes]:

@@ -67,6 +67,7 @@ EVENTS: Mapping[str, Check] = {
                 "labels": mapped(plain()),
                 "subject": SUBJECT,
                 "versions": mapped(_SHORT),
+                "arms": mapped(plain(depth=6)),
             },
         ),
         ("placed", {}, {}),

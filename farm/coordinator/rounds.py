@@ -88,13 +88,18 @@ class Rounds:
             a, b = self._rows.get(lead), self._rows.get(mate)
             if a is not None and b is not None and (lead, 0) not in self._known:
                 self._known[lead, 0] = (round_row(a, 0, 0), round_row(b, 0, 1))
-        timed = [lead for lead in self.mates if not math.isnan(self._ratio(lead, 0))]
+        timed = [lead for lead in self.mates if self._is_timed(lead)]
         alike = [lead for lead in timed if self._same_code(lead)]
         self._controls = set(alike[:: max(1, math.ceil(len(alike) / MAX_CONTROLS))])
         timed = [lead for lead in timed if lead in self._controls or lead not in alike]
         self._course = Course(timed if self._controls != set(timed) else (), sorted(self._controls) if timed else ())
         for lead, number in self._known:
             self._course.told(lead, number, self._ratio(lead, number))
+
+    def _is_timed(self, lead: int) -> bool:
+        """Whether both arms passed round 0, and either was timed; one without a time that counts is asked for again."""
+        both = self._known.get((lead, 0), ())
+        return bool(both) and all(row["status"] == "passed" for row in both) and any(row["samples"] for row in both)
 
     def _same_code(self, lead: int) -> bool:
         """Whether both arms run the same code for this pair: a peer's, where the arms differ only in their files."""
@@ -124,7 +129,7 @@ class Rounds:
 
     # the end
 
-    def pairs(self) -> tuple[list[dict[str, Any]], Summary]:
+    def pairs(self, strict_peers: bool) -> tuple[list[dict[str, Any]], Summary]:
         """The rows of pairs.parquet, and what they add up to."""
         if self._course is None:
             self._begin()
@@ -146,7 +151,7 @@ class Rounds:
                     control=lead in self._controls,
                 )
             )
-        return out, pairs.summed(out)
+        return out, pairs.summed(out, strict_peers=strict_peers)
 
     def tables(self, rows: Sequence[Row]) -> dict[str, Table]:
         """What is written beside the tables of any run; `rows`: of pairs.parquet."""

@@ -404,7 +404,7 @@ class _Coordinator:
         open_why = self.stopped or results.INTERRUPTED
         rows = [self.reports.rows.get(c.index) or Concluded(c, results.planned_row(c, open_why)) for c in self.cells]
         verdict, code = results.verdict(rows, strict_peers=self.request.strict_peers)
-        pairs, summed = self.rounds.pairs() if self.rounds else ([], None)
+        pairs, summed = self.rounds.pairs(self.request.strict_peers) if self.rounds else ([], None)
         final = summed.exit_code if summed else code
         if stopped:
             why = {"reason": self.stopped} if self.stopped else {}

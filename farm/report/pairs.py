@@ -83,17 +83,17 @@ def _note(rounds: Sequence[tuple[Row, Row]]) -> str:
     return "; ".join(out)[:1000]
 
 
-def summed(rows: Iterable[Mapping[str, Any]]) -> summary.Summary:
+def summed(rows: Iterable[Mapping[str, Any]], *, strict_peers: bool = False) -> summary.Summary:
     """The verdict of all pairs."""
-    return summary.summary([_pair(row) for row in rows])
+    return summary.summary([_pair(row, strict_peers) for row in rows])
 
 
-def _pair(row: Mapping[str, Any]) -> summary.Pair:
+def _pair(row: Mapping[str, Any], strict_peers: bool) -> summary.Pair:
     lost = row["change"] == "lost" and row["status_b"] in _FAULTS
     new = row["change"] == "new" and row["status_a"] in _FAULTS
     neither = row["status_a"] in _FAULTS or row["status_b"] in _FAULTS
     bad = row["change"] == "broken" or row["status_b"] in FINDINGS
-    fails = row["role"] == "subject" and bad
+    fails = bad and (strict_peers or row["role"] == "subject")
     time = Verdict(row["verdict"]) if row["verdict"] and not row["control"] else None
     return summary.Pair(row["cell"], row["op"], row["change"], lost or new or neither, fails, time)
 
