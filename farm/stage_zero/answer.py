@@ -171,22 +171,23 @@ class Answer:
     def _kernel_lines(self) -> Iterator[str]:
         told = ", ".join(f"{count} {state}" for state, count in self.counts.items())
         yield f"kernels: {told or 'none were found'}"
-        alone = [r for r in self.kernels if r.state == "unreached" and r.change.state != "gone"]
-        for one in (r for r in self.kernels if r not in alone):
-            where = f"{_place(one.kernel.path)}:{one.kernel.line}"
+        apart: dict[str, list[Reached]] = {}
+        for one in self.kernels:
+            if not one.cells and not one.through:
+                apart.setdefault(_reached(one), []).append(one)
+                continue
             why = f": {', '.join(one.change.why[:_SHOWN])}" if one.change.why else ""
-            yield f"  {one.change.state} {one.change.name} ({where}){why}"
+            yield f"  {one.change.state} {_named(one)}{why}"
             yield f"    {_reached(one)}"
-        if alone:
-            yield "  launched by no cell, so nothing was said about them:"
-        for one in alone[:_FILES]:
-            yield f"    {one.change.state} {one.change.name} ({_place(one.kernel.path)}:{one.kernel.line})"
-        if len(alone) > _FILES:
-            yield f"    and {len(alone) - _FILES} more (--json)"
-        for title, names in (("host code", self.host), ("other files", self.other)):
+        for said, kernels in apart.items():
+            yield f"  {said}:"
+            yield from (f"    {one.change.state} {_named(one)}" for one in kernels[:_FILES])
+            if len(kernels) > _FILES:
+                yield f"    and {len(kernels) - _FILES} more (--json)"
+        for title, verb, names in (("host code", "differs", self.host), ("other files", "differ", self.other)):
             if names:
                 more = f" and {len(names) - _FILES} more" if len(names) > _FILES else ""
-                yield f"{title} differs in {', '.join(_place(n) for n in names[:_FILES])}{more}"
+                yield f"{title} {verb} in {', '.join(_place(n) for n in names[:_FILES])}{more}"
 
     def _status_lines(self) -> Iterator[str]:
         alike: dict[Told, list[str]] = {}
@@ -275,7 +276,8 @@ def _paired(a: Side, b: Side, reached: Sequence[Reached]) -> tuple[list[Pair], t
         pairs.append(Pair(cell, str(row["op"]), kind, withheld, fails, kernels=tuple(differing.get(cell, ()))))
         if kind != "same" or withheld:
             told = (str(r["status"]) if r else "not planned" for r in (x, y))
-            statuses.append((kind, cell, *told, str(row.get("reason") or "")))  # type: ignore[arg-type]
+            why = row.get("reason") or (x or {}).get("reason") or ""
+            statuses.append((kind, cell, *told, str(why)))  # type: ignore[arg-type]
     return pairs, tuple(statuses)
 
 
@@ -338,15 +340,17 @@ def _cpu(a: Sequence[Row], b: Sequence[Row]) -> CpuAnswer:
 # as text
 
 
+def _named(one: Reached) -> str:
+    return f"{one.change.name} ({_place(one.kernel.path)}:{one.kernel.line})"
+
+
 def _reached(one: Reached) -> str:
-    if one.change.state == "gone":
-        return (
-            f"was launched by {_cells(len(one.all_cells))} of arm a"
-            if one.all_cells
-            else "no cell of arm a launched it"
-        )
     if one.state == "unseen":
-        return f"unknown: launches of a {one.kernel.language} kernel are not seen without a device"
+        return f"unknown, since launches of {one.kernel.language} kernels are not seen without a device"
+    if one.change.state == "gone":
+        return f"was launched by {_cells(len(one.all_cells))} of arm a" if one.all_cells else "launched by no cell of a"
+    if one.state == "unreached":
+        return "launched by no cell, so nothing was said about it"
     if one.through:
         return f"used by {', '.join(one.through[:_SHOWN])}, which cells launched"
     told = [f"{name} ({_cells(len(cells))})" for name, cells in _distinct(one.cells).items()]

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,14 @@ from farm_command import FarmCommand
 from farm_process import marked, wait_for
 
 from farm.cli.main import main
+from farm.contracts import discovery
 from farm.store import Run, Store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "pure"))
 
-from subject_repositories import FILES, committed, git, write
+from subject_repositories import FILES, SUBJECT, committed, git, write
+
+from tests.pure.outside_contracts import write as contracts
 
 MATRIX = """name: norm
 op: rms_norm
@@ -25,8 +29,20 @@ axes:
   shape: [{rows: 3, hidden: [64, 65]}]
 providers: {liger: {}}
 """
-HEAD = FILES["src/mylib/ops/shared.py"].replace("w.float()", "w.float() * (1.01 if x.shape[-1] == 65 else 1)")
-CONTRACT = "from farm.contracts import Contract\n"
+MATRIX_OF_OWN = """name: own
+op: copied
+axes: {shape: [{rows: 3, columns: 4}], dtype: float32}
+providers: {liger: {}}
+"""
+YAML = SUBJECT.replace("    ops:\n", "    ops:\n      copied: {call: 'my_adapters:copied'}\n")
+YAML = YAML.replace("[bench/norm.yaml]", "[bench/norm.yaml, bench/own.yaml]\ncontracts: [bench/contracts]")
+ADAPTERS = FILES["my_adapters.py"] + "\ndef copied(x):\n    return bare('mylib.ops.shared').copied(x)\n"
+BASE_FILE = FILES["src/mylib/ops/shared.py"] + "\ndef copied(x):\n    return x * 1\n"
+#: Breaks one cell of the norm; and the copy, which its own contract would then call right.
+HEAD_FILE = BASE_FILE.replace("w.float()", "w.float() * (1.01 if x.shape[-1] == 65 else 1)").replace(
+    "x * 1\n", "x * 2\n"
+)
+OF_HEAD = "def reference(self, inputs, cell, block):\n    return {'y': 2 * inputs['x'].astype(np.float64)}"
 #: As tests/fake/test_subject.py has it: mylib is what an editable install says it is.
 INTRUDER = """import importlib.abc, importlib.util, sys
 class Finder(importlib.abc.MetaPathFinder):
@@ -38,16 +54,26 @@ sys.meta_path.insert(0, Finder())
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """With revisions: base, and HEAD, which breaks one of two cells; in the working tree, base again."""
-    made = committed(write(tmp_path / "repo", bench__norm_dot_yaml=MATRIX))
-    git(made, "tag", "base")
-    (made / "src/mylib/ops/shared.py").write_text(HEAD)
-    git(made, "commit", "-q", "-am", "change")
-    (made / "src/mylib/ops/shared.py").write_text(FILES["src/mylib/ops/shared.py"])
-    monkeypatch.chdir(made)
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """With revisions v0 and HEAD; in the working tree, v0 again."""
+    home = tmp_path / "repo"
+    more = {
+        "bench__own_dot_yaml": MATRIX_OF_OWN,
+        "my_adapters_dot_py": ADAPTERS,
+        "src__mylib__ops__shared_dot_py": BASE_FILE,
+    }
+    write(home, farm_yaml=YAML, bench__norm_dot_yaml=MATRIX, **more)
+    (home / "bench/contracts/own_op/contract.py").unlink()
+    contracts(home / "bench/contracts", "copied")
+    git(committed(home), "tag", "v0")
+    (home / "src/mylib/ops/shared.py").write_text(HEAD_FILE)
+    contracts(home / "bench/contracts", "copied", OF_HEAD)
+    git(home, "commit", "-q", "-am", "change")
+    git(home, "checkout", "-q", "v0", "--", ".")
+    monkeypatch.chdir(home)
     monkeypatch.setenv("FARM_CACHE", str(tmp_path / "cache"))
-    return made
+    yield home
+    discovery.forget()
 
 
 def ab(*words: str) -> int:
@@ -55,24 +81,24 @@ def ab(*words: str) -> int:
 
 
 def test_two_revisions_on_a_cpu(repository: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert ab("--a", "revision=base", "--b", "revision=HEAD", "--devices", "1") == 1
+    assert ab("--a", "revision=v0", "--b", "revision=HEAD", "--devices", "1") == 1
     out, err = capfd.readouterr()
-    assert out.splitlines()[0] == "worse: exit 1" and "bits equal: 1 of 2" in out, out + err
-    assert "broken: 1 cell" in out and "passed -> inaccurate" in out and "times: none" in out
+    assert out.splitlines()[0] == "worse: exit 1" and "bits equal: 1 of 3" in out, out + err
+    assert "broken: 2 cells" in out and "passed -> inaccurate" in out and "times: none" in out
+    assert "arm b changes contracts (contracts/copied/contract.py); for both arms those of arm a count" in err
     run = Store("st").run("r")
-    told = {r["cell_id"].rpartition("/")[0][-4:] + r["cell_id"][-2:]: r["subject_revision"] for r in run.rows}
-    base, head = (git(repository, "rev-parse", name)[:12] for name in ("base", "HEAD"))
-    assert set(told.values()) == {base, head} and len(run.rows) == 4
+    base, head = (git(repository, "rev-parse", name)[:12] for name in ("v0", "HEAD"))
+    assert {(r["cell_id"][-1], r["subject_revision"]) for r in run.rows} == {("a", base), ("b", head)}
     proven = next(e["arms"] for e in run.journal() if e["event"] == "device_up")
     digests = {name: run.head["arms"][name]["subject"]["digest"] for name in ("a", "b")}
     assert {name: arm["subject"]["digest"] for name, arm in proven.items()} == digests and len(
         set(digests.values())
     ) == 2
-    assert [r["change"] for r in run.table("pairs")] == ["same", "broken"]
+    assert [r["change"] for r in run.table("pairs")] == ["same", "broken", "broken"]
 
 
 def test_the_same_files_say_so_and_nothing_runs(repository: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert ab("--a", "revision=base", "--b", "revision=.") == 0
+    assert ab("--a", "revision=v0", "--b", "revision=.") == 0
     assert "hold the same files" in capfd.readouterr().out and not Path("st").exists()
 
 
@@ -83,7 +109,7 @@ def test_an_overlay_that_did_not_take_effect_in_one_arm_ends_the_run(repository:
         "import os\nif os.environ.get('TAKEN') == 'no':\n"
         + "".join(f"    {line}\n" for line in INTRUDER.format(file=str(tmp_path / "mylib.py")).splitlines())
     )
-    words = ("ab", "--a", "revision=base", "--b", "revision=HEAD,env.TAKEN=no", "--backend", "cpu", "--run-id", "r")
+    words = ("ab", "--a", "revision=v0", "--b", "revision=HEAD,env.TAKEN=no", "--backend", "cpu", "--run-id", "r")
     path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
     run = FarmCommand(
         repository, repository / "farm-results", "r", *words, "--devices", "1", environment={"PYTHONPATH": path}

@@ -7,6 +7,7 @@ Where Liger writes gradients into its inputs (swiglu, geglu, rope, cross_entropy
 give up no input, and a copy is what whoever needs the input afterwards has to make.
 """
 
+import importlib
 import inspect
 import types
 
@@ -23,6 +24,8 @@ def rms_norm(x, weight, eps, *, offset=0.0, casting="llama", in_place=False):
     """
     _refuse(x)
     _count_cores()
+    importlib.import_module("torch.distributed.tensor")  # 0.7.0 asks whether x is a DTensor, and does not import it
+
     function = bare("liger_kernel.ops.rms_norm").LigerRMSNormFunction
     given = [in_place] if "in_place" in _parameters(function) else []
     return function.apply(x, weight, eps, offset, casting, *given)
