@@ -26,9 +26,15 @@ _WORDS = {
 
 
 def lines(
-    arms: Mapping[str, Mapping[str, Any]], rows: Sequence[Row], found: Summary | None, *, complete: bool = True
+    arms: Mapping[str, Mapping[str, Any]],
+    rows: Sequence[Row],
+    found: Summary | None,
+    *,
+    complete: bool = True,
+    kernels: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[str]:
-    """The verdict with its reasons, the arms, counts, then each pair that a reader has to look at."""
+    """The verdict with its reasons, the arms, counts, then each pair that a reader has to look at.  `kernels`: those
+    that differ, as run.json has them."""
     if found is None or not complete:
         yield "not decided: the run was interrupted"
     else:
@@ -36,6 +42,7 @@ def lines(
         yield from (f"  {why}" for why in found.why)
     yield from (arm_line(name, arm) for name, arm in arms.items())
     yield from _counts(rows)
+    yield from _kernels(kernels)
     times = [row for row in rows if row["verdict"] and not row["control"]]
     for verdict in (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.UNFIT, Verdict.IMPROVED):
         of = [row for row in times if row["verdict"] == verdict.value]
@@ -53,6 +60,17 @@ def arm_line(name: str, arm: Mapping[str, Any]) -> str:
     told = [f"revision {revision}" if revision else "", f"digest {arm['digest']}" if arm.get("digest") else ""]
     more = ", ".join(t for t in told if t)
     return f"{name}: {arm.get('called', '')}{f' ({more})' if more else ''}"
+
+
+def _kernels(kernels: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """`kernels that differ: 2`, and of each who launched it."""
+    if kernels:
+        yield f"kernels that differ: {len(kernels)}"
+    for one in kernels[:MAX_SHOWN]:
+        launched = {cell for cells_ in one["cells"].values() for cell in cells_}
+        by = f"launched by {cells(len(launched))}" if launched else f"part of {', '.join(one['through'][:3])}"
+        told = by if launched or one["through"] else "launched by no cell" if one["state"] == "unreached" else "unknown"
+        yield f"  {one['kernel']} ({one['path']}): {one['change']}, {told}"
 
 
 def _counts(rows: Sequence[Row]) -> Iterator[str]:
