@@ -1,5 +1,7 @@
 """Pages of runs: HTML tables and inline SVG made in Python.  Reads the store; imports neither Ray nor devices.
 
+layout    where each cell of a table stands             pure
+contents  what a cell may show                          pure
 heat      rows as tables                                pure
 builds    compiled kernels as tables                    pure
 roofs     calibrations as charts                        pure

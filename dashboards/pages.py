@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from farm.dashboards import builds, charts, heat, place_map, roofs
+from farm.dashboards import builds, charts, contents, heat, layout, place_map, roofs
 from farm.errors import id_of
 from farm.report import evidence, findings, format, glossary, provenance, queries, wording
 from farm.report.findings import Group
@@ -66,7 +66,7 @@ def _templates() -> Environment:
         "code": _code,
     }
     env.globals |= {
-        "css": Markup((HERE / "farm.css").read_text(encoding="utf-8") + charts.scale_css()),
+        "css": Markup((HERE / "farm.css").read_text(encoding="utf-8") + charts.scale_css() + charts.content_css()),
         "js": Markup((HERE / "farm.js").read_text(encoding="utf-8")),
         "glossary": glossary.TERMS,
     }
@@ -97,12 +97,13 @@ def evidence_page(known: Mapping[str, Sequence[evidence.Proof]], links: Links) -
     )
 
 
-def run_page(run: RunLike, links: Links) -> str:
-    """Everything about one run, in one self-contained file."""
+def run_page(run: RunLike, links: Links, baseline: RunLike | None = None) -> str:
+    """Everything about one run, in one self-contained file.  `baseline`: the run that its times are divided by."""
     run = queries.as_shown(run)
     found, faults, peers = findings.findings(run), findings.farm_faults(run), findings.peer_failures(run)
     first, more = shown(found)
     anchors = findings.anchors([*found, *peers, *faults])
+    heats = heat.heats(run.rows, anchors, baseline.rows if baseline else ())
     counts, verdict = queries.counts(run.rows), queries.verdict(run)
     return _render(
         "run.html",
@@ -135,7 +136,8 @@ def run_page(run: RunLike, links: Links) -> str:
         peers=[_group(run, g, links) for g in peers],
         impossible=findings.impossible(run),
         set_aside=findings.set_aside(run),
-        heats=_heats(run, anchors),
+        heats=_heats(heats, run),
+        picker=charts.picker(n for n in contents.CONTENTS if any(n in h.contents for hs in heats.values() for h in hs)),
         builds=_builds(run, anchors),
         remarks=builds.remarks(run.rows),
         summaries=_summaries(run),
@@ -197,22 +199,22 @@ def _heading(run: RunLike, where: str, op: str) -> dict[str, Any]:
     return {"backend": where.partition("@")[0], "place": where.replace("@", " "), "kinds": kinds, "op": op}
 
 
-def _heats(run: RunLike, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Per backend and op, a pane per dtype with its heat map and its times."""
+def _heats(found: Mapping[tuple[str, str], Sequence[heat.Heat]], run: RunLike) -> list[dict[str, Any]]:
+    """Per backend and op, a pane per dtype with its heat map."""
     return [
         {
             **_heading(run, where, op),
             "panes": [
                 {
                     "name": format.short_dtype(h.dtype),
+                    "failures": charts.failures(h.failed),
                     "legend": charts.legend(h),
-                    "table": charts.heat_table(h),
-                    "times": charts.time_table(h) if h.timed else "",
+                    "table": charts.boxed(charts.heat_table(h), len(h.layout.columns)),
                 }
                 for h in panes
             ],
         }
-        for (where, op), panes in heat.heats(run.rows, anchors).items()
+        for (where, op), panes in found.items()
     ]
 
 
@@ -231,7 +233,12 @@ def _builds(run: RunLike, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
             "target": target,
             "op": op,
             "panes": [
-                {"name": format.short_dtype(t.dtype), "legend": charts.build_legend(t), "table": charts.build_table(t)}
+                {
+                    "name": format.short_dtype(t.dtype),
+                    "failures": charts.failures(t.failed),
+                    "legend": charts.build_legend(t),
+                    "table": charts.boxed(charts.build_table(t), len(t.layout.columns)),
+                }
                 for t in panes
             ],
         }
@@ -250,7 +257,11 @@ def _paces(run: RunLike) -> list[dict[str, Any]]:
         {
             **_heading(run, where, op),
             "panes": [
-                {"name": format.short_dtype(dtype), "table": charts.pace_table(race.columns, bodies)}
+                {
+                    "name": format.short_dtype(dtype),
+                    "failures": "",
+                    "table": charts.boxed(charts.pace_table(race.columns, bodies), len(race.columns)),
+                }
                 for dtype, bodies in race.panes.items()
             ],
         }
@@ -265,7 +276,7 @@ def _strips(run: RunLike) -> list[dict[str, Any]]:
             "place": where.replace("@", " ").removesuffix(" simulated"),
             "kinds": ("simulated",) if where.endswith(" simulated") else _kinds(run, where, op, judged=True),
             "op": op,
-            "charts": [charts.strip_chart(s, dtype) for dtype, s in sorted(by_dtype.items(), key=heat.by_width)],
+            "charts": [charts.strip_chart(s, dtype) for dtype, s in sorted(by_dtype.items(), key=layout.by_width)],
         }
         for (where, op), by_dtype in queries.strips(run).items()
     ]
