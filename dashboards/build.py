@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
-from farm.dashboards.pages import Links, evidence_page, run_page, runs_page
+from farm.dashboards.compare_page import Said, Side, as_json
+from farm.dashboards.pages import Links, compare_page, evidence_page, run_page, runs_page
 from farm.errors import StoreError
-from farm.report import evidence
+from farm.report import evidence, findings, provenance
+from farm.report.pairs import FASTER, SLOWER, counts
 from farm.report.provenance import log_path
 from farm.report.queries import RunLike
 from farm.report.run_lines import RunLine
+from farm.report.status_changes import Comparison
+from farm.report.time_changes import PROVES, TimeComparison
 
 EVIDENCE = "evidence.html"
 #: What the runs prove and their lines in the list, so that neither page need read every run again.  May be deleted.
@@ -130,6 +134,33 @@ def _build_run(run: RunLike, out: Path) -> Path:
     path = out / page_name(run.id)
     write(path, run_page(run, run_links(run, out)))
     return path
+
+
+def comparison(a: RunLike, b: RunLike, found: Comparison, timed: TimeComparison) -> tuple[Side, Side, Said]:
+    """What a page says of two runs beyond their cells."""
+    groups = {kind: [c.after for c in found.of(kind) if c.after is not None] for kind in ("broken", "new")}
+    groups["slower"] = [p.row for p in timed.pairs if p.time == SLOWER]
+    repeats = {f"the cells that are {kind}": findings.repeat(b, rows) for kind, rows in groups.items() if rows}
+    repeats.pop("the cells that are new", None)
+    kind = {0: "passed", 1: "findings", 3: "farm_fault"}.get(found.exit_code, "nothing")
+    notes = [*found.notes, *timed.unlike, *timed.notes]
+    parts = [f"{len(of):,} {kind}" for kind in ("broken", "new", "lost", "fixed") if (of := found.of(kind))]
+    parts += [f"{n:,} suspected {name}" for name, n in counts(timed.pairs).items() if name in (SLOWER, FASTER)]
+    verdict = f"{found.verdict[:1].upper()}{found.verdict[1:]}: {', '.join(parts) or 'nothing changed'}"
+    said = Said(verdict, kind, str(PROVES), notes, repeats)
+    return Side(a.id, None, provenance.facts(a)), Side(b.id, None, provenance.facts(b)), said
+
+
+def write_comparison(a: RunLike, b: RunLike, found: Comparison, timed: TimeComparison, path: Path) -> None:
+    """Write the page of two runs, and its JSON beside it.  StoreError if that is not possible."""
+    left, right, said = comparison(a, b, found, timed)
+    links = Links(None, lambda run_id: None, lambda name: None)
+    try:
+        write(path, compare_page(left, right, timed.pairs, said, links))
+        write(path.with_suffix(".json"), json.dumps(as_json(left, right, timed.pairs, said), indent=1))
+    except OSError as e:
+        why = f"{path}: the page cannot be written ({e.strerror or e}); choose a file in a writable folder"
+        raise StoreError(why, id="compare-page-unwritable") from e
 
 
 def page_name(run_id: str) -> str:

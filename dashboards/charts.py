@@ -119,23 +119,17 @@ def _swatch(letter: str, steps: Iterable[int]) -> Iterable[str]:
     return (f'<i class="{letter}{i}"></i>' for i in steps)
 
 
-def picker(contents: Iterable[str]) -> Markup:
-    """The choice of what every heat map shows: radio buttons, which `content_css` acts on."""
-    names = list(contents)
-    numbered = [(i, name) for i, name in enumerate(CONTENTS, 1) if name in names]
-    if not numbered:
-        return Markup("")
+def picker(titles: Mapping[str, str], present: Iterable[str]) -> Markup:
+    """The choice of what every table of cells shows: radio buttons, which `content_css` acts on.  `titles`: content ->
+    its name, in the order of the paragraphs in a cell."""
+    names = set(present)
+    numbered = [(i, name) for i, name in enumerate(titles, 1) if name in names]
     inputs = "".join(
-        f'<input type="radio" name="content" id="x{i}" value="{name}"{" checked" if name == names[0] else ""}>'
-        for i, name in numbered
+        f'<input type="radio" name="content" id="x{i}" value="{name}"{" checked" if n == 0 else ""}>'
+        for n, (i, name) in enumerate(numbered)
     )
-    labels = "".join(f'<label for="x{i}">{esc(CONTENTS[name])}</label>' for i, name in numbered)
-    faster, slower = ("".join(_swatch("d", range(a, b))) for a, b in ((0, PACES), (PACES + 1, 2 * PACES + 1)))
-    words = (
-        f"µs: median, ± half of p20–p80. ÷: a time ratio, faster below 1 <span class=ramp>{faster}</span>, slower "
-        f"above 1 <span class=ramp>{slower}</span>, {UNSURE} within noise (p20–p80 overlap)"
-    )
-    return Markup(f'{inputs}<div class="picker">{labels}</div><p class="legend"><span>{words}</span></p>')
+    labels = "".join(f'<label for="x{i}">{esc(titles[name])}</label>' for i, name in numbered)
+    return Markup(f'{inputs}<div class="picker">{labels}</div>' if numbered else "")
 
 
 def content_css() -> str:
@@ -157,10 +151,10 @@ def content_css() -> str:
 
 def heat_table(heat: Heat) -> Markup:
     """Every cell of one backend, op and dtype; rows are shapes, columns providers and their modes."""
-    return _table(heat.layout, "heat", lambda i: _heat_td(heat.spots[i]))
+    return table(heat.layout, "heat", lambda i: _heat_td(heat.spots[i]))
 
 
-def _table(layout: Layout, name: str, td: Callable[[int], str]) -> Markup:
+def table(layout: Layout, name: str, td: Callable[[int], str]) -> Markup:
     """A table of a layout's cells.  `td`: a cell's number -> its element."""
     of = providers(layout.columns)
     top = "".join(f'<th colspan="{n}" scope="colgroup">{_breakable(p)}</th>' for p, n in of)
@@ -253,9 +247,9 @@ def build_legend(table: builds.Table) -> Markup:
     return Markup(f'<p class="legend">{" ".join(parts)}</p>')
 
 
-def build_table(table: builds.Table) -> Markup:
+def build_table(found: builds.Table) -> Markup:
     """Every cell of one target, op and dtype; rows are shapes, columns providers and their modes."""
-    return _table(table.layout, "heat builds", lambda i: _build_td(table.spots[i]))
+    return table(found.layout, "heat builds", lambda i: _build_td(found.spots[i]))
 
 
 def _build_td(spot: builds.BuildSpot) -> str:
@@ -273,6 +267,16 @@ def _build_td(spot: builds.BuildSpot) -> str:
 def _breakable(name: str) -> str:
     """A mode's name that may wrap after its underscores, so that a column is as narrow as its numbers."""
     return esc(name).replace("_", "_<wbr>")
+
+
+def content_legend() -> Markup:
+    """What numbers and colours of the contents mean."""
+    faster, slower = ("".join(_swatch("d", range(a, b))) for a, b in ((0, PACES), (PACES + 1, 2 * PACES + 1)))
+    return Markup(
+        f'<p class="legend"><span>µs: median, ± half of p20–p80. ÷: a time ratio, faster below 1 <span class="ramp">'
+        f'{faster}</span>, slower above 1 <span class="ramp">{slower}</span>, {UNSURE} within noise (p20–p80 overlap)'
+        "</span></p>"
+    )
 
 
 def pace_legend() -> Markup:

@@ -12,9 +12,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from farm.dashboards import builds, charts, contents, heat, layout, place_map, roofs
+from farm.dashboards import compare_page as comparing
+from farm.dashboards.compare_page import Said, Side
 from farm.errors import id_of
 from farm.report import evidence, findings, format, glossary, provenance, queries, wording
+from farm.report import pairs as paired
 from farm.report.findings import Group
+from farm.report.pairs import Pair
 from farm.report.queries import RunLike
 from farm.report.run_lines import RunLine, commit
 from farm.store.results import place
@@ -56,6 +60,7 @@ def _templates() -> Environment:
         "clip": format.clip,
         "short": format.short_dtype,
         "sig": format.sig,
+        "changed": paired.change,
         "bar": charts.status_bar,
         "keys": charts.status_list,
         "flags": heat.flags,
@@ -137,7 +142,8 @@ def run_page(run: RunLike, links: Links, baseline: RunLike | None = None) -> str
         impossible=findings.impossible(run),
         set_aside=findings.set_aside(run),
         heats=_heats(heats, run),
-        picker=charts.picker(n for n in contents.CONTENTS if any(n in h.contents for hs in heats.values() for h in hs)),
+        picker=charts.picker(contents.CONTENTS, {n for panes in heats.values() for h in panes for n in h.contents}),
+        content_legend=charts.content_legend(),
         builds=_builds(run, anchors),
         remarks=builds.remarks(run.rows),
         summaries=_summaries(run),
@@ -157,6 +163,11 @@ def shown(found: Sequence[Group]) -> tuple[list[Group], list[Group]]:
     worst = {g.backend: g for g in reversed(found)}
     first = [g for i, g in enumerate(found) if i < SHOWN or worst[g.backend] is g]
     return first, [g for g in found if all(g is not f for f in first)]
+
+
+def compare_page(a: Side, b: Side, pairs: Sequence[Pair], said: Said, links: Links) -> str:
+    """Two arms side by side."""
+    return _render("compare.html", links=links, **comparing.values(a, b, pairs, said))
 
 
 def _places(run: RunLike) -> list[tuple[str, str, str, int, bool]]:

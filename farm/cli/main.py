@@ -28,7 +28,7 @@ COMMANDS = {
     "resume": "continue an interrupted run: run the cells that have no result",
     "show": "show one cell: verdict, times, peers, earlier results, log",
     "ls": "list the runs of a store, newest first",
-    "compare": "compare the statuses of two runs: broken, fixed, new, lost",
+    "compare": "compare two runs: broken, fixed, new, lost, slower, faster",
     "compile": "build every cell's kernels for the given targets (no device needed)",
     "judge": "judge a run again from the run's stored metrics (no device needed)",
     "dashboard": "build or serve the pages of a store",
