@@ -37,7 +37,8 @@ def test_build_writes_the_run_and_the_list(store, tmp_path):
     assert f'href="run-{run.id}.html"' in index
     assert "20260802-030000-dead" in index and 'href="run-20260802-030000-dead.html"' not in index, "not built: no link"
     assert f'href="../runs/{run.id}/logs/a%20b.log"' in page.read_text()
-    assert sorted(p.name for p in page.parent.iterdir()) == ["evidence.html", "evidence.json", "index.html", page.name]
+    written = ["evidence.html", "evidence.json", "index.html", page.name, page.with_suffix(".json").name]
+    assert sorted(p.name for p in page.parent.iterdir()) == written
 
 
 def test_build_of_everything_continues_after_a_broken_run(store, tmp_path):

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from synthetic_runs import HOSTILE, again, counts_of, fake_run, interrupted_run, row, rows_of_run, wide_rows
 
 from farm.dashboards.contents import CONTENTS, others, values
-from farm.dashboards.pages import Links, evidence_page, run_page, runs_page
+from farm.dashboards.pages import Against, Links, evidence_page, run_page, runs_page
 from farm.report import glossary, queries, wording
 from farm.report.run_lines import run_line
 
@@ -145,7 +145,8 @@ def wide():
     """A page with all six contents: three vendors, each with times, peers, shares, registers, and a baseline."""
     rows = wide_rows()
     assert len(rows) == 4000 and len({r["backend"] for r in rows}) == 3
-    return run_page(fake_run(rows), LINKS, fake_run(again(rows, 3)))
+    run = fake_run(rows)
+    return run_page(run, LINKS, Against.of(fake_run(again(rows, 3), "20260731-021500-a1b2"), run))
 
 
 def test_size_for_four_thousand_cells(html, wide):
