@@ -125,10 +125,10 @@ def picker(titles: Mapping[str, str], present: Iterable[str]) -> Markup:
     names = set(present)
     numbered = [(i, name) for i, name in enumerate(titles, 1) if name in names]
     inputs = "".join(
-        f'<input type="radio" name="content" id="x{i}" value="{name}"{" checked" if n == 0 else ""}>'
+        f'<input type="radio" name="content" id="show{i}" value="{name}"{" checked" if n == 0 else ""}>'
         for n, (i, name) in enumerate(numbered)
     )
-    labels = "".join(f'<label for="x{i}">{esc(titles[name])}</label>' for i, name in numbered)
+    labels = "".join(f'<label for="show{i}">{esc(titles[name])}</label>' for i, name in numbered)
     return Markup(f'{inputs}<div class="picker">{labels}</div>' if numbered else "")
 
 
@@ -142,10 +142,10 @@ def content_css() -> str:
     plain = [i for i, name in enumerate(CONTENTS, 1) if name in ("peer", "baseline", "registers")]
     chosen = "{color:var(--ink);border-color:var(--ink);font-weight:600}"
     return (
-        rule("#x{0}:checked~.blocks .heat p:nth-of-type({0})", numbers, "{display:block}")
-        + rule("#x{0}:checked~.picker label[for=x{0}]", numbers, chosen)
-        + rule("#x{0}:focus-visible~.picker label[for=x{0}]", numbers, "{outline:2px solid var(--link)}")
-        + rule("#x{0}:checked~.blocks td:is([class^=v],.unsure)", plain, "{background:none;color:inherit}")
+        rule("#show{0}:checked~.blocks .heat p:nth-of-type({0})", numbers, "{display:block}")
+        + rule("#show{0}:checked~.picker label[for=show{0}]", numbers, chosen)
+        + rule("#show{0}:focus-visible~.picker label[for=show{0}]", numbers, "{outline:2px solid var(--link)}")
+        + rule("#show{0}:checked~.blocks td:is([class^=v],.unsure)", plain, "{background:none;color:inherit}")
     )
 
 

@@ -16,7 +16,7 @@
   };
   const picks = [...document.querySelectorAll(".pick > input")];
   const values = (td) => picks.map((pick) => { // everything that the cell can show
-    const value = td.querySelector(`p:nth-of-type(${pick.id.slice(1)})`);
+    const value = td.querySelector(`p:nth-of-type(${pick.id.slice(4)})`);
     return value && value.textContent && `${value.firstChild.data} ${pick.labels[0].textContent}`;
   }).filter(Boolean).join(", ");
   const show = (event) => {

@@ -155,7 +155,7 @@ def test_size_for_four_thousand_cells(html, wide):
 
 
 def test_a_cell_has_every_content(wide):
-    assert re.findall(r'name="content" id="x(\d)" value="(\w+)"', wide) == [
+    assert re.findall(r'name="content" id="show(\d)" value="(\w+)"', wide) == [
         (str(i), name) for i, name in enumerate(CONTENTS, 1)
     ]
     first = re.search(r"<td id=c0 class=v\d+ [^>]*>(.*?)(?=<td|</tr>)", wide)[1]
@@ -170,6 +170,13 @@ def test_another_target_or_method_is_no_baseline():
     for other, ratio in (({}, "0.50"), ({"target": "cuda:other"}, ""), ({"timing_method": "host"}, "")):
         found = values(now, False, others([now], [{**now, "time_us_p50": 20.0, **other}]))
         assert (found["baseline"].text if "baseline" in found else "") == ratio
+
+
+def test_no_two_elements_have_one_id(html, wide):
+    """Anchors of findings, of infrastructure failures, of cells, and of radio buttons are of one page."""
+    for page in (html, wide, run_page(interrupted_run(120, 70), LINKS)):
+        ids = Counter(a["id"] for _, a in Page(page).elements if "id" in a)
+        assert [i for i, n in ids.items() if n > 1] == []
 
 
 def test_tabs_count_the_failures_behind_them(html):
@@ -194,9 +201,9 @@ def test_without_scripts_nothing_is_out_of_reach(html, page):
     checked = Counter(a["name"] for tag, a in page.elements if tag == "input" and "checked" in a)
     assert set(groups) == set(checked) and set(checked.values()) == {1}
     contents = groups.pop("content")
-    assert contents == len(re.findall(r"<label for=.x\d", html)) == 4 <= len(CONTENTS)
+    assert contents == len(re.findall(r"<label for=.show\d", html)) == 4 <= len(CONTENTS)
     for i in range(1, len(CONTENTS) + 1):
-        assert re.search(rf"#x{i}:checked~.blocks .heat p:nth-of-type\({i}\)[^}}]*{{display:block}}", style)
+        assert re.search(rf"#show{i}:checked~.blocks .heat p:nth-of-type\({i}\)[^}}]*{{display:block}}", style)
     assert sum(groups.values()) == sum(1 for _, a in page.elements if a.get("class") == "pane")
     assert max(groups.values()) <= 10, "farm.css shows at most ten panes"
 
