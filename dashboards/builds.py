@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from farm.compile.gate import spill_text, spilled
-from farm.dashboards.heat import by_width
-from farm.report.format import clip, count, glyph, label, percent, short_dtype
-from farm.report.queries import is_build, own_rest, parse
+from farm.dashboards.layout import Layout, by_width, lay_out
+from farm.report.format import HARM, clip, count, glyph, label, percent, short_dtype
+from farm.report.queries import in_order, is_build, is_subject, parse
 from farm.store.results import place
 
 Row = Mapping[str, Any]
@@ -48,29 +48,15 @@ class BuildSpot:
 
 
 @dataclass(frozen=True)
-class BuildLine:
-    shape: str
-    tag: str
-    spots: tuple[BuildSpot | None, ...]
-
-
-@dataclass(frozen=True)
-class BuildBody:
-    """Lines that share operation, casting and everything else except the shape."""
-
-    label: str
-    lines: tuple[BuildLine, ...]
-
-
-@dataclass(frozen=True)
 class Table:
-    """One target's cells of one op at one dtype."""
+    """One target's cells of one op at one dtype.  `layout` numbers its cells as `spots` does."""
 
     dtype: str
     backend: str
-    columns: tuple[str, ...]  # provider/mode
-    bodies: tuple[BuildBody, ...]
+    layout: Layout
+    spots: Mapping[int, BuildSpot]
     legend: tuple[tuple[str, int], ...]  # (status, cells) of what was not built
+    failed: tuple[tuple[str, int], ...]  # (status, cells) of subjects' findings
 
 
 @dataclass(frozen=True)
@@ -150,25 +136,11 @@ def tables(rows: Sequence[Row], anchors: Mapping[int, str]) -> dict[tuple[str, s
 
 
 def _table(backend: str, dtype: str, members: Sequence[tuple[int, Row]], anchors: Mapping[int, str]) -> Table:
-    columns = list(dict.fromkeys(_column(r) for _, r in members))
-    lines: dict[str, dict[tuple[str, int], list[BuildSpot | None]]] = {}
-    tags: dict[tuple[str, str], str] = {}
-    silent: Counter[str] = Counter()
-    for index, row in members:
-        spot = _spot(index, row, anchors.get(id(row), ""))
-        silent[spot.status] += spot.kind == "status"
-        rest = own_rest(row)
-        body, shape, at = " · ".join(p for p in (row.get("operation"), rest) if p), str(row.get("shape")), 0
-        at, twin = columns.index(_column(row)), 0  # two cells with the same id are on separate lines
-        while lines.setdefault(body, {}).setdefault((shape, twin), [None] * len(columns))[at] is not None:
-            twin += 1
-        lines[body][shape, twin][at] = spot
-        tags[body, shape] = str(row.get("tag") or "")
-    bodies = (
-        BuildBody(body, tuple(BuildLine(shape, tags[body, shape], tuple(spots)) for (shape, _), spots in found.items()))
-        for body, found in lines.items()
-    )
-    return Table(dtype, backend, tuple(columns), tuple(bodies), tuple((s, n) for s, n in silent.items() if n))
+    spots = {index: _spot(index, row, anchors.get(id(row), "")) for index, row in members}
+    silent = Counter(s.status for s in spots.values() if s.kind == "status")
+    failed = Counter(str(r["status"]) for _, r in members if is_subject(r) and r.get("status") in HARM)
+    laid = lay_out(members, subjects_first=False)
+    return Table(dtype, backend, laid, spots, tuple(silent.items()), tuple(in_order(failed).items()))
 
 
 def _column(row: Row) -> str:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from markupsafe import Markup, escape
 
 from farm.dashboards import builds
-from farm.dashboards.heat import Heat, Line, Pace, Spot
+from farm.dashboards.contents import CONTENTS, Ratio, Value
+from farm.dashboards.heat import Heat, Pace, Spot
+from farm.dashboards.layout import Layout, providers
 from farm.report.format import count, glyph, label, ratio, short_dtype
 from farm.report.queries import Strip
 
@@ -21,6 +23,7 @@ STEPS = 20
 PACES = 5  # steps of colour on either side of equal times; the last is for twice as fast and more
 # viridis at 0, 0.1 .. 1 (van der Walt and Smith, CC0)
 VIRIDIS = ("440154", "482475", "414487", "355f8d", "2a788e", "21918c", "22a884", "44bf70", "7ad151", "bddf26", "fde725")
+FITS = 10  # columns of a table that needs no box on a wide screen
 UNSURE = '<span class="ramp"><i class="unsure"></i></span>'
 NAMES = {"impossible": "impossible timing"}
 GLYPHS = {"impossible": "⊘"}
@@ -97,8 +100,8 @@ def legend(heat: Heat) -> Markup:
         text, ramp = "number and colour: worst error / tolerance, 0 to 1", "".join(_swatch("e", range(11)))
     else:
         of = {"roof": "share of the roof", "row": "speed relative to the best in the same row"}[heat.basis]
-        text, ramp = f"number: {heat.unit}; colour: {of}, 0 to 1", "".join(_swatch("v", range(STEPS + 1)))
-    spots = [s for b in heat.bodies for line in b.lines for s in line.spots if s]
+        text, ramp = f"speed in {heat.unit}; colour: {of}, 0 to 1", "".join(_swatch("v", range(STEPS + 1)))
+    spots = heat.spots.values()
     marks = {s.mark for s in spots if s.mark}
     words = {"ʟ": "launch-bound", "~": "noisy", "↓": "throttled"}
     parts = [f'<span class="ramp">{ramp}</span> {esc(text)}']
@@ -107,6 +110,8 @@ def legend(heat: Heat) -> Markup:
     for status, n in heat.legend:
         sign, name = GLYPHS.get(status) or glyph(status), NAMES.get(status) or label(status)
         parts.append(f'<span><em class="s-{esc(status)}">{esc(sign)}</em> {esc(name)} {count(n)}</span>')
+    missing = [CONTENTS[name] for name in CONTENTS if heat.unit and name not in heat.contents]
+    parts += [f"<span>not known here: {esc(', '.join(missing))}</span>"] if missing else []
     return Markup(f'<p class="legend">{" ".join(parts)}</p>')
 
 
@@ -114,30 +119,65 @@ def _swatch(letter: str, steps: Iterable[int]) -> Iterable[str]:
     return (f'<i class="{letter}{i}"></i>' for i in steps)
 
 
+def picker(titles: Mapping[str, str], present: Iterable[str]) -> Markup:
+    """The choice of what every table of cells shows: radio buttons, which `content_css` acts on.  `titles`: content ->
+    its name, in the order of the paragraphs in a cell."""
+    names = set(present)
+    numbered = [(i, name) for i, name in enumerate(titles, 1) if name in names]
+    inputs = "".join(
+        f'<input type="radio" name="content" id="show{i}" value="{name}"{" checked" if n == 0 else ""}>'
+        for n, (i, name) in enumerate(numbered)
+    )
+    labels = "".join(f'<label for="show{i}">{esc(titles[name])}</label>' for i, name in numbered)
+    return Markup(f'{inputs}<div class="picker">{labels}</div>' if numbered else "")
+
+
+def content_css() -> str:
+    """Of a cell's paragraphs, the chosen one is shown; a ratio and a number of registers have no colour of speed."""
+    numbers = range(1, len(CONTENTS) + 1)
+
+    def rule(select: str, numbers: Iterable[int], then: str) -> str:
+        return ",".join(select.format(i) for i in numbers) + then
+
+    plain = [i for i, name in enumerate(CONTENTS, 1) if name in ("peer", "baseline", "registers")]
+    chosen = "{color:var(--ink);border-color:var(--ink);font-weight:600}"
+    return (
+        rule("#show{0}:checked~.blocks .heat p:nth-of-type({0})", numbers, "{display:block}")
+        + rule("#show{0}:checked~.picker label[for=show{0}]", numbers, chosen)
+        + rule("#show{0}:focus-visible~.picker label[for=show{0}]", numbers, "{outline:2px solid var(--link)}")
+        + rule("#show{0}:checked~.blocks td:is([class^=v],.unsure)", plain, "{background:none;color:inherit}")
+    )
+
+
 def heat_table(heat: Heat) -> Markup:
     """Every cell of one backend, op and dtype; rows are shapes, columns providers and their modes."""
-    return Markup(_table(heat, "heat", _heat_td))
+    return table(heat.layout, "heat", lambda i: _heat_td(heat.spots[i]))
 
 
-def time_table(heat: Heat) -> Markup:
-    """Median time with p20 to p80, in microseconds, laid out as the heat map."""
-    return Markup(_table(heat, "times", _time_td))
-
-
-def _table(heat: Heat, name: str, td: Callable[[Spot | None], str]) -> str:
-    top = "".join(f'<th colspan="{n}" scope="colgroup">{_breakable(p)}</th>' for p, n in heat.providers)
-    sub = "".join(f"<th scope=col>{_breakable(m)}</th>" for _, m in heat.columns)
-    starts = {i for i, c in enumerate(heat.columns) if i and c[0] != heat.columns[i - 1][0]}
-    groups = "".join(f"<col{' class=first' if i in starts else ''}>" for i in range(len(heat.columns)))
-    out = [f"<table class={name}{_scaled(len(heat.columns))}><colgroup><col>{groups}</colgroup>"]
+def table(layout: Layout, name: str, td: Callable[[int], str]) -> Markup:
+    """A table of a layout's cells.  `td`: a cell's number -> its element."""
+    of = providers(layout.columns)
+    top = "".join(f'<th colspan="{n}" scope="colgroup">{_breakable(p)}</th>' for p, n in of)
+    sub = "".join(f"<th scope=col>{_breakable(m)}</th>" for _, m in layout.columns)
+    wide = len(layout.columns)
+    starts = {i for i, c in enumerate(layout.columns) if i and c[0] != layout.columns[i - 1][0]}
+    groups = "".join(f"<col{' class=first' if i in starts else ''}>" for i in range(wide))
+    out = [f'<table class="{name}"{_scaled(wide)}><colgroup><col>{groups}</colgroup>']
     out.append(f"<thead><tr><th rowspan=2>shape</th>{top}</tr><tr>{sub}</tr></thead>")
-    for body in heat.bodies:
-        lines = [line for line in body.lines if name == "heat" or any(s and s.time for s in line.spots)]
-        if lines:
-            out.append(f"<tbody><tr><th class=body colspan={len(heat.columns) + 1}>{esc(body.label)}</th></tr>")
-            out += [_line(line, td) for line in lines]
-            out.append("</tbody>")
-    return "\n".join([*out, "</table>"])
+    for body in layout.bodies:
+        out.append(f"<tbody><tr><th class=body colspan={wide + 1}>{esc(body.label)}</th></tr>")
+        for line in body.lines:
+            tag = f" <small>{esc(line.tag)}</small>" if line.tag else ""
+            cells = "".join("<td>" if i is None else td(i) for i in line.cells)
+            out.append(f"<tr><th scope=row>{esc(line.shape)}{tag}</th>{cells}</tr>")
+        out.append("</tbody>")
+    return Markup("\n".join([*out, "</table>"]))
+
+
+def boxed(table: Markup, columns: int) -> Markup:
+    """A table in a box that scrolls where it is too wide; a narrow one has no box on a wide screen, so that its head
+    stays in the window."""
+    return Markup(f'<div class="scroll{" fits" if columns <= FITS else ""}">{table}</div>')
 
 
 def _scaled(columns: int) -> str:
@@ -145,29 +185,43 @@ def _scaled(columns: int) -> str:
     return f' style="--n:{columns}"'
 
 
-def _line(line: Line, td: Callable[[Spot | None], str]) -> str:
-    tag = f" <small>{esc(line.tag)}</small>" if line.tag else ""
-    return f"<tr><th scope=row>{esc(line.shape)}{tag}</th>{''.join(map(td, line.spots))}</tr>"
-
-
-def _heat_td(spot: Spot | None) -> str:
-    if spot is None:
-        return "<td>"
+def _heat_td(spot: Spot) -> str:
     if spot.kind == "status":
         text = f"<a href=#{esc(spot.anchor)}>{esc(spot.text)}</a>" if spot.anchor else esc(spot.text)
         name = f"s-{esc(spot.status)}"
     else:
-        text = esc(spot.text) + (f"<sup>{esc(spot.mark)}</sup>" if spot.mark else "")
+        mark = f"<sup>{esc(spot.mark)}</sup>" if spot.mark else ""
+        text = _values(spot.values, mark) if spot.values else esc(spot.text) + mark
         steps = STEPS if spot.kind == "speed" else 10
         name = f"{spot.kind[0].replace('s', 'v')}{round(min(spot.level, 1) * steps)}" if spot.level >= 0 else "unsure"
-    return f'<td class={name} data-cell={spot.index} data-t="{esc(spot.tip)}">{text}'
+    return f'<td id=c{spot.index} class={name} data-t="{esc(spot.tip)}">{text}'
 
 
-def _time_td(spot: Spot | None) -> str:
-    if spot is None or not spot.time:
-        return "<td>"
-    mark = f"<sup>{esc(spot.mark)}</sup>" if spot.mark else ""
-    return f"<td>{spot.time}{mark}<small>{spot.spread}</small>"
+def _values(shown: Mapping[str, Value], mark: str) -> str:
+    """A cell's contents, a paragraph each, of which one is shown.  They have no end tags: a page has 20,000."""
+    out, trailing = [], 0
+    for name in CONTENTS:
+        value = shown.get(name)
+        trailing = 0 if value else trailing + 1
+        if value is None:
+            out.append("<p>")
+            continue
+        below = f"<small>{value.below}</small>" if value.below else ""
+        shade = f" class={ratio_shade(value.ratio)}" if value.ratio else ""
+        out.append(f"<p{shade}>{value.text}{mark}{below}")
+    return "".join(out[: len(out) - trailing])
+
+
+def ratio_shade(ratio: Ratio) -> str:
+    """The class of a time ratio: blue is faster, red slower, grey where the two spreads overlap."""
+    octaves = math.log2(ratio.value) if ratio.value > 0 else -1.0
+    step = max(1, math.ceil(min(abs(octaves), 1.0) * PACES))
+    return f"d{PACES + (step if octaves > 0 else -step)}" if ratio.sure else "unsure"
+
+
+def failures(failed: Iterable[tuple[str, int]]) -> str:
+    """`≠14 ×2`: subjects' findings behind a tab."""
+    return " ".join(f"{glyph(status)}{n}" for status, n in failed)
 
 
 def build_legend(table: builds.Table) -> Markup:
@@ -184,7 +238,7 @@ def build_legend(table: builds.Table) -> Markup:
             f"registers and occupancy (colour, 0 to 1); below: {memory} per block, and what limits occupancy",
         )
     parts = [f'<span class="ramp">{"".join(ramp)}</span> {esc(text)}']
-    if any(s and "+" in s.side for b in table.bodies for line in b.lines for s in line.spots):
+    if any("+" in s.side for s in table.spots.values()):
         parts.append("<span><em>+n</em> more kernels</span>")
     for status, n in table.legend:
         parts.append(
@@ -193,35 +247,36 @@ def build_legend(table: builds.Table) -> Markup:
     return Markup(f'<p class="legend">{" ".join(parts)}</p>')
 
 
-def build_table(table: builds.Table) -> Markup:
+def build_table(found: builds.Table) -> Markup:
     """Every cell of one target, op and dtype; rows are shapes, columns providers and their modes."""
-    heads = "".join(f"<th scope=col>{_breakable(c)}</th>" for c in table.columns)
-    out = [f'<table class="heat builds"{_scaled(len(table.columns))}><thead><tr><th>shape</th>{heads}</tr></thead>']
-    for body in table.bodies:
-        out.append(f"<tbody><tr><th class=body colspan={len(table.columns) + 1}>{esc(body.label)}</th></tr>")
-        for line in body.lines:
-            tag = f" <small>{esc(line.tag)}</small>" if line.tag else ""
-            out.append(f"<tr><th scope=row>{esc(line.shape)}{tag}</th>{''.join(map(_build_td, line.spots))}</tr>")
-        out.append("</tbody>")
-    return Markup("\n".join([*out, "</table>"]))
+    return table(found.layout, "heat builds", lambda i: _build_td(found.spots[i]))
 
 
-def _build_td(spot: builds.BuildSpot | None) -> str:
-    if spot is None:
-        return "<td>"
-    tip = f'data-cell={spot.index} data-t="{esc(spot.tip)}"'
+def _build_td(spot: builds.BuildSpot) -> str:
+    tip = f'data-t="{esc(spot.tip)}"'
     if spot.kind == "status":
         text = f"<a href=#{esc(spot.anchor)}>{esc(spot.main)}</a>" if spot.anchor else esc(spot.main)
-        return f"<td class=s-{esc(spot.status)} {tip}>{text}"
+        return f"<td id=c{spot.index} class=s-{esc(spot.status)} {tip}>{text}"
     steps, letter = (10, "e") if spot.kind == "buffer" else (STEPS, "v")
     name = f"{letter}{round(min(max(spot.level, 0), 1) * steps)}"
     trouble = f"<strong>{esc(spot.trouble)}</strong>" if spot.trouble else ""
-    return f"<td class={name} {tip}><b>{esc(spot.main)}</b> {esc(spot.side)}{trouble}<i>{esc(spot.below)}</i>"
+    text = f"<b>{esc(spot.main)}</b> {esc(spot.side)}{trouble}<i>{esc(spot.below)}</i>"
+    return f"<td id=c{spot.index} class={name} {tip}>{text}"
 
 
 def _breakable(name: str) -> str:
     """A mode's name that may wrap after its underscores, so that a column is as narrow as its numbers."""
     return esc(name).replace("_", "_<wbr>")
+
+
+def content_legend() -> Markup:
+    """What numbers and colours of the contents mean."""
+    faster, slower = ("".join(_swatch("d", range(a, b))) for a, b in ((0, PACES), (PACES + 1, 2 * PACES + 1)))
+    return Markup(
+        f'<p class="legend"><span>µs: median, ± half of p20–p80. ÷: a time ratio, faster below 1 <span class="ramp">'
+        f'{faster}</span>, slower above 1 <span class="ramp">{slower}</span>, {UNSURE} within noise (p20–p80 overlap)'
+        "</span></p>"
+    )
 
 
 def pace_legend() -> Markup:
@@ -248,10 +303,7 @@ def pace_table(columns: Sequence[str], bodies: Mapping[str, Sequence[tuple[str, 
 def _pace_td(pace: Pace | None) -> str:
     if pace is None:
         return "<td>"
-    octaves = math.log2(pace.ratio) if pace.ratio > 0 else -1.0
-    step = max(1, math.ceil(min(abs(octaves), 1.0) * PACES))
-    name = f"d{PACES + (step if octaves > 0 else -step)}" if pace.sure else "unsure"
-    return f'<td class={name} data-t="{esc(pace.tip)}">{pace.ratio:.2f}'
+    return f'<td class={ratio_shade(pace.ratio)} data-t="{esc(pace.tip)}">{pace.ratio.value:.2f}'
 
 
 # ---- error relative to tolerance ----

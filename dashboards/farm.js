@@ -14,10 +14,15 @@
     return [line.cells[0].textContent, [provider, mode].filter(Boolean).map((e) => e.textContent).join("/"),
       body ? body.textContent : ""].filter(Boolean).join(" · ");
   };
+  const picks = [...document.querySelectorAll(".pick > input")];
+  const values = (td) => picks.map((pick) => { // everything that the cell can show
+    const value = td.querySelector(`p:nth-of-type(${pick.id.slice(4)})`);
+    return value && value.textContent && `${value.firstChild.data} ${pick.labels[0].textContent}`;
+  }).filter(Boolean).join(", ");
   const show = (event) => {
     const td = event.target.closest && event.target.closest("[data-t]");
     if (!td) { tip.style.display = "none"; return; }
-    tip.textContent = heads(td) + "\n" + td.dataset.t;
+    tip.textContent = [heads(td), values(td), td.dataset.t].filter(Boolean).join("\n");
     tip.style.display = "block";
     const box = td.getBoundingClientRect(), wide = document.documentElement.clientWidth;
     tip.style.left = Math.max(4, Math.min(box.left, wide - tip.offsetWidth - 8)) + "px";
@@ -30,16 +35,21 @@
 
   const tabs = [...document.querySelectorAll(".tabs > input")];
   const choose = (name) => tabs.filter((t) => t.value === name).forEach((t) => { t.checked = true; });
+  const note = (name, value) => { // so that the address can be sent
+    const address = new URL(location);
+    address.searchParams.set(name, value);
+    try { history.replaceState(null, "", address); } catch { /* a page inside a sandboxed frame */ }
+  };
   document.addEventListener("change", (event) => {
+    if (picks.includes(event.target)) note("show", event.target.value);
     if (!tabs.includes(event.target)) return;
     const top = event.target.getBoundingClientRect().top;
     choose(event.target.value);
     scrollBy(0, event.target.getBoundingClientRect().top - top); // the table stays where it is in the window
-    const address = new URL(location);
-    address.searchParams.set("dtype", event.target.value);
-    try { history.replaceState(null, "", address); } catch { /* a page inside a sandboxed frame */ }
+    note("dtype", event.target.value);
   });
   choose(new URL(location).searchParams.get("dtype"));
+  picks.filter((p) => p.value === new URL(location).searchParams.get("show")).forEach((p) => { p.checked = true; });
 
   for (const command of navigator.clipboard ? document.querySelectorAll("pre.cmd") : []) {
     const button = document.createElement("button"), text = command.textContent;

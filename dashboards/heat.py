@@ -1,19 +1,22 @@
-"""Rows of a run laid out as tables: the heat map of every cell, its times, and subjects compared with peers.  Pure."""
+"""Rows of a run as tables: the heat map of every cell, and subjects compared with peers.  Pure."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from farm.report.format import IMPOSSIBLE, QUALITY_MARKS, clip, glyph, label, number, percent, ratio, sig
+from farm.dashboards.contents import CONTENTS, Others, Ratio, Value, others, time_ratio, values
+from farm.dashboards.layout import Layout, by_width, lay_out
+from farm.report.format import HARM, IMPOSSIBLE, QUALITY_MARKS, clip, glyph, label, number, ratio, sig
 from farm.report.queries import (
     MEASURED,
     extrapolated,
     flop_bound,
+    in_order,
     is_build,
-    own_rest,
+    is_subject,
     parse,
     races,
     same_cell,
@@ -32,148 +35,97 @@ class Spot:
     index: int
     kind: str  # speed, error, status
     level: float
-    text: str  # shown in the cell
+    text: str  # shown in the cell; of a speed: the first of its values
     tip: str
     status: str
     anchor: str = ""  # of the group that reports its failure
-    time: str = ""  # p50 in microseconds
-    spread: str = ""  # p20–p80
+    values: Mapping[str, Value] = field(default_factory=dict)  # of a speed: content -> what it says of the cell
     mark: str = ""  # timing quality, where it is not `ok`
 
 
 @dataclass(frozen=True)
-class Line:
-    """One row of a heat map: a shape, and a spot per column (None: not planned)."""
-
-    shape: str
-    tag: str
-    spots: tuple[Spot | None, ...]
-
-
-@dataclass(frozen=True)
-class Body:
-    """The lines that share operation, casting and everything else but the shape."""
-
-    label: str
-    lines: tuple[Line, ...]
-
-
-@dataclass(frozen=True)
 class Heat:
-    """One backend's cells of one op at one dtype."""
+    """One backend's cells of one op at one dtype.  `layout` numbers its cells as `spots` does."""
 
     dtype: str
-    unit: str  # of the numbers in timed cells; "" where nothing was timed
+    unit: str  # of the speeds; "" where nothing was timed
     basis: str  # of the colour: roof, row, tolerance
-    columns: tuple[tuple[str, str], ...]  # (provider, mode)
-    bodies: tuple[Body, ...]
+    layout: Layout
+    spots: Mapping[int, Spot]
     legend: tuple[tuple[str, int], ...]  # (status, cells) of what has no number
+    failed: tuple[tuple[str, int], ...]  # (status, cells) of subjects' findings
 
     @property
-    def providers(self) -> list[tuple[str, int]]:
-        """(provider, its columns), for the upper head."""
-        out: list[tuple[str, int]] = []
-        for provider, _ in self.columns:
-            out = [*out[:-1], (provider, out[-1][1] + 1)] if out and out[-1][0] == provider else [*out, (provider, 1)]
-        return out
-
-    @property
-    def timed(self) -> bool:
-        return any(s and s.time for b in self.bodies for line in b.lines for s in line.spots)
+    def contents(self) -> list[str]:
+        """The contents that at least one cell has."""
+        seen = {name for s in self.spots.values() for name in s.values}
+        return [name for name in CONTENTS if name in seen]
 
 
 @dataclass(frozen=True)
 class Pace:
-    """A subject's time divided by a peer's on the same cell; `sure` unless their p20-p80 overlap."""
+    """A subject's time divided by a peer's on the same cell."""
 
-    ratio: float
-    sure: bool
+    ratio: Ratio
     tip: str
 
 
-def heats(rows: Sequence[Row], anchors: Mapping[int, str]) -> dict[tuple[str, str], list[Heat]]:
+def heats(
+    rows: Sequence[Row], anchors: Mapping[int, str], baseline: Sequence[Row] = ()
+) -> dict[tuple[str, str], list[Heat]]:
     """(backend or named target, op) -> a heat map per dtype; each row that is not a build is in exactly one spot.
 
-    `anchors`: id() of a failed row -> the anchor of the group that reports it.
+    `anchors`: id() of a failed row -> the anchor of the group that reports it; `baseline`: rows of an earlier run.
     """
     found: dict[tuple[str, str], dict[str, list[tuple[int, Row]]]] = defaultdict(lambda: defaultdict(list))
     for index, row in enumerate(rows):
         if not is_build(row):
             found[place(row), row["op"]][row.get("dtype") or ""].append((index, row))
+    against = others(rows, baseline)
     return {
-        key: [_heat(dtype, members, anchors) for dtype, members in sorted(panes.items(), key=by_width)]
+        key: [_heat(dtype, members, anchors, against) for dtype, members in sorted(panes.items(), key=by_width)]
         for key, panes in found.items()
     }
 
 
-def by_width(item: tuple[str, Any]) -> tuple[int, str]:
-    """Narrow types first: they are the ones in production."""
-    order = ("bfloat16", "float16", "float32", "float64")
-    return (order.index(item[0]) if item[0] in order else len(order), item[0])
-
-
-def _heat(dtype: str, members: Sequence[tuple[int, Row]], anchors: Mapping[int, str]) -> Heat:
+def _heat(dtype: str, members: Sequence[tuple[int, Row]], anchors: Mapping[int, str], against: Others) -> Heat:
     flops = flop_bound([r for _, r in members])
     timed = [r for _, r in members if speed_counts(r)]
     roof = bool(timed) and sum(number(r.get("share_of_roof")) is not None for r in timed) * 2 > len(timed)
-    columns = _columns([r for _, r in members])
-    place = {c: i for i, c in enumerate(columns)}
-    table: dict[str, dict[tuple[str, int], list[tuple[int, Row] | None]]] = {}
-    tags: dict[tuple[str, str], str] = {}
-    for index, row in members:
-        body = " · ".join(p for p in (row.get("operation"), own_rest(row)) if p)
-        lines, shape, at = table.setdefault(body, {}), str(row.get("shape")), place[_column(row)]
-        twin = 0  # two cells with the same id are on separate lines
-        while lines.setdefault((shape, twin), [None] * len(columns))[at] is not None:
-            twin += 1
-        lines[shape, twin][at] = (index, row)
-        tags[body, shape] = row.get("tag") or ""
-    bodies = []
-    for body, lines in table.items():
-        done = (
-            Line(shape + (f" ({twin + 1})" if twin else ""), tags[body, shape], _spots(found, anchors, flops, roof))
-            for (shape, twin), found in lines.items()
-        )
-        bodies.append(Body(body, tuple(done)))
-    silent: dict[str, int] = defaultdict(int)
-    for b in bodies:
-        for spot in (s for line in b.lines for s in line.spots if s and s.kind == "status"):
-            silent[spot.status] += 1
+    laid, of = lay_out(members), dict(members)
+    spots: dict[int, Spot] = {}
+    for body in laid.bodies:
+        for line in body.lines:
+            mine = {i: of[i] for i in line.cells if i is not None}
+            speeds = [number(r.get("tflops" if flops else "bandwidth_gbps")) for r in mine.values() if speed_counts(r)]
+            best = max((s for s in speeds if s), default=0.0)
+            for i, row in mine.items():
+                spots[i] = _spot(i, row, anchors.get(id(row), ""), _Scale(flops, best, roof, against))
+    silent = Counter(s.status for s in spots.values() if s.kind == "status")
     unit = ("TFLOP/s" if flops else "GB/s") if timed else ""
     basis = ("roof" if roof else "row") if timed else "tolerance"
-    return Heat(dtype, unit, basis, tuple(columns), tuple(bodies), tuple(silent.items()))
+    failed = Counter(str(r["status"]) for _, r in members if is_subject(r) and r.get("status") in HARM)
+    return Heat(dtype, unit, basis, laid, spots, tuple(silent.items()), tuple(in_order(failed).items()))
 
 
-def _column(row: Row) -> tuple[str, str]:
-    return str(row.get("provider")), str(row.get("mode") or "")
+@dataclass(frozen=True)
+class _Scale:
+    """What the cells of one line are held against."""
+
+    flops: bool
+    best: float  # speed
+    roof: bool
+    others: Others
 
 
-def _columns(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Subjects before peers, a provider's modes together, otherwise in the plan's order."""
-    first: dict[tuple[str, str], tuple[int, int]] = {}
-    providers: dict[str, int] = {}
-    for i, r in enumerate(rows):
-        providers.setdefault(_column(r)[0], i)
-        first.setdefault(_column(r), (r.get("role") == "peer", i))
-    return sorted(first, key=lambda c: (first[c][0], providers[c[0]], first[c][1]))
-
-
-def _spots(
-    found: Sequence[tuple[int, Row] | None], anchors: Mapping[int, str], flops: bool, roof: bool
-) -> tuple[Spot | None, ...]:
-    speeds = [number(x[1].get("tflops" if flops else "bandwidth_gbps")) for x in found if x and speed_counts(x[1])]
-    best = max((s for s in speeds if s), default=0.0)
-    return tuple(x and _spot(x[0], x[1], anchors.get(id(x[1]), ""), flops, best, roof) for x in found)
-
-
-def _spot(index: int, row: Row, anchor: str, flops: bool, best: float, roof: bool) -> Spot:
+def _spot(index: int, row: Row, anchor: str, scale: _Scale) -> Spot:
     status, over = str(row.get("status") or ""), number(row.get("worst_ratio"))
     error = f"error {ratio(over)}x tolerance" if over is not None else ""
     if row.get("timing_quality") == "impossible" and status == "passed":
         tip = _join("impossible timing: no speed is shown", error, *_notes(row))
         return Spot(index, "status", 0.0, IMPOSSIBLE, tip, "impossible", "impossible")
     if speed_counts(row):
-        return _speed(index, row, error, flops, best, roof)
+        return _speed(index, row, error, scale)
     if status == "passed" and over is not None:
         what = ".".join(p for p in (row.get("worst_output"), row.get("worst_metric")) if p)
         return Spot(index, "error", over, ratio(over), _join(what, *_notes(row)), status)
@@ -183,25 +135,22 @@ def _spot(index: int, row: Row, anchor: str, flops: bool, best: float, roof: boo
     return Spot(index, "status", 0.0, text, tip, status, anchor)
 
 
-def _speed(index: int, row: Row, error: str, flops: bool, best: float, roof: bool) -> Spot:
-    speed, share = number(row.get("tflops" if flops else "bandwidth_gbps")), number(row.get("share_of_roof"))
-    level = (speed or 0.0) / best if best else 0.0
-    if roof:
+def _speed(index: int, row: Row, error: str, scale: _Scale) -> Spot:
+    speed, share = number(row.get("tflops" if scale.flops else "bandwidth_gbps")), number(row.get("share_of_roof"))
+    level = (speed or 0.0) / scale.best if scale.best else 0.0
+    if scale.roof:
         level = -1.0 if share is None or extrapolated(row) else share
     quality = str(row.get("timing_quality"))
-    p20, p80 = number(row.get("time_us_p20")), number(row.get("time_us_p80"))
-    time = sig(float(row["time_us_p50"]))
     note = "" if quality == "ok" else quality.replace("_", " ")
-    tip = _join(f"{time} µs", f"{percent(share)} of roof" if share is not None else "", error, note, *_notes(row))
+    shown = values(row, scale.flops, scale.others)
     return Spot(
         index,
         "speed",
         level,
-        _short(speed) if speed is not None else time,
-        tip,
+        next(shown[name].text for name in CONTENTS if name in shown),
+        _join(error, note, *_notes(row)),
         str(row.get("status")),
-        time=time,
-        spread=f"{sig(p20)}–{sig(p80)}" if p20 is not None and p80 is not None else "",
+        values=shown,
         mark=QUALITY_MARKS.get(quality, note),
     )
 
@@ -224,10 +173,6 @@ def flags(row: Row) -> list[str]:
     """What the child and its supervisor noted about a cell."""
     found = parse(row.get("flags"))
     return [str(f) for f in found] if isinstance(found, list) else []
-
-
-def _short(speed: float) -> str:
-    return f"{speed:.0f}" if speed >= 100 else sig(speed)
 
 
 def _join(*parts: str) -> str:
@@ -271,8 +216,4 @@ def paces(rows: Sequence[Row]) -> dict[tuple[str, str], Race]:
 
 def pace(subject: Row, peer: Row) -> Pace:
     mine, other = float(subject["time_us_p50"]), float(peer["time_us_p50"])
-    ends = [number(r.get(n)) for r in (subject, peer) for n in ("time_us_p20", "time_us_p80")]
-    low_a, high_a, low_b, high_b = ends
-    known = None not in ends
-    overlap = known and low_a <= high_b and low_b <= high_a  # type: ignore[operator]
-    return Pace(mine / other, known and not overlap, f"{sig(mine)} µs ÷ {sig(other)} µs")
+    return Pace(time_ratio(subject, peer), f"{sig(mine)} µs ÷ {sig(other)} µs")

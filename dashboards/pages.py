@@ -11,10 +11,25 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from farm.dashboards import builds, charts, heat, place_map, roofs
+from farm.dashboards import builds, charts, contents, heat, layout, place_map, roofs
+from farm.dashboards import compare_page as comparing
+from farm.dashboards.compare_page import Said, Side
 from farm.errors import id_of
-from farm.report import evidence, findings, format, glossary, provenance, queries, wording
+from farm.report import (
+    evidence,
+    findings,
+    format,
+    glossary,
+    provenance,
+    queries,
+    ranked,
+    status_changes,
+    time_changes,
+    wording,
+)
+from farm.report import pairs as paired
 from farm.report.findings import Group
+from farm.report.pairs import Pair
 from farm.report.queries import RunLike
 from farm.report.run_lines import RunLine, commit
 from farm.store.results import place
@@ -32,6 +47,9 @@ class Links:
     log: Callable[[str], str | None]
     file: Callable[[str], str | None] = lambda name: None
     evidence: str | None = None  # the store's page of evidence
+    backend: Callable[[str], str | None] = lambda target: None
+    cell: Callable[[str, str], str | None] = lambda key, named: None  # by its key and named target
+    compare: Callable[[str, str], str | None] = lambda a, b: None
 
 
 @lru_cache(maxsize=1)
@@ -56,6 +74,8 @@ def _templates() -> Environment:
         "clip": format.clip,
         "short": format.short_dtype,
         "sig": format.sig,
+        "changed": paired.change,
+        "whole": lambda value: "" if value is None else f"{value:.0f}",
         "bar": charts.status_bar,
         "keys": charts.status_list,
         "flags": heat.flags,
@@ -66,7 +86,7 @@ def _templates() -> Environment:
         "code": _code,
     }
     env.globals |= {
-        "css": Markup((HERE / "farm.css").read_text(encoding="utf-8") + charts.scale_css()),
+        "css": Markup((HERE / "farm.css").read_text(encoding="utf-8") + charts.scale_css() + charts.content_css()),
         "js": Markup((HERE / "farm.js").read_text(encoding="utf-8")),
         "glossary": glossary.TERMS,
     }
@@ -79,34 +99,93 @@ def _code(text: str) -> Markup:
     return Markup("".join(f"<code>{part}</code>" if i % 2 else part for i, part in parts))
 
 
-def _render(name: str, **values: Any) -> str:
+def render(name: str, **values: Any) -> str:
     return _templates().get_template(name).render(values)
 
 
-def runs_page(heads: Iterable[RunLine], links: Links) -> str:
-    """The list of runs, newest first."""
+def runs_page(heads: Iterable[RunLine], links: Links, night: Mapping[str, Any] | None = None) -> str:
+    """The list of runs, newest first, below the newest `night` (`night_pages.night`)."""
     lines = sorted(heads, key=lambda h: h.created, reverse=True)
     backends = list(dict.fromkeys(b for h in lines for b in h.backends))
-    return _render("runs.html", title="runs", runs=lines, backends=backends, links=links)
+    title = night["title"] if night else "runs"
+    return render("runs.html", title=title, runs=lines, backends=backends, links=links, night=night)
 
 
 def evidence_page(known: Mapping[str, Sequence[evidence.Proof]], links: Links) -> str:
     """What a store's runs prove, per backend and kind of evidence; `known`: run -> its proofs."""
-    return _render(
+    return render(
         "evidence.html", title="evidence", families=evidence.families(known), kinds=evidence.KINDS, links=links
     )
 
 
-def run_page(run: RunLike, links: Links) -> str:
-    """Everything about one run, in one self-contained file."""
+@dataclass(frozen=True)
+class Against:
+    """A run held against the run before it: `before`, what became of its cells, the address of their comparison."""
+
+    before: RunLike
+    changes: status_changes.Comparison
+    timed: time_changes.TimeComparison
+    address: str | None = None
+
+    @staticmethod
+    def of(before: RunLike, run: RunLike, address: str | None = None) -> Against:
+        changes = status_changes.compare(before, run)
+        return Against(before, changes, time_changes.times(changes), address)
+
+    def to_dict(self) -> dict[str, Any]:
+        kinds = ("broken", "new", "lost", "fixed", "failing")
+        return {
+            "run": self.before.id,
+            "counts": {kind: len(of) for kind in kinds if (of := self.changes.of(kind))},
+            "times": paired.counts(self.timed.pairs),
+            "moved": [paired.moved_line(m) for m in paired.moved(self.timed.pairs)],
+            "broken": [str(c.row.get("cell_id")) for c in self.changes.of("broken")][:SHOWN],
+        }
+
+
+def run_json(run: RunLike, against: Against | None = None) -> dict[str, Any]:
+    """A run's page as data: verdict, counts, findings, what it is against its baseline, ranked cells."""
+    run = queries.as_shown(run)
+    verdict = queries.verdict(run)
+    found = findings.findings(run)
+    return {
+        "run": run.id,
+        "created": run.head.get("created", ""),
+        "verdict": verdict.kind,
+        "sentence": wording.sentence(verdict),
+        "simulated": list(evidence.simulated(run)),
+        "warnings": [str(w) for w in queries.warnings(run)],
+        "planned": queries.planned(run),
+        "counts": queries.counts(run.rows),
+        "baseline": against.to_dict() if against else None,
+        "findings": [
+            {
+                **{n: getattr(g, n) for n in ("kind", "backend", "op", "provider", "mode", "of", "worst", "command")},
+                "cells": len(g.rows),
+                "where": list(g.where),
+            }
+            for g in found
+        ],
+        "rankings": [
+            {"title": r.title, "count": r.count, "cells": [[str(x.get("cell_id")), text] for x, text in r.entries]}
+            for r in _ranked(run)
+        ],
+    }
+
+
+def run_page(run: RunLike, links: Links, against: Against | None = None) -> str:
+    """Everything about one run, in one self-contained file.  `against`: the run that its times are divided by."""
     run = queries.as_shown(run)
     found, faults, peers = findings.findings(run), findings.farm_faults(run), findings.peer_failures(run)
     first, more = shown(found)
     anchors = findings.anchors([*found, *peers, *faults])
     counts, verdict = queries.counts(run.rows), queries.verdict(run)
-    return _render(
+    simulated = evidence.simulated(run)
+    mixed = simulated and verdict.kind != "simulated"  # else the verdict says so
+    heats = heat.heats(run.rows, anchors, against.before.rows if against else ())
+    return render(
         "run.html",
-        title=f"{wording.title(verdict)} · run {run.id}",
+        title=f"{wording.title(verdict)}{', SIMULATED' if mixed else ''} · run {run.id}",
         links=links,
         run=run,
         head=run.head,
@@ -115,6 +194,9 @@ def run_page(run: RunLike, links: Links) -> str:
         subject=run.head.get("subject") or {},
         versions=provenance.versions(run),
         matrices={str(m.get("path") or m.get("name")): m.get("sha256") or "" for m in run.head.get("matrices") or []},
+        against=against.to_dict() if against else None,
+        against_address=against.address if against else None,
+        rankings=_ranked(run),
         verdict=verdict,
         warnings=queries.warnings(run),
         counts=counts,
@@ -125,7 +207,7 @@ def run_page(run: RunLike, links: Links) -> str:
         cards=[_card(run, c) for c in queries.cards(run)],
         proofs=evidence.proofs(run),
         unproven=evidence.unproven(run),
-        simulated=evidence.simulated(run),
+        simulated=simulated,
         kinds={kind: means for kind, means in evidence.KINDS.items() if kind in evidence.kinds_of(run.rows)},
         names=[n for n in dict.fromkeys(str(r.get("matrix") or "") for r in run.rows) if n],
         sites=evidence.sites(run),
@@ -135,7 +217,9 @@ def run_page(run: RunLike, links: Links) -> str:
         peers=[_group(run, g, links) for g in peers],
         impossible=findings.impossible(run),
         set_aside=findings.set_aside(run),
-        heats=_heats(run, anchors),
+        heats=_heats(heats, run),
+        picker=charts.picker(contents.CONTENTS, {n for panes in heats.values() for h in panes for n in h.contents}),
+        content_legend=charts.content_legend(),
         builds=_builds(run, anchors),
         remarks=builds.remarks(run.rows),
         summaries=_summaries(run),
@@ -155,6 +239,16 @@ def shown(found: Sequence[Group]) -> tuple[list[Group], list[Group]]:
     worst = {g.backend: g for g in reversed(found)}
     first = [g for i, g in enumerate(found) if i < SHOWN or worst[g.backend] is g]
     return first, [g for g in found if all(g is not f for f in first)]
+
+
+def compare_page(a: Side, b: Side, pairs: Sequence[Pair], said: Said, links: Links) -> str:
+    """Two arms side by side."""
+    return render("compare.html", links=links, **comparing.values(a, b, pairs, said))
+
+
+def _ranked(run: RunLike) -> list[ranked.Ranking]:
+    """Ranked lists of the cells that ran on devices; those of simulated ones rank nothing."""
+    return ranked.rankings([r for r in run.rows if r.get("evidence") == "executed"])
 
 
 def _places(run: RunLike) -> list[tuple[str, str, str, int, bool]]:
@@ -197,22 +291,22 @@ def _heading(run: RunLike, where: str, op: str) -> dict[str, Any]:
     return {"backend": where.partition("@")[0], "place": where.replace("@", " "), "kinds": kinds, "op": op}
 
 
-def _heats(run: RunLike, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Per backend and op, a pane per dtype with its heat map and its times."""
+def _heats(found: Mapping[tuple[str, str], Sequence[heat.Heat]], run: RunLike) -> list[dict[str, Any]]:
+    """Per backend and op, a pane per dtype with its heat map."""
     return [
         {
             **_heading(run, where, op),
             "panes": [
                 {
                     "name": format.short_dtype(h.dtype),
+                    "failures": charts.failures(h.failed),
                     "legend": charts.legend(h),
-                    "table": charts.heat_table(h),
-                    "times": charts.time_table(h) if h.timed else "",
+                    "table": charts.boxed(charts.heat_table(h), len(h.layout.columns)),
                 }
                 for h in panes
             ],
         }
-        for (where, op), panes in heat.heats(run.rows, anchors).items()
+        for (where, op), panes in found.items()
     ]
 
 
@@ -231,7 +325,12 @@ def _builds(run: RunLike, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
             "target": target,
             "op": op,
             "panes": [
-                {"name": format.short_dtype(t.dtype), "legend": charts.build_legend(t), "table": charts.build_table(t)}
+                {
+                    "name": format.short_dtype(t.dtype),
+                    "failures": charts.failures(t.failed),
+                    "legend": charts.build_legend(t),
+                    "table": charts.boxed(charts.build_table(t), len(t.layout.columns)),
+                }
                 for t in panes
             ],
         }
@@ -250,7 +349,11 @@ def _paces(run: RunLike) -> list[dict[str, Any]]:
         {
             **_heading(run, where, op),
             "panes": [
-                {"name": format.short_dtype(dtype), "table": charts.pace_table(race.columns, bodies)}
+                {
+                    "name": format.short_dtype(dtype),
+                    "failures": "",
+                    "table": charts.boxed(charts.pace_table(race.columns, bodies), len(race.columns)),
+                }
                 for dtype, bodies in race.panes.items()
             ],
         }
@@ -265,7 +368,7 @@ def _strips(run: RunLike) -> list[dict[str, Any]]:
             "place": where.replace("@", " ").removesuffix(" simulated"),
             "kinds": ("simulated",) if where.endswith(" simulated") else _kinds(run, where, op, judged=True),
             "op": op,
-            "charts": [charts.strip_chart(s, dtype) for dtype, s in sorted(by_dtype.items(), key=heat.by_width)],
+            "charts": [charts.strip_chart(s, dtype) for dtype, s in sorted(by_dtype.items(), key=layout.by_width)],
         }
         for (where, op), by_dtype in queries.strips(run).items()
     ]

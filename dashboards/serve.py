@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import json
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from farm.dashboards.build import StoreLike, need_store, proofs, run_lines
-from farm.dashboards.pages import Links, evidence_page, run_page, runs_page
-from farm.errors import FarmError, UsageError
+from farm.dashboards import night_pages, views
+from farm.dashboards.build import StoreLike, cell_facts_of, comparison, need_store, proofs, run_lines
+from farm.dashboards.compare_page import as_json
+from farm.dashboards.pages import Against, Links, compare_page, evidence_page, run_json, run_page, runs_page
+from farm.errors import FarmError, StoreError, UsageError
+from farm.report import findings, status_changes
 from farm.report.provenance import log_path
 from farm.report.queries import RunLike
+from farm.report.time_changes import times
 from farm.store import RUN_ID
 
 HEADERS = {
@@ -22,6 +31,17 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+
+
+LINKS = Links(
+    "/",
+    lambda run_id: f"/run/{quote(run_id)}",
+    lambda name: None,
+    evidence="/evidence",
+    backend=lambda target: f"/backend/{quote(target, safe='')}",
+    cell=lambda key, named: f"/cell/{quote(key)}" + (f"?target={quote(named)}" if named else ""),
+    compare=lambda a, b: f"/compare/{quote(a)}/{quote(b)}",
+)
 
 
 def _need() -> None:
@@ -36,7 +56,8 @@ def _need() -> None:
 
 
 def app(store: StoreLike) -> Any:
-    """A Starlette application: `/`, `/evidence`, `/run/<id>`, `/run/<id>/log/<name>`."""
+    """A Starlette application: `/`, `/evidence`, `/run/<id>`, `/run/<id>/log/<name>`, `/backend/<target>`,
+    `/cell/<key>`, `/compare/<a>/<b>`; JSON of a page at its address with `.json` (of the first: `/night.json`)."""
     _need()
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
@@ -48,20 +69,81 @@ def app(store: StoreLike) -> Any:
     def missing(what: str) -> Response:
         return PlainTextResponse(f"{what}\n", 404, HEADERS)
 
-    links = Links("/", lambda run_id: f"/run/{quote(run_id)}", lambda name: None, evidence="/evidence")
+    def answer(request: Request, page: Callable[[], str], data: Callable[[], Any]) -> Response:
+        """The page, or its data; 304 where the reader has it already."""
+        as_data = request.url.path.endswith(".json")
+        text = json.dumps(data(), default=str) if as_data else page()
+        tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:24]}"'
+        headers = {**HEADERS, "Cache-Control": "no-cache", "ETag": tag}
+        if tag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        if as_data:
+            return Response(text, media_type="application/json", headers=headers)
+        return HTMLResponse(text, headers=headers)
+
     known: dict[str, Any] = {}  # what the runs prove and their lines: a run that has not changed is read once
 
-    def runs(_: Request) -> Response:
-        return HTMLResponse(runs_page(run_lines(store, known), links), headers=HEADERS)
+    def newest() -> Any:
+        with suppress(StoreError):  # a store that cannot be written has no index
+            return views.newest(views.checked(store))
+        return None
+
+    def runs(request: Request) -> Response:
+        night = newest()
+        repeat = functools.partial(findings.repeat, store.run(night.run.id)) if night else None
+        shown = night_pages.night(night, LINKS, repeat) if night and repeat else None
+        return answer(
+            request,
+            lambda: runs_page(run_lines(store, known), LINKS, shown),
+            lambda: night_pages.night_json(night) if night else {},
+        )
 
     def proven(_: Request) -> Response:
-        return HTMLResponse(evidence_page(proofs(store, known), links), headers=HEADERS)
+        return HTMLResponse(evidence_page(proofs(store, known), LINKS), headers=HEADERS)
 
     def one(request: Request) -> Response:
         run = find(store, request.path_params["run_id"])
         if run is None:
             return missing("No such run; the list of runs is at /")
-        return HTMLResponse(run_page(run, live_links(run)), headers=HEADERS)
+        before = None
+        with suppress(StoreError):
+            before = views.baseline(views.checked(store), run.id)
+        against = Against.of(store.run(before.id), run, LINKS.compare(before.id, run.id)) if before else None
+        return answer(request, lambda: run_page(run, live_links(run), against), lambda: run_json(run, against))
+
+    def backend(request: Request) -> Response:
+        night, target = newest(), request.path_params["target"]
+        if night is None or target not in night.targets:
+            return missing("The newest night has no such target; its targets are at /")
+        repeat = functools.partial(findings.repeat, store.run(night.run.id))
+        return answer(
+            request,
+            lambda: night_pages.backend_page(night, target, LINKS, repeat),
+            lambda: night_pages.backend_json(night, target),
+        )
+
+    def cell(request: Request) -> Response:
+        key, named = request.path_params["key"], request.query_params.get("target", "")
+        found = views.checked(store)
+        rows = found.series(key, ("cell_key", "cell_id", "named", "target"), named)
+        if not rows:
+            return missing("No complete run has such a cell; the list of runs is at /")
+        facts, points = cell_facts_of(found, store.run(rows[-1]["run"]), rows[-1])
+        return answer(request, lambda: night_pages.cell_page(facts, points, LINKS), lambda: facts)
+
+    def compared(request: Request) -> Response:
+        a, b = (find(store, request.path_params[name]) for name in ("a", "b"))
+        if a is None or b is None:
+            return missing("No such run; the list of runs is at /")
+        changes = status_changes.compare(a, b)
+        timed = times(changes)
+        left, right, said = comparison(a, b, changes, timed)
+        left, right = (replace(side, address=LINKS.run(side.name)) for side in (left, right))
+        return answer(
+            request,
+            lambda: compare_page(left, right, timed.pairs, said, LINKS),
+            lambda: as_json(left, right, timed.pairs, said),
+        )
 
     def log(request: Request) -> Response:
         run = find(store, request.path_params["run_id"])
@@ -70,10 +152,12 @@ def app(store: StoreLike) -> Any:
             return missing("No such log; the list of runs is at /")
         return FileResponse(path, headers=HEADERS, media_type="text/plain; charset=utf-8")
 
+    pages = {"/run/{run_id}": one, "/backend/{target}": backend, "/cell/{key}": cell, "/compare/{a}/{b}": compared}
     routes = [
         Route("/", runs),
+        Route("/night.json", runs),
         Route("/evidence", proven),
-        Route("/run/{run_id}", one),
+        *(Route(path + end, page) for path, page in pages.items() for end in (".json", "")),
         Route("/run/{run_id}/log/{name:path}", log),
     ]
     return Starlette(routes=routes, middleware=[Middleware(GZipMiddleware, minimum_size=1000)])
@@ -96,7 +180,7 @@ def live_links(run: RunLike) -> Links:
     def log(name: str) -> str | None:
         return f"{base}/log/{quote(name.removeprefix('logs/'))}" if log_path(run, name) else None
 
-    return Links("/", lambda run_id: f"/run/{quote(run_id)}", log, evidence="/evidence")
+    return replace(LINKS, log=log)
 
 
 def serve(store: StoreLike, host: str = "127.0.0.1", port: int = 8000) -> None:

@@ -1,14 +1,15 @@
-"""`farm compare`: compare the statuses of two runs."""
+"""`farm compare`: compare statuses and times of two runs."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 from farm.cli import common
 from farm.cli.text import printable
 from farm.errors import UsageError
-from farm.report import status_changes
+from farm.report import status_changes, time_changes
 
 MAX_SHOWN = 100_000
 
@@ -17,12 +18,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     p = commands.add_parser(
         "compare",
-        help="compare the statuses of two runs: broken, fixed, new, lost",
+        help="compare two runs: broken, fixed, new, lost, slower, faster",
         description="Compare run B with run A, cell by cell and target by target: what broke, what was fixed, what is "
-        "new or lost, what fails in both. Only statuses are compared, never times: two runs that were not made in "
-        "turn on one device also differ in time where nothing has changed. Exit code 1: a subject's cell is broken, or "
-        "newly fails; 3: infrastructure failures hide a result that A has; 4: inconclusive.",
-        epilog="example: farm compare 20261122T1107 last",
+        "new or lost, what fails in both, what is suspected to be slower or faster. Two runs that were not made in "
+        "turn on one device also differ in time where nothing has changed, so times do not count for the exit code. "
+        "Exit code 1: a subject's cell is broken, or newly fails; 3: infrastructure failures hide a result that A has; "
+        "4: inconclusive.",
+        epilog="example: farm compare 20261122T1107 last --page changes.html",
     )
     p.add_argument("before", metavar="A", help="earlier run: a run ID, an ID prefix, or `last`")
     p.add_argument("after", metavar="B", help="run to compare with A")
@@ -33,6 +35,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="N",
         help=f"show at most N cells of each kind (default: {status_changes.MAX_SHOWN})",
     )
+    p.add_argument(
+        "--unlike",
+        action="store_true",
+        help="compare times even where target, timing method or kind of evidence differ",
+    )
+    p.add_argument("--page", metavar="FILE", help="also write the comparison as a page, and as JSON beside it")
     p.add_argument("--json", action="store_true", help="print JSON, with every cell that changed")
     common.store_option(p)
 
@@ -52,9 +60,19 @@ def run(args: argparse.Namespace) -> int:
             )
     with common.readable(b):
         found = status_changes.compare(a, b)
+    timed = time_changes.times(found, unlike=args.unlike)
+    if timed.unlike and not args.unlike:
+        raise UsageError(time_changes.refusal(timed.unlike), id="compare-unlike")
+    if args.page:
+        from farm.dashboards.build import write_comparison
+
+        write_comparison(a, b, found, timed, Path(args.page))
     if args.json:
-        print(json.dumps(found.to_dict(), indent=1))
+        print(json.dumps({**found.to_dict(), "compares": "statuses and times", "times": timed.to_dict()}, indent=1))
     else:
         for line in status_changes.lines(found, args.limit):
             print(printable(line))
+        for line in time_changes.lines(timed, args.limit):
+            print(printable(line))
+        print(status_changes.ending(found))
     return found.exit_code

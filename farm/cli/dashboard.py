@@ -7,7 +7,7 @@ import sys
 
 from farm.cli import common
 from farm.cli.text import sentence
-from farm.errors import Message, UsageError
+from farm.errors import Message, StoreError, UsageError
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -72,5 +72,8 @@ def run(args: argparse.Namespace) -> int:
         )
         print(f"farm dashboard: {sentence(warning)}", file=sys.stderr)
 
-    print(build(store, found.id if found else None, unreadable=report))
+    def no_index(error: StoreError) -> None:
+        print(f"farm dashboard: {sentence(error)}; the pages show no nights", file=sys.stderr)
+
+    print(build(store, found.id if found else None, unreadable=report, no_index=no_index))
     return 3 if damaged else 0

@@ -19,7 +19,7 @@ from farm.compare.reach import Reached
 from farm.compare.summary import Summary
 from farm.coordinator.request import RunArm, RunProgress, RunRequest
 from farm.matrix.arms import mates
-from farm.report import pairs
+from farm.report import pair_rows
 from farm.scheduler.events import Conclude, Submitted
 from farm.store import RunWriter
 from farm.store.journal import LineReader
@@ -82,7 +82,7 @@ class Rounds:
         due = self._course.due()
         if due is None:
             return Submitted(time.monotonic(), ())
-        progress.device(pairs.describe(due, len(due.pairs)))
+        progress.device(pair_rows.describe(due, len(due.pairs)))
         return Submitted(time.monotonic(), due.pairs, due.number)
 
     def _begin(self) -> None:
@@ -146,7 +146,7 @@ class Rounds:
         for lead, mate in sorted(both.items()):
             a, b = (lead, mate) if self._cells[lead].arm == self._arms[0].arm.name else (None, lead)
             out.append(
-                pairs.pair_row(
+                pair_rows.pair_row(
                     self._rows.get(a) if a is not None else None,
                     self._rows.get(b) if b is not None else None,
                     rounds.get(lead, []),
@@ -154,9 +154,9 @@ class Rounds:
                     control=lead in self._controls,
                 )
             )
-        self._reached = pairs.reached(out, self._changes)
-        pairs.name_kernels(out, self._reached)
-        return out, pairs.summed(out, self._reached, strict_peers=self._strict)
+        self._reached = pair_rows.reached(out, self._changes)
+        pair_rows.name_kernels(out, self._reached)
+        return out, pair_rows.summed(out, self._reached, strict_peers=self._strict)
 
     def kernels(self) -> list[dict[str, Any]]:
         """The kernels that differ between the arms, with the cells that launched them; after `pairs`."""

@@ -28,7 +28,7 @@ from farm.errors import FarmError, InfraError, Message, describe
 from farm.matrix import estimate_seconds, quiet_of, tolerances_for
 from farm.matrix.sim_script import script_for
 from farm.process import interrupts, supervisor
-from farm.report import pairs as report
+from farm.report import pair_rows as report
 from farm.scheduler import Scheduler
 from farm.scheduler.events import (
     Action,

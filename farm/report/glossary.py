@@ -71,6 +71,12 @@ roof: The best speed that a device reaches for the same bytes and operations, as
 cold, warm: Cold: inputs are not in the device's last-level cache when a kernel starts. Warm: inputs may be in that
   cache.
 isolation: Keeping sibling devices idle while a cell is timed; requested by `quiet:` in a matrix.
+night: The newest complete run of a store in a row of runs with the same plan, or at least the same matrices; also
+  each earlier run of that row.
+baseline: The run that a run is compared with: the newest older run of the same plan, else of the same matrices.
+suspected, regression: A cell is suspected to be slower if one night, or one pair of runs that were not made in turn,
+  shows it; a regression needs two nights. Neither is confirmed: that takes rounds of both sides in turn.
+index: Slim cells of all complete runs of a store, from which pages across runs are made. It may be deleted.
 """
 
 #: Word -> meaning, with code between backticks.

@@ -9,7 +9,7 @@ from typing import Any
 from farm.compare.decide import Verdict
 from farm.compare.summary import Summary
 from farm.report.format import cells
-from farm.report.pairs import counts
+from farm.report.pair_rows import counts
 
 Row = Mapping[str, Any]
 MAX_SHOWN = 10  # of each kind

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,30 @@ def vitals(rows: Sequence[Row]) -> str:
     slow = sum(r.get("timing_quality") == "throttled" for r in rows)
     parts += [f"{slow} cell{'s' if slow > 1 else ''} throttled"] if slow else []
     return f"; while timed {', '.join(parts)}" if parts else ""
+
+
+def facts(run: RunLike) -> dict[str, str]:
+    """What may explain that two runs differ: revision, matrices, targets, tool chain, timing methods."""
+    rows = [r for r in run.rows if r.get("evidence")]
+    prints = [parse(text) for text in dict.fromkeys(str(r.get("fingerprint") or "") for r in rows)]
+
+    def of(values: Iterable[Any]) -> str:
+        return ", ".join(sorted({str(v) for v in values if v}))
+
+    revision = run.head.get("revision") or {}
+    names = dict.fromkeys(n for p in prints for n, v in p.items() if isinstance(v, str) and n not in ("uuid", "node"))
+    return {
+        "created": str(run.head.get("created") or ""),
+        "revision": str(revision.get("commit") or "") + (" + changes" if revision.get("dirty") else ""),
+        "matrices": of(f"{m.get('name')} {str(m.get('sha256'))[:12]}" for m in run.head.get("matrices") or []),
+        "plan": str(run.head.get("plan_hash") or "")[:12],
+        "target": of(r.get("target") for r in rows),
+        "timing method": of(r.get("timing_method") for r in rows),
+        "evidence": of(r.get("evidence") for r in rows),
+        "subject": of(f"{r.get('subject')} {r.get('subject_revision')}" for r in rows if r.get("subject")),
+        "nodes": of(r.get("node") for r in rows),
+        **{name: of(p.get(name) for p in prints) for name in names},
+    }
 
 
 def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

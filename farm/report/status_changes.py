@@ -1,7 +1,6 @@
 """Two runs compared by the statuses of their cells: what broke, what was fixed, what is new.  Pure.
 
-The runs are joined by (cell's key, named target), from both sides.  Only statuses are compared: times of two runs that
-were not made in turn on one device also differ where nothing has changed.
+The runs are joined by (cell's key, named target), from both sides.  Times are compared by `time_changes`.
 """
 
 from __future__ import annotations
@@ -194,7 +193,8 @@ def _devices(a: RunLike, b: RunLike) -> str:
 
 
 def lines(found: Comparison, limit: int = MAX_SHOWN) -> Iterator[str]:
-    """Counts, notes, and the first `limit` cells of each kind that a reader has to look at."""
+    """Counts, notes, and the first `limit` cells of each kind that a reader has to look at.  Cells that one of the runs
+    did not plan are one line."""
     yield f"A {found.before}"
     yield f"B {found.after}"
     yield from (f"note: {note}" for note in found.notes)
@@ -202,12 +202,19 @@ def lines(found: Comparison, limit: int = MAX_SHOWN) -> Iterator[str]:
         of = found.of(kind)
         if of:
             yield f"{kind}: {cells(len(of))} ({what})"
-        for change in of[:limit] if kind != "same" else ():
-            yield f"  {_line(change)}"
-        if kind != "same" and len(of) > limit:
-            yield f"  and {len(of) - limit} more (--limit, or --json, shows them)"
-    yield "only statuses are compared; times of two runs that were not made in turn on one device prove little"
-    yield f"{found.verdict}: exit {found.exit_code}"
+        shown = [c for c in of if kind != "same" and ((c.before and c.after) or c.counts)]
+        yield from (f"  {_line(change)}" for change in shown[:limit])
+        if len(shown) > limit:
+            yield f"  and {len(shown) - limit} more (--limit, or --json, shows them)"
+        alone = [c for c in of if kind in ("new", "lost") and not c.counts and not (c.before and c.after)]
+        if alone:
+            other = "B" if kind == "lost" else "A"
+            yield f"  {cells(len(alone))} not planned in {other}, first {alone[0].row.get('cell_id')}"
+
+
+def ending(found: Comparison) -> str:
+    """The last line: the verdict, which rests on statuses alone."""
+    return f"{found.verdict}: exit {found.exit_code}"
 
 
 def _line(change: Change) -> str:

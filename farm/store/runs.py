@@ -11,6 +11,7 @@
                           run.json         last: its existence means the run is complete
     <store>/runs/.aside/                   folders of runs whose plan was not written completely, so that no cell began
     <store>/calibrations/<id>.json         a device's roof (farm.timing.roof); never rewritten
+    <store>/index/                         slim cells of all complete runs (farm.store.index_files); may be deleted
     <store>/pages/                         HTML, made from runs
 
 Everything in a run directory is written once, except the journal, which is appended to.  A directory without run.json

@@ -74,7 +74,7 @@ def read_table(path: Path) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        _refuse_bomb(path, file.metadata)
+        refuse_bomb(path, file.metadata)
         texts = [f.name for f in file.schema_arrow if f.type in (pa.string(), pa.large_string())]
     # a text that many rows have is in the file once, and stays one object here: as a copy for each it would be a bomb
     with pq.ParquetFile(path, read_dictionary=texts) as file:
@@ -92,7 +92,7 @@ def read_where(path: Path, column: str, value: str) -> list[dict[str, Any]]:
 
     found: list[dict[str, Any]] = []
     with pq.ParquetFile(path) as file:
-        _refuse_bomb(path, file.metadata)
+        refuse_bomb(path, file.metadata)
         for group in range(file.metadata.num_row_groups):
             mask = pc.equal(file.read_row_group(group, columns=[column]).column(column), value)
             if pc.any(mask).as_py():
@@ -108,7 +108,8 @@ def _values(column: Any) -> list[Any]:
     return [None if i is None else known[i] for i in column.indices.to_pylist()]
 
 
-def _refuse_bomb(path: Path, metadata: Any) -> None:
+def refuse_bomb(path: Path, metadata: Any) -> None:
+    """ValueError for a table that would not fit in memory."""
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     unpacked, most = (
         sum(g.total_byte_size for g in groups),

@@ -5,6 +5,7 @@ Real-looking noise, three backends with three kinds of evidence, and at least on
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -218,6 +219,38 @@ def rows_of_run(cells: int = 4000, seed: int = 7) -> list[dict[str, Any]]:
         out.append(row(index, **got))
     for spot in (40, 41):  # a clock that lied: device time far below what the bytes allow
         out[spot].update(time_us_p50=987.6543, bandwidth_gbps=987654.0, timing_quality="impossible", status="passed")
+    return out
+
+
+def wide_rows(cells: int = 4000, seed: int = 7) -> list[dict[str, Any]]:
+    """Cells of three vendors, each with modes and peers, times, shares of the roof, registers: as a real night has."""
+    rng, out = random.Random(seed), []
+    plan = [got for got in _plan() if got["backend"] == "cuda"][: -(-cells // 3)]
+    for index, (backend, planned) in enumerate(itertools.product(("cuda", "rocm", "ascend"), plan)):
+        got = {**planned, "evidence": "executed", "seconds": 0.4}
+        _accuracy(rng, got)
+        _timing(rng, got)
+        _plant(index, got)
+        got |= {"backend": backend, "mode_resolved": rng.choice(MODES[1:]) if got["mode"] == "auto" else ""}
+        got["resources"] = json.dumps([{"hash": str(index), "registers": rng.randrange(24, 256, 2)}])
+        if rng.random() < 0.1:
+            got["flags"] = json.dumps(["the output's rows are not aligned to 16 bytes"])
+        if got["timing_quality"] == "ok" and rng.random() < 0.05:
+            got["timing_quality"] = "noisy"
+        out.append(row(index, **got))
+    return out[:cells]
+
+
+def again(rows: list[dict[str, Any]], seed: int, noise: float = 0.004) -> list[dict[str, Any]]:
+    """The same cells in another run: other times, of which each is off by `noise` (standard deviation of its log)."""
+    rng, out = random.Random(seed), []
+    for old in rows:
+        by, new = rng.lognormvariate(0, noise), dict(old)
+        for name in ("time_us_p20", "time_us_p50", "time_us_p80"):
+            new[name] = old[name] * by if old[name] else old[name]
+        for name in ("bandwidth_gbps", "tflops", "share_of_roof"):
+            new[name] = old[name] / by if old[name] else old[name]
+        out.append(new)
     return out
 
 

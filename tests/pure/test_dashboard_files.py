@@ -37,7 +37,8 @@ def test_build_writes_the_run_and_the_list(store, tmp_path):
     assert f'href="run-{run.id}.html"' in index
     assert "20260802-030000-dead" in index and 'href="run-20260802-030000-dead.html"' not in index, "not built: no link"
     assert f'href="../runs/{run.id}/logs/a%20b.log"' in page.read_text()
-    assert sorted(p.name for p in page.parent.iterdir()) == ["evidence.html", "evidence.json", "index.html", page.name]
+    written = ["evidence.html", "evidence.json", "index.html", page.name, page.with_suffix(".json").name]
+    assert sorted(p.name for p in page.parent.iterdir()) == written
 
 
 def test_build_of_everything_continues_after_a_broken_run(store, tmp_path):
@@ -222,5 +223,5 @@ def test_pages_read_what_the_store_writes(tmp_path):
     writer.finish(rows, [], {k: v for k, v in made.head.items() if k not in ("schema", "run_id")})
     writer.close()
     html = build(real, "last").read_text()
-    assert html.count("data-cell=") == 60 and 'role="alert"' not in html
+    assert html.count("<td id=c") == 60 and 'role="alert"' not in html
     assert ">cells.parquet</a>" in html and 'href="../runs/' in html

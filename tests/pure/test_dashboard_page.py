@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from synthetic_runs import HOSTILE, counts_of, fake_run, interrupted_run, row, rows_of_run
+from synthetic_runs import HOSTILE, again, counts_of, fake_run, interrupted_run, row, rows_of_run, wide_rows
 
-from farm.dashboards.pages import Links, evidence_page, run_page, runs_page
+from farm.dashboards.contents import CONTENTS, others, values
+from farm.dashboards.pages import Against, Links, evidence_page, run_page, runs_page
 from farm.report import glossary, queries, wording
 from farm.report.run_lines import run_line
 
@@ -32,6 +33,7 @@ class Page(HTMLParser):
         self.marks: dict[int, dict[str, str]] = {}
         self.text: list[str] = []
         self._open: int | None = None
+        self._after = 0
         self._raw = ""
         self.feed(html)
 
@@ -42,10 +44,12 @@ class Page(HTMLParser):
             self._open = None
         if tag in ("style", "script"):
             self._raw = tag
-        if tag == "td" and "data-cell" in given:
-            self._open = int(given["data-cell"])
+        if tag == "td" and re.fullmatch(r"c\d+", given.get("id", "")):
+            self._open = int(given["id"][1:])
             assert self._open not in self.cells, "a cell appears twice in the heat maps"
-            self.cells[self._open], self.marks[self._open] = "", given
+            self.cells[self._open], self.marks[self._open], self._after = "", given, 0
+        elif tag == "p" and self._open is not None:
+            self._after += bool(self.cells[self._open])  # the first of a cell's contents
 
     def handle_endtag(self, tag):
         if tag == self._raw:
@@ -57,7 +61,7 @@ class Page(HTMLParser):
         if self._raw:
             return
         self.text.append(data)
-        if self._open is not None:
+        if self._open is not None and not self._after:
             self.cells[self._open] += data.strip()
 
     @property
@@ -136,11 +140,52 @@ def test_the_file_stands_alone(html, page):
     assert not re.search(r"https?://", html)
 
 
-def test_size_for_four_thousand_cells(html):
+@pytest.fixture(scope="module")
+def wide():
+    """A page with all six contents: three vendors, each with times, peers, shares, registers, and a baseline."""
+    rows = wide_rows()
+    assert len(rows) == 4000 and len({r["backend"] for r in rows}) == 3
+    run = fake_run(rows)
+    return run_page(run, LINKS, Against.of(fake_run(again(rows, 3), "20260731-021500-a1b2"), run))
+
+
+def test_size_for_four_thousand_cells(html, wide):
     assert len(gzip.compress(html.encode(), 6)) <= 150_000
+    assert len(gzip.compress(wide.encode(), 6)) <= 150_000
+
+
+def test_a_cell_has_every_content(wide):
+    assert re.findall(r'name="content" id="show(\d)" value="(\w+)"', wide) == [
+        (str(i), name) for i, name in enumerate(CONTENTS, 1)
+    ]
+    first = re.search(r"<td id=c0 class=v\d+ [^>]*>(.*?)(?=<td|</tr>)", wide)[1]
+    assert first.count("<p") == 6 and "<p>" not in first.split("<p>", 3)[2], first
+    texts = [re.sub(r"<small>.*|<sup>.*", "", v) for v in re.split(r"<p[^>]*>", first)[1:]]
+    assert all(texts) and float(texts[4]) == pytest.approx(1, abs=0.03), "noise alone is between the two runs"
+
+
+def test_another_target_or_method_is_no_baseline():
+    given = {"backend": "cuda", "evidence": "executed", "timing_method": "events", "timing_quality": "ok"}
+    now = row(0, **given, time_us_p50=10.0, time_us_p20=9.9, time_us_p80=10.1)
+    for other, ratio in (({}, "0.50"), ({"target": "cuda:other"}, ""), ({"timing_method": "host"}, "")):
+        found = values(now, False, others([now], [{**now, "time_us_p50": 20.0, **other}]))
+        assert (found["baseline"].text if "baseline" in found else "") == ratio
+
+
+def test_no_two_elements_have_one_id(html, wide):
+    """Anchors of findings, of infrastructure failures, of cells, and of radio buttons are of one page."""
+    for page in (html, wide, run_page(interrupted_run(120, 70), LINKS)):
+        ids = Counter(a["id"] for _, a in Page(page).elements if "id" in a)
+        assert [i for i, n in ids.items() if n > 1] == []
+
+
+def test_tabs_count_the_failures_behind_them(html):
+    labels = re.findall(r'<label for="h1-\d">(.*?)</label>', html)
+    assert labels == ["bf16 <em>CE8</em>", "fp16 <em>≠8 ∞4</em>", "fp32 <em>CE8</em>"]
 
 
 def test_html_is_closed(html):
+    html = re.sub(r"<td id=.*", "", html)  # the paragraphs in cells have no end tags
     for tag in ("div", "section", "article", "table", "details", "span", "svg", "p", "pre", "a", "em", "code", "dl"):
         assert len(re.findall(rf"<{tag}[\s>]", html)) == html.count(f"</{tag}>"), tag
 
@@ -149,12 +194,16 @@ def test_without_scripts_nothing_is_out_of_reach(html, page):
     """Only tabs hide anything, and a tab is a radio button that works without script."""
     style = html[html.index("<style>") : html.index("</style>")]
     hiding = [rule.rsplit("}", 1)[-1].split("{")[0] for rule in re.findall(r"[^{}]+\{[^{}]*display:none[^{}]*", style)]
-    on_paper = "nav,.tabs>label,pre button,.tip"  # what can only be pressed
-    assert {h.strip() for h in hiding} == {".pane", ".tip", on_paper}
+    on_paper = "nav,.tabs>label,.picker,pre button,.tip"  # what can only be pressed
+    assert {h.strip() for h in hiding} == {".pane", ".heat p", ".tip", on_paper}
     assert not any("hidden" in a or "display:none" in a.get("style", "") for _, a in page.elements)
     groups = Counter(a["name"] for tag, a in page.elements if tag == "input")
     checked = Counter(a["name"] for tag, a in page.elements if tag == "input" and "checked" in a)
     assert set(groups) == set(checked) and set(checked.values()) == {1}
+    contents = groups.pop("content")
+    assert contents == len(re.findall(r"<label for=.show\d", html)) == 4 <= len(CONTENTS)
+    for i in range(1, len(CONTENTS) + 1):
+        assert re.search(rf"#show{i}:checked~.blocks .heat p:nth-of-type\({i}\)[^}}]*{{display:block}}", style)
     assert sum(groups.values()) == sum(1 for _, a in page.elements if a.get("class") == "pane")
     assert max(groups.values()) <= 10, "farm.css shows at most ten panes"
 

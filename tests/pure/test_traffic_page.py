@@ -44,7 +44,7 @@ def test_outputs_of_timed_launches_that_differ_are_recorded(more: dict[str, Any]
 
 def tip(**given: Any) -> str:
     ((table,),) = heat.heats([row(0, evidence="interpreted", worst_ratio=0.5, **given)], {}).values()
-    return str(table.bodies[0].lines[0].spots[0].tip)
+    return str(table.spots[0].tip)
 
 
 def test_the_page_says_what_a_kernel_that_reads_twice_moves() -> None:

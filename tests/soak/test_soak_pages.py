@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import json
 import re
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import golden_views as views
+import night_store
 import pytest
 from farm_fixture import Farm
 
 from farm.cli.main import main
+from farm.dashboards import night_pages
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
@@ -31,7 +34,7 @@ const all = (what) => [...document.querySelectorAll(what)], page = document.docu
 const shown = (e) => e.getClientRects().length > 0;
 const wide = () => page.scrollWidth - page.clientWidth;
 const found = {overflow: wide(), tables: all("table").filter(shown).length, tips: 0, empty_tips: 0, tabs: 0,
-  unlike_tabs: 0, fetched: performance.getEntriesByType("resource").map((e) => e.name),
+  unlike_tabs: 0, picked: 0, unlike_picks: 0, fetched: performance.getEntriesByType("resource").map((e) => e.name),
   broken: all("a[href^='#']").map((a) => a.getAttribute("href")).filter((h) =>
     h !== "#" && !document.getElementById(decodeURIComponent(h.slice(1)))),
   links: all("a[href]").map((a) => a.getAttribute("href"))};
@@ -46,6 +49,13 @@ for (const tab of all(".tabs > input")) {
   found.tabs += 1;
   found.overflow = Math.max(found.overflow, wide());
   if (all(".tabs > input").some((t) => t.value === tab.value && !t.checked)) found.unlike_tabs += 1;
+}
+for (const pick of all(".pick > input")) {
+  pick.click();
+  found.picked += 1;
+  found.overflow = Math.max(found.overflow, wide());
+  const number = pick.id.slice(4), shown_cells = all(".heat p").filter(shown);
+  if (shown_cells.some((p) => [...p.parentNode.children].indexOf(p) !== number - 1)) found.unlike_picks += 1;
 }
 document.dispatchEvent(new Event("scroll"));
 all("details").forEach((d) => { d.open = true; });
@@ -78,7 +88,11 @@ def assert_sound(pages: Path, folder: Path) -> dict[str, dict[str, Any]]:
     for page in sorted(pages.glob("*.html")):
         for width in (1280, 500):
             found = look(page, folder, width)
-            wrong = {k: found[k] for k in ("faults", "fetched", "broken", "empty_tips", "unlike_tabs") if found[k]}
+            wrong = {
+                k: found[k]
+                for k in ("faults", "fetched", "broken", "empty_tips", "unlike_tabs", "unlike_picks")
+                if found[k]
+            }
             assert not wrong, f"{page.name} at {width} pixels: {wrong}"
             assert found["overflow"] <= 0, f"{page.name} is {found['overflow']} pixels too wide for {width}"
             missing = [h for h in found["links"] if not h.startswith(("#", "http"))]
@@ -95,7 +109,20 @@ def test_pages_of_old_runs_in_a_browser(tmp_path: Path) -> None:
     shutil.copytree(views.RUNS, tmp_path / "store" / "runs")
     assert main(["dashboard", "build", "--out", str(tmp_path / "store")]) == 0
     told = assert_sound(tmp_path / "store" / "pages", tmp_path)
-    assert len(told) == 5 and sum(found["tips"] for found in told.values())
+    assert len(told) == 7 and sum(found["tips"] for found in told.values())
+
+
+@needs_chromium
+@pytest.mark.soak(seconds=40)
+def test_pages_of_thirty_nights_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest night, its run, three backends, comparisons, and a few of the cells, which are alike."""
+    monkeypatch.setattr(night_pages, "notable", functools.partial(night_pages.notable, most=2))
+    night_store.write_nights(tmp_path / "store")
+    assert main(["dashboard", "build", "last", "--out", str(tmp_path / "store")]) == 0
+    told = assert_sound(tmp_path / "store" / "pages", tmp_path)
+    kinds = {name.partition("-")[0].removesuffix(".html") for name in told}
+    assert kinds == {"index", "evidence", "run", "backend", "cell", "compare"}
+    assert sum(found["picked"] for found in told.values()) >= 2 + 5, "contents of a run and of comparisons"
 
 
 @needs_chromium

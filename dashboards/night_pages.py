@@ -1,0 +1,301 @@
+"""Pages across runs: the newest night, a backend, a cell.  Values of templates and JSON from what `views` read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from farm.dashboards import svg, trends
+from farm.dashboards.pages import Links, render
+from farm.dashboards.trends import Point
+from farm.dashboards.views import Newest
+from farm.report.format import FARM_FAULTS, cells, glyph, percent, ratio, sig, when
+from farm.report.nights import News, Standing, line, standings
+from farm.report.pairs import change
+from farm.report.ranked import Ranking, rankings
+
+#: kind of news -> (title, whether it is folded)
+SECTIONS: Mapping[str, tuple[str, bool]] = {
+    "new": ("New failures", False),
+    "slower": ("Slower", False),
+    "failing": ("Still failing", True),
+    "faster": ("Faster", True),
+    "fixed": ("Fixed", True),
+}
+SIGNS = {"slower": "▼", "faster": "▲", "fixed": "✓"}
+SHOWN = 12
+#: How far a device is from its siblings before it is marked.
+ODD = 0.02
+#: rows -> the command that repeats them
+Repeat = Callable[[Sequence[Mapping[str, Any]]], str]
+
+
+def _sections(news: Sequence[News], links: Links, repeat: Repeat) -> list[dict[str, Any]]:
+    out = []
+    for kind, (title, folded) in SECTIONS.items():
+        mine = [n for n in news if n.kind == kind]
+        if mine:
+            entries = [_entry(n, links, repeat) for n in mine[:SHOWN]]
+            count = sum(len(n.rows) for n in mine)
+            more = len(mine) - len(entries)
+            out.append({"id": kind, "title": title, "folded": folded, "cells": count, "entries": entries, "more": more})
+    return out
+
+
+def _entry(news: News, links: Links, repeat: Repeat) -> dict[str, Any]:
+    compare = links.compare(news.before.id, news.since.id) if news.before else None
+    sign = SIGNS.get(news.kind) or glyph(news.status)
+    by = change(news.by) if news.by is not None else ""
+    command = repeat(news.rows) if news.kind != "fixed" else ""
+    return {"news": news, "sign": sign, "by": by, "compare": compare, "command": command}
+
+
+def _sentence(news: Sequence[News], faults: int, silent: int = 0) -> str:
+    """`3 cells newly failing · 24 cells slower (median +16 %) · 1 fixed`"""
+    parts = []
+    for kind, words in (("new", "newly failing"), ("slower", "slower"), ("failing", "still failing")):
+        mine = [n for n in news if n.kind == kind]
+        if mine:
+            text = f"{cells(sum(len(n.rows) for n in mine))} {words}"
+            if kind == "slower":
+                largest = max(mine, key=lambda n: len(n.rows))
+                text += f" ({change(largest.by or 1.0)}{'' if any(n.sure for n in mine) else ', suspected'})"
+            parts.append(text)
+    for kind in ("faster", "fixed"):
+        if count := sum(len(n.rows) for n in news if n.kind == kind):
+            parts.append(f"{count:,} {kind}")
+    parts += [f"{cells(faults)} without a result (infrastructure)"] if faults else []
+    parts += [f"{silent} silent backend{'s' if silent > 1 else ''}"] if silent else []
+    return " · ".join(parts) or "Nothing new."
+
+
+def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
+    """What the front page shows of the newest night."""
+    nights, run = found.nights, found.run
+    faults = sum(r["status"] in FARM_FAULTS for r in found.rows)
+    sentence = _sentence(nights.news, faults, len(nights.silent))
+    dates = [n.created[:10] for n in nights.nights]
+    cards = [
+        {"of": s, "facts": _facts(s), "line": trends.night_line(dates, s.failing, s.pace)} for s in standings(nights)
+    ]
+    before = found.runs[-2].id if len(found.runs) > 1 else ""
+    return {
+        "title": f"{'simulated · ' if found.simulated else ''}{sentence}",
+        "heading": f"Night of {run.created[:10]}",
+        "run": run.id,
+        "created": run.created,
+        "revision": run.revision[:10],
+        "cells": run.cells,
+        "nights": len(found.runs),
+        "compare": links.compare(before, run.id) if before else None,
+        "sentence": sentence,
+        "bad": bool(faults or nights.silent or any(n.kind in ("new", "slower") for n in nights.news)),
+        "simulated": found.simulated,
+        "silent": nights.silent,
+        "cards": cards,
+        "news": _sections(nights.news, links, repeat),
+    }
+
+
+def night_json(found: Newest) -> dict[str, Any]:
+    """The front page as data."""
+    nights = found.nights
+    faults = sum(r["status"] in FARM_FAULTS for r in found.rows)
+    return {
+        "run": found.run.id,
+        "created": found.run.created,
+        "revision": found.run.revision,
+        "simulated": found.simulated,
+        "summary": _sentence(nights.news, faults, len(nights.silent)),
+        "nights": [{"run": n.id, "created": n.created, "revision": n.revision} for n in nights.nights],
+        "silent": {backend: last.id for backend, last in nights.silent.items()},
+        "news": [{**n.to_dict(), "text": line(n)} for n in nights.news],
+        "backends": {
+            s.backend: {
+                "targets": list(s.targets),
+                "counts": s.counts,
+                "median_share_of_roof": s.share,
+                "ratio_to_best_peer": s.ratio,
+                "wins": s.wins,
+                "races": s.races,
+                "failing": list(s.failing),
+                "pace": list(s.pace),
+                "simulated": s.simulated,
+                "infrastructure_failures": s.faults,
+            }
+            for s in standings(nights)
+        },
+    }
+
+
+def _facts(s: Standing) -> list[tuple[str, bool]]:
+    """(text, whether it is bad)"""
+    names = (("new", "new", True), ("slower", "slower", True), ("failing", "still failing", False))
+    out = [
+        (f"{s.counts[k]:,} {words}", bad) for k, words, bad in (*names, ("fixed", "fixed", False)) if s.counts.get(k)
+    ]
+    out = out or [("nothing new", False)]
+    out += [(f"{percent(s.share)} of roof", False)] if s.share is not None else []
+    out += [(f"{s.ratio:.2f}x the best peer’s time, {s.wins}/{s.races} wins", s.ratio > 1)] if s.ratio else []
+    out += [(f"{s.throttled} throttled", False)] if s.throttled else []
+    return [*out, *([(f"{s.faults} without a result", True)] if s.faults else [])]
+
+
+def _of_target(found: Newest, target: str) -> tuple[list[News], list[dict[str, Any]], list[tuple[str, int]]]:
+    """(news, rows, infrastructure failures) of a target."""
+    backend = target.partition(":")[0]
+    alone = [t for t in found.targets if t.partition(":")[0] == backend] == [target]
+    rows = [r for r in found.rows if r["target"] == target or (alone and r["backend"] == backend and not r["target"])]
+    news = [n for n in found.nights.news if n.target == target]
+    faults = Counter(str(r["reason"]) for r in rows if r["status"] in FARM_FAULTS)
+    return news, rows, faults.most_common(5)
+
+
+def notable(found: Newest, most: int = 60) -> list[Mapping[str, Any]]:
+    """The cells that pages name: the first of each news, then the worst.  Each is a row of the newest night."""
+    rows = [r for n in found.nights.news for r in n.rows[:4]]
+    for target in found.targets:
+        mine = [r for r in found.rows if r["target"] == target]
+        rows += [r for ranking in rankings(mine, 4) for r, _ in ranking.entries]
+    own = {(r["cell_key"], r["named"]): r for r in rows if r["run"] == found.run.id}
+    return list(own.values())[:most]
+
+
+def compared(found: Newest, most: int = 6) -> list[tuple[str, str]]:
+    """The pairs of runs that the front page names: the newest two, and those between which something changed."""
+    ids = [r.id for r in found.runs]
+    pairs = [(ids[-2], ids[-1])] if len(ids) > 1 else []
+    pairs += [(n.before.id, n.since.id) for n in found.nights.news if n.before and n.kind != "fixed"]
+    return list(dict.fromkeys(pairs))[:most]
+
+
+def _odd(by: float | None) -> bool:
+    return by is not None and abs(by - 1) > ODD
+
+
+def backend_page(found: Newest, target: str, links: Links, repeat: Repeat) -> str:
+    """One target: its devices against each other, its news, its worst cells, its roof and tool chain over time."""
+    backend = target.partition(":")[0]
+    news, rows, faults = _of_target(found, target)
+    devices = found.devices(target)
+    simulated = any(r["evidence"] == "simulated" for r in rows)
+    mine = next((s for s in standings(found.nights) if s.backend == backend), None)
+    sick = [d for d in devices if _odd(d.by)]
+    sentence = _sentence(news, sum(n for _, n in faults))
+    if sick:
+        sentence += f" · {', '.join(d.name for d in sick)} differ{'s' if len(sick) == 1 else ''} from its siblings"
+    return render(
+        "backend.html",
+        title=f"{'simulated · ' if simulated else ''}{target}: {sentence}",
+        links=links,
+        target=target,
+        backend=backend,
+        run=found.run,
+        simulated=simulated,
+        sentence=sentence,
+        bad=bool(faults or sick or any(n.kind in ("new", "slower") for n in news)),
+        tools=sorted(found.nights.tools.get(found.run.id, {}).get(backend, {}).items()),
+        line=trends.night_line([n.created[:10] for n in found.nights.nights], mine.failing, mine.pace) if mine else "",
+        nights=len(found.runs),
+        devices=[(d, trends.sibling_strip(d.nights), _odd(d.by)) for d in devices],
+        faults=faults,
+        news=_sections(news, links, repeat),
+        rankings=rankings(rows),
+        roof=trends.history(found.roof(target), "GB/s"),
+        changes=found.tool_changes(backend),
+    )
+
+
+def backend_json(found: Newest, target: str) -> dict[str, Any]:
+    """A backend's page as data."""
+    news, rows, faults = _of_target(found, target)
+    return {
+        "target": target,
+        "run": found.run.id,
+        "created": found.run.created,
+        "simulated": any(r["evidence"] == "simulated" for r in rows),
+        "devices": [{**vars(d), "against_siblings": d.by, "odd": _odd(d.by)} for d in found.devices(target)],
+        "news": [{**n.to_dict(), "text": line(n)} for n in news],
+        "infrastructure_failures": [{"reason": reason, "cells": n} for reason, n in faults],
+        "rankings": [_ranking(r) for r in rankings(rows)],
+        "roof_gbps": [{"night": p.date, "value": p.value, "changed": p.changed} for p in found.roof(target)],
+        "tool_changes": [{"night": n, "changed": text} for n, text in found.tool_changes(target.partition(":")[0])],
+    }
+
+
+def _ranking(found: Ranking) -> dict[str, Any]:
+    entries = [{"cell": r.get("cell_id"), "what": text} for r, text in found.entries]
+    return {"title": found.title, "count": found.count, "cells": entries}
+
+
+def cell_page(facts: Mapping[str, Any], points: Sequence[Point], links: Links) -> str:
+    """One cell.  `facts`: of `farm.report.cell_facts.facts`; `points`: its nights."""
+    cell, run, its = facts["cell"], facts["run"], facts["samples"]
+    simulated = cell.get("evidence") == "simulated"
+    p50, share = cell.get("time_us_p50"), cell.get("share_of_roof")
+    levels = [("roof", p50 * share)] if p50 and share else []
+    timed = [p for p in facts["peers"] if p["time_us_p50"] is not None]
+    levels += [(p["provider"], p["time_us_p50"]) for p in timed if p["role"] == "peer"][:1]
+    levels += [(p["mode"], p["time_us_p50"]) for p in timed if p["role"] != "peer" and p["mode"]][:1]
+    samples = [Point(str(i), v) for i, v in enumerate(its["values_us"][:400])] if its else []
+    return render(
+        "cell.html",
+        title=f"{'simulated · ' if simulated else ''}{cell['status']}: {cell['cell_id']}",
+        links=links,
+        cell=cell,
+        run=run,
+        run_address=_of_cell(links.run(run["id"]), cell),
+        finding=facts["finding"],
+        facts=_cell_facts(facts),
+        again=facts["again"],
+        history=trends.history(points, "µs", levels) if len(points) > 1 else "",
+        samples=_samples(samples) if len(samples) > 1 else "",
+        samples_text=f"{its['samples']} in the order of the calls; µs" if its else "",
+        peers=facts["peers"],
+        log="\n".join(str(facts["log"]).splitlines()[-60:])[-6000:],
+    )
+
+
+def _of_cell(address: str | None, cell: Mapping[str, Any]) -> str | None:
+    return f"{address}#c{cell['index']}" if address else None
+
+
+def _samples(points: Sequence[Point]) -> Any:
+    values = [p.value for p in points if p.value is not None]
+    low, high = min(values), max(values)
+    span, width, height = (high - low) or 1.0, 660, 90
+    line = [
+        (4 + (width - 70) * i / (len(values) - 1), height - 6 - 76 * (v - low) / span) for i, v in enumerate(values)
+    ]
+    shapes = [
+        svg.line(line, "pace"),
+        svg.text(width - 62, 14, sig(high, 4)),
+        svg.text(width - 62, height - 4, sig(low, 4)),
+    ]
+    return svg.picture(width, height, f"{len(values)} samples, {sig(low, 4)} to {sig(high, 4)} µs", shapes, "history")
+
+
+def _cell_facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(name, text) of what is known of a cell's newest result."""
+    cell, its = facts["cell"], facts["samples"]
+    over, share = cell.get("worst_ratio"), cell.get("share_of_roof")
+    p50 = cell.get("time_us_p50")
+    spread = f" (p20 {sig(its['p20_us'], 4)}, p80 {sig(its['p80_us'], 4)}, {its['samples']} samples)" if its else ""
+    found = {
+        "time": f"{sig(p50, 4)} µs{spread}, {cell['timing_method']}, {cell['timing_quality']}" if p50 else "",
+        "speed": f"{sig(cell['bandwidth_gbps'])} GB/s" if cell.get("bandwidth_gbps") else "",
+        "share of roof": percent(share) if share is not None else "",
+        "error": f"{ratio(over)}x tolerance ({cell.get('worst_output')}.{cell.get('worst_metric')})"
+        if over is not None
+        else "",
+        "mode": str(cell.get("mode_resolved") or ""),
+        "flags": "; ".join(map(str, cell.get("flags") or [])),
+        "parameters": ", ".join(f"{k}={v}" for k, v in (cell.get("params") or {}).items()),
+        "revision": str(cell.get("revision") or ""),
+        "first call": f"{cell['compile_s']:.3g} s" if cell.get("compile_s") else "",
+        "peak memory": f"{cell['peak_memory_mib']:.4g} MiB" if cell.get("peak_memory_mib") else "",
+        "key": str(cell.get("cell_key")),
+        "when": when(str(facts["run"]["created"])),
+    }
+    return [(name, text) for name, text in found.items() if text]

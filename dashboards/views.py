@@ -1,0 +1,206 @@
+"""What pages across runs show, read from the index of a store.  Names the columns that each page needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from farm.compare import trend
+from farm.dashboards.trends import Point
+from farm.errors import StoreError
+from farm.report import nights as nightly
+from farm.report.nights import Nights
+from farm.report.queries import speed_counts
+from farm.store import Store, index
+from farm.store.index import Index, Indexed
+
+NIGHTS = 30
+CELL_NIGHTS = 90
+HISTORY: tuple[str, ...] = (
+    "status",
+    "target",
+    "time_us_p20",
+    "time_us_p50",
+    "time_us_p80",
+    "timing_quality",
+    "timing_method",
+    "node",
+)
+HISTORY += ("device", "fingerprint", "revision", "share_of_roof", "worst_ratio")
+
+
+def checked(store: Any) -> Index:
+    """The index of a store, which can be read: parts that are damaged are found here, and it is made anew."""
+    real = Store(store.path)
+    found = index.opened(real)
+    try:
+        found.table(["run"])
+    except StoreError:
+        index.remove(real)
+        found = index.opened(real)
+    return found
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device among its siblings: cells in the newest night, its time over theirs per night, medians of its vitals,
+    throttled cells in the newest night."""
+
+    name: str
+    node: str
+    cells: int
+    nights: tuple[float | None, ...]
+    clock: float | None
+    temperature: float | None
+    power: float | None
+    throttled: int
+    failed: int
+
+    @property
+    def by(self) -> float | None:
+        return self.nights[-1]
+
+
+class Newest:
+    """The newest night of a store with the nights before it."""
+
+    def __init__(self, found: Index, runs: Sequence[Indexed]):
+        self.runs, self.index = tuple(runs), found
+        newest = runs[-1]
+        old = found.rows(nightly.OUTCOME, runs[:-1]) if len(runs) > 1 else []
+        self.rows: list[dict[str, Any]] = found.rows([*nightly.OUTCOME, *nightly.NEWEST], [newest])
+        prints = found.table(["run", "backend", "fingerprint"], runs).group_by(["run", "backend", "fingerprint"])
+        distinct = [(r["run"], r["backend"], r["fingerprint"]) for r in prints.aggregate([]).to_pylist()]
+        names = [nightly.Night(r.id, r.created, r.revision) for r in runs]
+        self.nights = Nights(names, [*old, *self.rows], nightly.tools(distinct))
+
+    @property
+    def run(self) -> Indexed:
+        return self.runs[-1]
+
+    @property
+    def simulated(self) -> bool:
+        return any(r["evidence"] == "simulated" for r in self.rows)
+
+    @cached_property
+    def targets(self) -> list[str]:
+        return list(dict.fromkeys(str(r["target"]) for r in self.rows if r["evidence"] and r["evidence"] != "compiled"))
+
+    def devices(self, target: str) -> list[Device]:
+        """The devices of a target in the newest night."""
+        found = self.nights
+        relative = _siblings(found, target)
+        out = []
+        for name in sorted({str(r["device"]) for r in self.rows if r["target"] == target}):
+            mine = [r for r in self.rows if r["target"] == target and r["device"] == name]
+            number = found.devices[target, name]
+            out.append(
+                Device(
+                    name,
+                    str(mine[0]["node"]),
+                    len(mine),
+                    relative.get(number, (None,) * len(self.runs)),
+                    _median(mine, "sm_clock_mhz"),
+                    _median(mine, "temperature_c"),
+                    _median(mine, "power_w"),
+                    sum(r["timing_quality"] == "throttled" for r in mine),
+                    sum(r["status"] not in ("passed", "built", "skipped", "unsupported") for r in mine),
+                )
+            )
+        return out
+
+    def roof(self, target: str) -> list[Point]:
+        """Per night the speed (1e9 B/s) of which the cells' shares of the roof are shares: median over large cells."""
+        names = ["run", "bandwidth_gbps", "share_of_roof", "bytes_moved", "timing_quality", "backend", "operations"]
+        rows = self.index.rows(names, self.runs, {"target": target})
+        by_run: dict[str, list[float]] = {}
+        for r in rows:
+            speed, share = r["bandwidth_gbps"], r["share_of_roof"]
+            large = (r["bytes_moved"] or 0) >= 64 << 20 and (r["operations"] or 0) < 50 * (r["bytes_moved"] or 0)
+            if speed and share and large:
+                by_run.setdefault(r["run"], []).append(speed / share)
+        backend = target.partition(":")[0]
+        out = []
+        before: Mapping[str, str] = {}
+        for run in self.runs:
+            tools = self.nights.tools.get(run.id, {}).get(backend, {})
+            values = by_run.get(run.id)
+            value = float(np.median(values)) if values else None
+            out.append(Point(run.created, value, changed=_changed(before, tools)))
+            before = tools or before
+        return out
+
+    def tool_changes(self, backend: str) -> list[tuple[str, str]]:
+        """(night, what changed), newest first."""
+        out = []
+        before: Mapping[str, str] = {}
+        for run in self.runs:
+            tools = self.nights.tools.get(run.id, {}).get(backend, {})
+            if text := _changed(before, tools):
+                out.append((run.created, text))
+            before = tools or before
+        return out[::-1]
+
+
+def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    names = sorted(before.keys() & after.keys())
+    return ", ".join(f"{n} {before[n]} → {after[n]}" for n in names if before[n] != after[n])
+
+
+def _median(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    values = [v for r in rows if (v := r[name]) is not None and not math.isnan(v)]
+    return float(np.median(values)) if values else None
+
+
+def _siblings(found: Nights, target: str) -> dict[int, tuple[float | None, ...]]:
+    """Device -> per night its cells' times over what they are on all devices of the target (median of each cell)."""
+    mine = np.array([r["target"] == target for r in found.rows], dtype=bool)
+    x = found.x[mine]
+    device = found.device[mine]
+    away = x - trend.median(x)[:, None]
+    whole = trend.median(away.T)
+    out: dict[int, tuple[float | None, ...]] = {}
+    for number in np.unique(device[device >= 0]):
+        line: list[float | None] = []
+        for night in range(x.shape[1]):
+            values = away[(device[:, night] == number) & np.isfinite(away[:, night]), night]
+            enough = len(values) >= trend.FEWEST_CONTROLS
+            line.append(math.exp(float(np.median(values)) - whole[night]) if enough else None)
+        out[int(number)] = tuple(line)
+    return out
+
+
+def newest(found: Index, run: str | None = None) -> Newest | None:
+    """The newest night (or that of a run) with up to NIGHTS before it; None for a store without complete runs."""
+    last = found.last(len(found.runs))
+    if run is not None:
+        last = [r for r in last if r.id == run]
+    if not last:
+        return None
+    return Newest(found, [*found.last(NIGHTS - 1, like=last[-1]), last[-1]])
+
+
+def baseline(found: Index, run_id: str) -> Indexed | None:
+    """The newest older run of the same plan, else of the same matrices."""
+    mine = next((r for r in found.runs if r.id == run_id), None)
+    before = found.last(1, like=mine) if mine else []
+    return before[0] if before else None
+
+
+def cell_history(found: Index, key: str, named: str, target: str) -> list[Point]:
+    """A cell's time on one target, night by night."""
+    rows = [r for r in found.series(key, HISTORY, named) if r["target"] in (target, "")][-CELL_NIGHTS:]
+    out = []
+    before: Mapping[str, str] = {}
+    for r in rows:
+        tools = nightly.tools([(r["run"], "", r["fingerprint"])]).get(r["run"], {}).get("", {})
+        counts = speed_counts(r)
+        p50, p20, p80 = (r[n] if counts else None for n in ("time_us_p50", "time_us_p20", "time_us_p80"))
+        out.append(Point(r["created"], p50, p20, p80, str(r["status"]), _changed(before, tools)))
+        before = tools or before
+    return out

@@ -1,0 +1,185 @@
+"""What pages ask of all runs of a store: the newest runs, one cell over all of them, two of them side by side.
+
+Answers come from the index (`farm.store.index_files`), which is brought up to date first and may be deleted at any
+time.  A caller names the columns that it needs; the others are not read.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from farm.errors import Message, StoreError
+from farm.store import index_files as files
+from farm.store.index_files import COLUMNS, FOLDER, Stamp, mark
+from farm.store.runs import Store
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """A run in the index."""
+
+    id: str
+    created: str
+    plan: str
+    matrices: tuple[str, ...]
+    kind: str  # run, compile, judged, merged
+    revision: str
+    verdict: str
+    seconds: float | None
+    cells: int
+
+
+class Index:
+    """The index of a store, as it was when it was opened.  Open it with `opened`."""
+
+    def __init__(self, store: Store, stamp: Stamp, added: int = 0, removed: int = 0):
+        self._store, self._folder, self._stamp = store, store.path / FOLDER, stamp
+        self.added, self.removed = added, removed
+        made = (_indexed(name, kept) for name, kept in stamp.runs.items())
+        #: Oldest first.
+        self.runs: tuple[Indexed, ...] = tuple(sorted(made, key=lambda r: (r.created, r.id)))
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Run -> why it is not in the index."""
+        return {name: str(kept["why"]) for name, kept in self._stamp.left.items()}
+
+    @property
+    def parts(self) -> int:
+        return len(self._stamp.parts)
+
+    @property
+    def cells(self) -> int:
+        return sum(r.cells for r in self.runs)
+
+    def last(self, n: int, like: Indexed | None = None) -> list[Indexed]:
+        """The newest `n` runs that ran something, oldest first.  `like`: of its plan or its matrices, and older."""
+        found = [r for r in self.runs if r.kind in ("run", "merged")]
+        if like is not None:
+            before = [r for r in found if (r.created, r.id) < (like.created, like.id)]
+            found = [r for r in before if r.plan == like.plan] or [r for r in before if r.matrices == like.matrices]
+        return found[-n:] if n else []
+
+    def table(
+        self, columns: Sequence[str], runs: Sequence[Indexed] | None = None, where: Mapping[str, str] | None = None
+    ) -> Any:
+        """An Arrow table of the named columns, texts as dictionaries, rows in no order that counts.
+
+        runs: only of these; where: column -> the text that it must have.  StoreError if the index is damaged.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        wanted = None if runs is None else {r.id for r in runs}
+        names = list(dict.fromkeys([*columns, *([] if wanted is None else ["run"])]))
+        tables = []
+        for part, within in self._stamp.parts.items():
+            if wanted is not None and not wanted & set(within):
+                continue
+            filters = [(name, "==", value) for name, value in (where or {}).items()] or None
+            try:
+                table = files.read_part(self._folder / part, names, filters)
+            except (OSError, ValueError) as error:
+                raise self._damaged(part, error) from error
+            if wanted is not None and not set(within) <= wanted:
+                table = table.filter(pc.is_in(table.column("run").cast(pa.string()), pa.array(sorted(wanted))))
+            tables.append(table)
+        if not tables:
+            return pa.table({name: pa.array([], pa.string()) for name in columns})
+        return pa.concat_tables(tables).unify_dictionaries().combine_chunks().select(list(columns))
+
+    def rows(
+        self, columns: Sequence[str], runs: Sequence[Indexed] | None = None, where: Mapping[str, str] | None = None
+    ) -> list[dict[str, Any]]:
+        """As `table`, as dictionaries: for some hundred rows."""
+        found: list[dict[str, Any]] = self.table(columns, runs, where).to_pylist()
+        return found
+
+    def series(self, key: str, columns: Sequence[str], named: str | None = None) -> list[dict[str, Any]]:
+        """One cell in every run that has it, oldest first.  `key`: its cell_key; `named`: of one named target."""
+        where = {"cell_key": key} | ({} if named is None else {"named": named})
+        rows = self.rows([*dict.fromkeys(["run", "created", *columns])], None, where)
+        return sorted(rows, key=lambda r: (r["created"], r["run"]))
+
+    def compare(self, a: Indexed, b: Indexed, columns: Sequence[str]) -> list[tuple[Any, Any]]:
+        """The cells of two runs, (row of a, row of b), None where a run did not plan the cell."""
+        found: dict[tuple[str, str], list[Any]] = {}
+        for row in self.rows([*dict.fromkeys(["run", "cell_key", "named", *columns])], [a, b]):
+            pair = found.setdefault((row["cell_key"], row["named"]), [None, None])
+            for i, run in enumerate((a, b)):
+                if row["run"] == run.id:
+                    pair[i] = row
+        return [(x, y) for x, y in found.values()]
+
+    def _damaged(self, part: str, error: Exception) -> StoreError:
+        text = f"{self._folder / part}: this part of the index cannot be read ({type(error).__name__})"
+        return StoreError(f"{text}; delete {self._folder}, the farm makes it again", id="index-damaged")
+
+
+def _indexed(name: str, kept: Mapping[str, Any]) -> Indexed:
+    return Indexed(
+        name,
+        str(kept["created"]),
+        str(kept["plan"]),
+        tuple(kept["matrices"]),
+        str(kept["kind"]),
+        str(kept["revision"]),
+        str(kept["verdict"]),
+        kept["seconds"],
+        int(kept["cells"]),
+    )
+
+
+def opened(store: Store) -> Index:
+    """The index, brought up to date.  A damaged one is made anew.  StoreError if it cannot be written, or there is no
+    store."""
+    folder = store.path / FOLDER
+    if not (store.path / "runs").is_dir():
+        raise StoreError(f"no store exists at {store.path}; name a store with --out", id="index-no-store")
+    try:
+        try:
+            return Index(store, *files.update(store))
+        except (KeyError, TypeError, ValueError, AttributeError):  # files that the farm did not write
+            shutil.rmtree(folder, ignore_errors=True)
+            return Index(store, *files.update(store))
+    except OSError as error:
+        text = f"{folder}: the index cannot be written ({error.strerror or error}); make the store writable"
+        raise StoreError(text, id="index-unwritable") from error
+
+
+def check(store: Store) -> list[Message]:
+    """What is wrong with the index, without changing it: stale, damaged, none."""
+    folder = store.path / FOLDER
+    stamp = files.read_stamp(folder)
+    if stamp is None:
+        return [Message(f"{folder}: no index, or an incomplete one; farm index makes it", id="index-missing")]
+    out = []
+    runs = {run.id: run for run in store.runs()}
+    stale = [
+        n
+        for n, run in runs.items()
+        if run.complete and (stamp.runs.get(n) or stamp.left.get(n) or {}).get("mark") != mark(run)
+    ]
+    stale += [n for n in stamp.runs if n not in runs]
+    if stale:
+        text = (
+            f"{folder}: {len(stale)} runs are new, changed or deleted, first {sorted(stale)[0]}; farm index updates it"
+        )
+        out.append(Message(text, id="index-stale"))
+    for part, why in files.damage(folder, stamp).items():
+        out.append(Message(f"{folder / part}: {why}; farm index --rebuild makes the index anew", id="index-damaged"))
+    return out
+
+
+def remove(store: Store) -> None:
+    """Delete the index."""
+    with suppress(OSError):
+        shutil.rmtree(Path(store.path) / FOLDER)
+
+
+__all__ = ["COLUMNS", "Index", "Indexed", "check", "opened", "remove"]
