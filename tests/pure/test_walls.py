@@ -81,6 +81,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("doctor", "report"),
     ("coordinator", "dashboards"),
     ("cli",),
+    ("testing",),
     ("__main__",),
 )
 #: (who, whom, why): the arrows that go up and stay.
