@@ -59,6 +59,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="run only the cells that failed in RUN (default: the newest run), with the matrices and options of that "
         "run; --select may name their status, for example status=crashed",
     )
+    p.add_argument(
+        "--cells", type=Path, metavar="FILE", help="run only the cells whose IDs stand in this file, one per line"
+    )
     run_command.options(p)
 
 
@@ -143,6 +146,7 @@ class _Matrices:
                 id="run-nothing-named",
             )
         self._select = args.select
+        self._ids = None if args.cells is None else read_ids(args.cells)
         self._local = args.address in (None, "local", "inline")
         self._asked = common.named_backends(args)
         self._matrices: list[Matrix] = common.matrices(args, self.subject)
@@ -192,9 +196,9 @@ class _Matrices:
 
     def planned(self, wanted: list[str]) -> Plan:
         if not self._again:
-            return plan(self._matrices, wanted, select=self._select)
-        found = plan(self._matrices, wanted, select=self._select, statuses=self._again.statuses)
-        if not self._select:
+            return plan(self._matrices, wanted, select=self._select, ids=self._ids)
+        found = plan(self._matrices, wanted, select=self._select, statuses=self._again.statuses, ids=self._ids)
+        if not self._select and self._ids is None:
             self._again.report_missing(found)
         return found
 
@@ -210,6 +214,7 @@ class _PlanPart:
             "--select": args.select is not None,
             "--backend": args.backend is not None,
             "--set": args.overrides,
+            "--cells": args.cells is not None,
             "--provider": args.provider,
         }
         for name in (name for name, there in given.items() if there):
@@ -277,6 +282,19 @@ def planned_subject(args: argparse.Namespace, planned: Mapping[str, Any], where:
             f"which {told}; name the planned one with --repo, --subject, --wheel or --release",
             id="run-plan-subject-differs",
         )
+    return found
+
+
+def read_ids(path: Path) -> list[str]:
+    """The cells' IDs in a file, one a line.  UsageError if it cannot be read, or has none."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "the file is not UTF-8 text"
+        raise UsageError(f"--cells {path}: cannot be read ({why}); name a file of cell IDs", id="run-cells") from None
+    found = list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
+    if not found:
+        raise UsageError(f"--cells {path}: this file has no cell IDs; write one per line", id="run-cells")
     return found
 
 

@@ -36,7 +36,7 @@ from farm.shipping import files
 from farm.store import journal as journals
 from farm.store import lock as runlock
 from farm.store import recovery
-from farm.store.journal import Damage, Journal, LineReader, encoded
+from farm.store.journal import Damage, Follower, Journal, LineReader, encoded
 from farm.store.recovery import CellReader, Concluded
 from farm.store.results import COLUMNS, INTERRUPTED, SCHEMA, planned_row
 from farm.store.tables import Row, compact, compacted, read_table, read_where, write_table
@@ -592,6 +592,10 @@ class Run:
     def samples(self) -> list[dict[str, Any]]:
         """The raw samples, one row per timed cell; none for a run without run.json."""
         return list(read_table(self.dir / "samples.parquet")) if self.complete else []
+
+    def follow(self) -> Follower:
+        """Reads the events as another process writes them."""
+        return Follower(self.dir / journals.NAME)
 
     def journal(self) -> Journal:
         """The events, without damaged lines."""
