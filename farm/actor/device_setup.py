@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import backends, limits
-from farm.actor import child_process
+from farm.actor import child_process, tools
 from farm.cell import Evidence
 from farm.child import protocol
 from farm.errors import FarmError, Message, UsageError
@@ -43,6 +43,8 @@ class DeviceSetup:
         self.options: dict[str, Any] = {**self.node.simulate, "as": self.backend} if simulated else {}
         self.environment = Environment.of(config["environment"])
         self.identity: backends.Identity | None = None
+        self.tool: tools.Tool | None = None  # that children run under
+        self.under: tuple[str, ...] = ()
         self._written: dict[str, str] = {}  # path of an unpacked file or folder -> the one that its author edits
         #: What a child is told of the run's subject, once it is unpacked here; {} without one.
         self.subject: dict[str, Any] = {}
@@ -73,11 +75,30 @@ class DeviceSetup:
             found = asked if asked.command or asked.python else nodes.environment(self.node, asked.name)
             path = (*self._subject_path(), *self._import_path(found))
             self.environment = replace(found, path=path, variables={**self._subject_variables(), **found.variables})
+            self._take_tool(asked)
         except UsageError as error:
             raise child_process.NoChild(str(error), final=True) from None
         except FarmError as error:
             raise child_process.NoChild(str(error)) from None
         self.identity = self._identified()
+
+    def _take_tool(self, asked: Environment) -> None:
+        """Start children under the tool that the run asks for.  NoChild if this node has none, or cannot."""
+        if not asked.tool:
+            return
+        self.tool = tools.TOOLS[asked.tool]
+        if self.environment.command:
+            raise child_process.NoChild(
+                f"environment {self.environment.name} starts children by a command of its own, under which "
+                f"{self.tool.program} cannot run; name another one with --environment",
+                final=True,
+            )
+        program = tools.found(self.tool)
+        if not program:
+            raise child_process.NoChild(tools.missing(self.tool, "this run"), final=True)
+        self.under = tools.under(program, self.tool)
+        variables = {**self.tool.variables, **self.environment.variables}
+        self.environment = replace(self.environment, tool=asked.tool, tool_out=asked.tool_out, variables=variables)
 
     def _subject_path(self) -> tuple[str, ...]:
         """The subject's folders, before everything else; none where the run has no subject."""
@@ -137,6 +158,7 @@ class DeviceSetup:
             self.environment,
             given=given_variables(given, self.environment),
             spool=str(self.config["spool"]),
+            under=self.under,
         )
         started.write_seconds, started.kill_seconds = (self.config["deadlines"][k] for k in ("write", "teardown"))
         return started

@@ -13,7 +13,16 @@ from typing import Any
 import torch
 
 from farm.backends.api import Fault, no_fault
-from farm.child import author_trace, fault_owner, placing, provider_call, subject_files, tensor_files, traffic
+from farm.child import (
+    author_trace,
+    fault_owner,
+    placing,
+    profiled_call,
+    provider_call,
+    subject_files,
+    tensor_files,
+    traffic,
+)
 from farm.child.checked_calls import CheckedCalls
 from farm.child.findings import disqualifying
 from farm.child.integrity import IntegrityWatch
@@ -188,6 +197,8 @@ class _Attempt:
             self.enter("compile")
             self.facts["compile_s"] = self.first_call(function)
             self.facts["peak_memory_mib"] = self.peak_memory(function)
+            if self.m.call.get("profile"):
+                self.profiled(function)
         self.enter("check")
         outputs = self.check(function)
         subject_files.placed.check()  # what it imported when it was called, too
@@ -246,6 +257,14 @@ class _Attempt:
         self.facts["peak_memory_live_mib"] = round((own + taken) / 2**20, 3)
         self.crowd = own + taken
         return round(taken / 2**20, 3)
+
+    def profiled(self, function: Callable[..., Any]) -> None:
+        """One plain call for the profiler that this process runs under."""
+        problem = self.make()
+        self.synchronize()
+        with profiled_call.marked(self.s.device):
+            self._drop(problem.run(function))
+            self.synchronize()
 
     def synchronize(self) -> None:
         if self.s.device.type != "cpu":

@@ -22,7 +22,7 @@ from farm.store.results import NO_RESULT, place
 from farm.subject.command_line import NONE
 from farm.subject.command_line import OPTIONS as SUBJECT
 
-_OPTIONS = ("address", "devices", "environment", "wait_for_devices", "wait")  # values; None: not given
+_OPTIONS = ("address", "devices", "environment", "wait_for_devices", "wait", "sanitize")  # values; None: not given
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,7 @@ def words(args: argparse.Namespace) -> list[str]:
         ("--environment", "environment"),
         ("--wait-for-devices", "wait_for_devices"),
         ("--wait", "wait"),
+        ("--sanitize", "sanitize"),
         ("--failed", "failed"),
         ("--run-id", "run_id"),
         ("--out", "out"),

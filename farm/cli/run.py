@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import backends
+from farm.actor import tools
 from farm.cli import common, failed, run_command
 from farm.cli.failed import FailedCells
 from farm.cli.text import sentence
@@ -70,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     again = None
     if args.failed is not None:  # before any option gets its default
         args, again = failed.again(args, common.store(args))
+    if args.sanitize is not None and args.sanitize.endswith((".yaml", ".yml")):  # `--sanitize` takes the word behind it
+        args.matrices, args.sanitize = [*args.matrices, Path(args.sanitize)], tools.CHECKS[0]
     run_command.check(args)
     common.check_run_id(args.run_id)
     common.use_contracts(args)
@@ -83,8 +86,15 @@ def run(args: argparse.Namespace) -> int:
     store = common.store(args)
     run_id = args.run_id or f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     begun = time.monotonic()
+
+    def plan_cells(wanted: list[str]) -> Plan:
+        found: Plan = work.planned(wanted)
+        if args.sanitize:
+            return run_command.under_tool(args, found, tools.TOOLS[args.sanitize], "--sanitize")
+        return found
+
     cluster, slots, planned = run_command.connect(
-        args, run_id, work.choose, work.planned, lambda: _check_store(store, run_id)
+        args, run_id, work.choose, plan_cells, lambda: _check_store(store, run_id)
     )
     if work.note:
         print(f"farm run: {sentence(work.note)}", file=sys.stderr)
