@@ -27,6 +27,7 @@ COMMANDS = {
     "merge": "merge the runs of one plan, made at several sites, into one run",
     "resume": "continue an interrupted run: run the cells that have no result",
     "show": "show one cell: verdict, times, peers, earlier results, log",
+    "profile": "profile the kernels of one cell, or show their compiled code",
     "ls": "list the runs of a store, newest first",
     "compare": "compare the statuses of two runs: broken, fixed, new, lost",
     "compile": "build every cell's kernels for the given targets (no device needed)",
@@ -43,7 +44,13 @@ COMMANDS = {
 }
 #: Commands that are done in a fork under a supervisor, since Ray could end their process with an exit code of its own,
 #: and what they start could outlive them -> the module that explains an end which such a process did not announce.
-SUPERVISED = {"run": "run_command", "resume": "run_command", "calibrate": "calibrate", "compile": "compile"}
+SUPERVISED = {
+    "run": "run_command",
+    "resume": "run_command",
+    "calibrate": "calibrate",
+    "compile": "compile",
+    "profile": "profile",
+}
 SECRETS = ("RAY_AUTH_TOKEN",)
 
 

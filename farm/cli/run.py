@@ -89,8 +89,9 @@ def run(args: argparse.Namespace) -> int:
 
     def plan_cells(wanted: list[str]) -> Plan:
         found: Plan = work.planned(wanted)
-        if args.sanitize:
-            return run_command.under_tool(args, found, tools.TOOLS[args.sanitize], "--sanitize")
+        if args.tool:
+            what = "--sanitize" if args.sanitize else "farm profile"
+            return run_command.under_tool(args, found, tools.TOOLS[args.tool], what)
         return found
 
     cluster, slots, planned = run_command.connect(

@@ -110,6 +110,7 @@ def options(p: argparse.ArgumentParser, *, resumed: bool = False) -> None:
         help="run the cells under NVIDIA's compute-sanitizer, untimed; what it finds is a finding of the cell "
         f"({', '.join(tools.CHECKS)}; default: {tools.CHECKS[0]})",
     )
+    p.set_defaults(tool="", tool_out="")  # what children run under: of --sanitize, or of farm profile
     p.add_argument("--strict-peers", action="store_true", help="count failures of peers as findings, too")
     p.add_argument(
         "--write",
@@ -131,6 +132,7 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError(
             f'--sanitize: "{args.sanitize}" is not a check; available: {", ".join(tools.CHECKS)}', id="sanitize-unknown"
         )
+    args.tool = args.sanitize or args.tool
     common.check_devices(args.devices)
     if args.environment is not None and not _ENVIRONMENT.fullmatch(args.environment):
         raise UsageError(
@@ -183,7 +185,7 @@ def environment(args: argparse.Namespace) -> Environment:
     """The environment that the run requests from its nodes."""
     found = Environment.default()
     found = replace(found, name=args.environment) if args.environment else found
-    return replace(found, tool=args.sanitize) if args.sanitize else found
+    return replace(found, tool=args.tool, tool_out=args.tool_out) if args.tool else found
 
 
 def under_tool(args: argparse.Namespace, planned: Plan, tool: tools.Tool, what: str) -> Plan:

@@ -65,6 +65,7 @@ class CompileRequest:
     subject: PackedSubject | None = None  # somebody's kernels, first on every worker's import path
     kernels: Path | None = None  # a folder with another revision's `kernels`
     machine_code: bool = False  # count instructions in the machine code, where that takes longer
+    asm: str = ""  # a folder for the compiled code of each kernel as text
     workers: int = 0  # processes at a time; 0: as many as there are processors, at most 8
 
 
@@ -172,6 +173,7 @@ class _Compilation:
                 chains=found,
                 cell_seconds=lambda index: self.seconds[self.cells[index].matrix],
                 machine_code=self.request.machine_code,
+                asm=self.request.asm,
                 subject=told_subject,
                 variables=lambda name: subject.variables.get(TARGETS[name].backend, {}) if subject else {},
             )

@@ -49,6 +49,7 @@ PURE = (
     "limits",
     "matrix",
     "node/admission",
+    "profile",
     "scheduler",
     "sites/merging",
     "sites/planfile",
@@ -69,7 +70,7 @@ DOORS = {"matrix/document.py": {"pathlib", "open", "glob"}, "matrix/load.py": {"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("farm", "errors", "deadline", "limits", "kernel_package", "bootstrap"),
     ("cell", "device_pattern", "field_checks", "process"),
-    ("timing", "contracts", "scheduler", "backends.api", "compare"),
+    ("timing", "contracts", "scheduler", "backends.api", "compare", "profile"),
     ("accuracy", "calibration", "guard", "shipping", "providers"),
     ("child", "store"),
     ("backends", "judge"),
