@@ -64,7 +64,7 @@ def _sanitizer(name: str) -> Tool:
 
 
 def _amd(number: int, counters: Sequence[str]) -> Tool:
-    words = ("--pmc", *counters, "--kernel-trace", "--selected-regions", "--output-format", "csv")
+    words = ("--pmc", *counters, "--marker-trace", "--selected-regions", "--output-format", "csv")
     return Tool(
         f"rocprofv3-{number}",
         "rocprofv3",

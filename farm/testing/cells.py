@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from farm.cell import FINDINGS, Status
 from farm.cli.progress import needs_a_look
 from farm.testing.plugin import READER
-from farm.testing.session import FACTS, Reader, marks_of
+from farm.testing.session import CANCELLED, FACTS, Reader, marks_of
 
 MOST_LOG = 64 << 10  # characters of a log in a report
 #: Columns of a result that a report keeps as properties.
@@ -44,6 +44,8 @@ class FarmItem(pytest.Item):
     def setup(self) -> None:
         """Wait for the result.  An error, or a skip, where it says nothing of the kernel."""
         row = self.reader.result(self.name)
+        if row is None and self.reader.ended == CANCELLED:
+            _skip(CANCELLED)
         if row is None:
             pytest.fail(f"the run ended without a result of this cell: {self.reader.ended}", pytrace=False)
         self.row = row
@@ -79,6 +81,6 @@ class FarmItem(pytest.Item):
         return Path(self.path), 0, self.name
 
 
-def _skip(reason: str) -> None:
+def _skip(reason: str) -> NoReturn:
     """Skip a cell, with its matrix as the place of the skip."""
     raise pytest.skip.Exception(reason, _use_item_location=True)

@@ -35,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     sent = getattr(config, "workerinput", {}).get("farm")
     if sent is None:
         controller = config.stash[CONTROLLER] = Controller(config.option.farm, Path(config.invocation_params.dir))
+        config.pluginmanager.register(_Failures(controller, config.option.maxfail), "farm.testing.failures")
         sent = controller.plan
     reader = config.stash[READER] = Reader(sent)
     config.addinivalue_line(
@@ -79,13 +80,26 @@ def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
         _begin(node.config, ids)
 
 
+class _Failures:
+    """Cancels the run at the failure after which pytest stops (-x): its workers wait for results until then."""
+
+    def __init__(self, controller: Any, most: int | None):
+        self._controller, self._left = controller, most or 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and self._left > 0:
+            self._left -= 1
+            if self._left == 0:
+                self._controller.cancel()
+
+
 def _begin(config: pytest.Config, ids: list[str]) -> None:
     controller = config.stash.get(CONTROLLER, None)
     if controller is not None:
         controller.begin([cell for node_id in ids if (cell := controller.cell_of(node_id))])
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist waits for workers that wait for a result
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Wait for the end of the run; cancel it where pytest does not want the other results any more."""
     controller = session.config.stash.get(CONTROLLER, None)

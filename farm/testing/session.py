@@ -35,6 +35,7 @@ from farm.store import Run
 
 #: Files in the folder that the processes of a session share.
 CELLS, OUTPUT, ALIVE, ENDED = "cells.txt", "output.txt", "alive", "ended"
+CANCELLED = "the run was cancelled, because pytest stops"
 #: Options of `farm run` that pytest decides itself.
 REFUSED = {"plan": "--plan", "failed": "--failed", "cells": "--cells", "stop_at_first": "-x"}
 ALIVE_SECONDS = 1.0  # so often the controller shows that it lives
@@ -60,6 +61,7 @@ class Controller:
     def __init__(self, words: Sequence[str], cwd: Path):
         self._cwd, self._ending = cwd, threading.Event()
         self._process: ProcessGroup | None = None
+        self._cancelled = False
         self._watching: threading.Thread | None = None
         try:
             self._words = [word for text in words for word in shlex.split(text)]
@@ -134,7 +136,8 @@ class Controller:
         with contextlib.suppress(OSError):
             ended = Path(self._folder, ENDED)
             beside = ended.with_suffix(".tmp")
-            beside.write_text(self._last_line() or f"it ended with {describe_exit(process.code or 0)}", "utf-8")
+            said = CANCELLED if self._cancelled else self._last_line()
+            beside.write_text(said or f"it ended with {describe_exit(process.code or 0)}", "utf-8")
             beside.replace(ended)
 
     def _last_line(self) -> str:
@@ -143,12 +146,18 @@ class Controller:
             return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
         return ""
 
+    def cancel(self) -> None:
+        """Interrupt the run, once."""
+        if self._process is not None and self._process.alive and not self._cancelled:
+            self._cancelled = True
+            self._process.signal(signal.SIGINT)
+
     def end(self, *, cancel: bool) -> None:
         """Wait until the run has ended; `cancel` it first."""
         if self._process is None or self._ending.is_set():
             return
-        if cancel and self._process.alive:
-            self._process.signal(signal.SIGINT)
+        if cancel:
+            self.cancel()
         self._process.wait(CANCEL_SECONDS if cancel else END_SECONDS)
         self._process.kill(grace=CANCEL_SECONDS if not cancel else 1.0)
         self._ending.set()
