@@ -159,11 +159,10 @@ def _device(asked: str | torch.device | None) -> tuple[torch.device, str, str]:
 
 def _current() -> torch.device:
     """The accelerator that torch uses now, else the CPU."""
-    if torch.accelerator.is_available():
-        found = torch.accelerator.current_accelerator()
-        if found is not None:
-            return found
-    return torch.device("cpu")
+    if not hasattr(torch, "accelerator"):  # before torch 2.6
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return found or torch.device("cpu")
 
 
 def _masked(index: int) -> str:

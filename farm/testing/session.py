@@ -64,7 +64,7 @@ class Controller:
         self._cancelled = False
         self._watching: threading.Thread | None = None
         try:
-            self._words = [word for text in words for word in shlex.split(text)]
+            self._words = _joined([shlex.split(text) for text in words])
         except ValueError as error:
             raise pytest.UsageError(f"--farm {shlex.join(words)}: {error}") from None
         self.plan = self._planned()
@@ -174,6 +174,13 @@ class Controller:
         """End the run if it is still there, and remove what the session shared."""
         self.end(cancel=True)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _joined(values: Sequence[Sequence[str]]) -> list[str]:
+    """The words of several values of --farm: the matrices of all, then the options of all."""
+    firsts = [next((i for i, word in enumerate(words) if word.startswith("-")), len(words)) for words in values]
+    heads = [word for words, first in zip(values, firsts) for word in words[:first]]
+    return heads + [word for words, first in zip(values, firsts) for word in words[first:]]
 
 
 def _parsed(words: Sequence[str]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 from farm_command import FarmCommand
 from test_simulated_vendors import node
 
@@ -22,6 +23,7 @@ cp {table} "$log"
 """
 
 
+@pytest.mark.long
 def test_one_cell_runs_again_under_the_profiler(tmp_path: Path) -> None:
     table, tool = tmp_path / "table", tmp_path / "bin" / "ncu"
     table.write_text(ncu_log({}))

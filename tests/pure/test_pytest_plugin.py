@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from farm.cell import Status
+from farm.cli import run_command
 from farm.cli.main import parser
 from farm.cli.run import read_ids
 from farm.errors import UsageError
@@ -93,6 +94,7 @@ def tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(session, "ProcessGroup", FakeRun)
     monkeypatch.setattr(FakeRun, "made", [])
+    monkeypatch.setattr(run_command, "host_has", lambda backend: backend in ("cpu", "sim"))  # on a GPU host, too
     pytester.makefile(".yaml", m=MATRIX)
     pytester.makepyfile(test_own="def test_own(): pass")
     return pytester
@@ -124,6 +126,13 @@ def test_a_cell_is_a_test_and_its_result_is_the_tests(tests: pytest.Pytester) ->
 
 def test_peers_fail_where_they_are_asked_for(tests: pytest.Pytester) -> None:
     run(tests, farm="m.yaml --backend cpu --strict-peers").assert_outcomes(passed=8, failed=4, skipped=2, errors=2)
+
+
+def test_the_option_may_be_repeated_and_there_is_one_run(tests: pytest.Pytester) -> None:
+    tests.makefile(".yaml", other=MATRIX.replace("name: m", "name: other").replace("rows: 4", "rows: 5"))
+    run(tests, "--farm", "other.yaml", "-k", "4x16 or 5x16").assert_outcomes(passed=8)
+    (only,) = FakeRun.made
+    assert {i.split("/")[6] for i in only.ids} == {"4x16", "5x16"}
 
 
 def test_tests_that_are_named_run_beside_the_cells(tests: pytest.Pytester) -> None:
