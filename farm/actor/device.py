@@ -209,7 +209,7 @@ class DeviceActor:
         cannot be tried is left to the attempts, which meet the same and say so."""
         for attempt in attempts:
             cell = attempt["cell"]
-            if self._stopping or not self._captures.untried(cell):
+            if self._stopping or self._placed.tool or not self._captures.untried(cell):
                 continue
             try:
                 self._show(attempt, "prepare")

@@ -184,6 +184,8 @@ def _command(arguments: list[str]) -> int:
         if args.debug:
             traceback.print_exc()
         print(f"farm {args.command}: {sentence(error)}", file=sys.stderr)
+        if error.last_line:
+            print(error.last_line, file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(f"farm {args.command}: interrupted", file=sys.stderr)

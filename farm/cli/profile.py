@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from farm.store import Run, Store
 #: Kinds of compiled code, the last first: what is shown of a kernel unless a kind is named.
 KINDS = ("sass", "amdgcn", "ptx", "llir", "ttgir", "ttadapter", "ttir")
 LAST = "last"
+WAIT_SECONDS = 60.0  # for a device that another run uses
 MOST = 64 << 20  # bytes of a profiler's output that are read
 
 
@@ -73,6 +75,7 @@ _ALONE: dict[str, Any] = {
     "write": [],
     "sanitize": None,
     "stop_at_first": False,
+    "wait": WAIT_SECONDS,
 }
 
 
@@ -113,7 +116,9 @@ def _run_cell(first: Any, row: Row, tool: tools.Tool, folder: Path) -> Row:
     )
     args.out, args.tool_out = str(folder / "store"), str(folder)
     args.argv = failed.words(args)
-    running.run(args)
+    print(f"farm profile: {row['cell_id']} runs under {tool.program}", file=sys.stderr, flush=True)
+    with contextlib.redirect_stderr(io.StringIO()):  # a verdict that is not this command's
+        running.run(args)
     (found,) = Store(args.out).run("last").rows
     return found
 
@@ -159,7 +164,7 @@ def _output(tool: tools.Tool, folder: Path) -> str:
     return ""
 
 
-@contextmanager
+@contextlib.contextmanager
 def _folder() -> Iterator[Path]:
     path = tempfile.mkdtemp(prefix="farm-profile-")
     supervisor.removes(path)

@@ -28,7 +28,7 @@ from farm.cluster.local import local_devices
 from farm.cluster.ray_cluster import RayCluster
 from farm.contracts import discovery
 from farm.coordinator import RunRequest, execute
-from farm.errors import BackendError, InfraError, Message, StoreError, UsageError, id_of
+from farm.errors import BackendError, FarmError, InfraError, Message, StoreError, UsageError, id_of
 from farm.matrix import Plan
 from farm.node import config
 from farm.node.environment import Environment
@@ -298,8 +298,9 @@ def go(
         telling.line(f"run {writer.id}: {counted(len(cells), 'cell')} on {_devices(request.slots) or 'no device'}")
         try:
             outcome = execute(request, cluster, writer, telling)
-        except InfraError as error:
-            if not getattr(cluster, "lost", False):
+        except FarmError as error:
+            if not (isinstance(error, InfraError) and getattr(cluster, "lost", False)):
+                error.last_line = progress.broken_off(error.exit_code)
                 raise
             _end_without_cluster(args, store, writer.id, error)
     code = tell(args, store, writer.id, outcome, time.monotonic() - begun)
