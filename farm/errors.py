@@ -93,6 +93,7 @@ class FarmError(Exception):
     behind it in brackets."""
 
     exit_code = 2
+    last_line = ""  # printed behind it: how the run ended that it broke off
 
     def __init__(self, sentence: str = "", *, id: str = ""):
         super().__init__(Message(sentence, id=id) if id else sentence)

@@ -7,6 +7,7 @@ ended there is no other.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm.actor import child_process
@@ -37,6 +38,7 @@ class ChildManager:
         self.served = False  # it has had a cell: what may end its process is tried in another one
         self.trials = 0  # that it has had
         self._arm = ""  # that it belongs to
+        self.tool_output: Path | None = None  # what the tool writes that the last child ran under
 
     def ensure(self, *, profiled: bool = False) -> protocol.Ready:
         """A living child; `profiled` says whether one that has profiled will do.  NoChild where there can be none."""
@@ -60,6 +62,7 @@ class ChildManager:
             self.current = self._placed.child()
         except OSError as error:
             raise child_process.NoChild(f"the child could not be started ({error})") from None
+        self.tool_output = self.current.tool_output
         if self._stopping():  # `stop` came in between and found no child to end
             self.current.kill(grace=0.5)
         try:

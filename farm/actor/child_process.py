@@ -11,7 +11,9 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from farm.actor import tools
 from farm.actor.child_messages import LONGEST_LINE, Door
 from farm.child import protocol
 from farm.deadline import Deadline
@@ -46,7 +48,8 @@ class Child(LineProcess):
     """A running child; every wait has a deadline.
 
     `env`: its whole environment.  `given`: what of that is handed on where a container's client hands on nothing by
-    itself.  `spool`: the folder that its files are in.
+    itself.  `spool`: the folder that its files are in.  `under`: the words of the tool that starts it; what that writes
+    is at `tool_output`.
     """
 
     def __init__(
@@ -59,12 +62,14 @@ class Child(LineProcess):
         *,
         given: Mapping[str, str] | None = None,
         spool: str = "",
+        under: Sequence[str] = (),
     ):
         self._door = Door()
         self._mark = secrets.token_hex(16)
         self._log_at = 0
         self._behind: tuple[int, ...] = ()
-        self._wrapped, self._env = environment.wrapped, env
+        self._wrapped, self._env = environment.wrapped or bool(environment.tool), env
+        self._leave_s = tools.LEAVE_SECONDS if environment.tool else _LEAVE_SECONDS
         self._name = f"farm-{self._mark[:16]}"
         handed = {**(given or {}), _MARK: self._mark}
         places: dict[str, str | Sequence[str]] = {
@@ -78,7 +83,8 @@ class Child(LineProcess):
             "child": START,
             "env": [word for key, value in handed.items() for word in ("--env", f"{key}={value}")],
         }
-        words = filled(environment.words(), places)
+        self.tool_output = Path(tools.OUTPUT.format(out=environment.tool_out or spool, name=self._name))
+        words = [tools.placed(word, self.tool_output) for word in under] + filled(environment.words(), places)
         self._end = filled(environment.end, places)
         self._ended = not self._end
         words += [backend, device, json.dumps(dict(options)), *([self._name] if self._wrapped else [])]
@@ -144,7 +150,7 @@ class Child(LineProcess):
             return
         with contextlib.suppress(ChildDied, ChildLied, ChildTimedOut):
             self.send(protocol.Exit())
-            self.wait(_LEAVE_SECONDS)
+            self.wait(self._leave_s)
         super().close(grace)
 
     def show_stacks(self, wait_s: float = 0.3) -> None:

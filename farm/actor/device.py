@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm import limits
 from farm.actor import calibration as supervised
-from farm.actor import child_process, crash_owner, out_of_time
+from farm.actor import child_process, crash_owner, out_of_time, sanitizer
 from farm.actor.backpressure import Backpressure
 from farm.actor.capture import fallback, trial
 from farm.actor.capture.cache import CaptureCache
@@ -250,7 +250,7 @@ class DeviceActor:
         cannot be tried is left to the attempts, which meet the same and say so."""
         for attempt in attempts:
             cell = attempt["cell"]
-            if self._stopping or not self._captures.untried(cell):
+            if self._stopping or self._placed.tool or not self._captures.untried(cell):
                 continue
             try:
                 self._show(attempt, "prepare")
@@ -329,7 +329,10 @@ class DeviceActor:
             raise _DeviceGone(str(reason), reason.final) from None
         out_dir = tempfile.mkdtemp(prefix="out-", dir=self._config["spool"])
         call = dict(attempt["call"])
-        uncaptured = self._captures.why_not(cell)
+        tool = self._placed.tool
+        if tool:
+            call |= {"timing_override": "none", "profile": tool.profiles}
+        uncaptured = "" if tool else self._captures.why_not(cell)
         if uncaptured:
             call["timing_override"] = self._captures.fallback
         reply, told = self._well_timed(attempt, call, prepared, out_dir)
@@ -348,6 +351,11 @@ class DeviceActor:
             if uncaptured:
                 by = reply.timing.get("method", self._captures.fallback)
                 reply.facts["flags"].append(f"timed by {by}: {uncaptured}")
+            if tool:
+                reply.facts["flags"].append(f"not timed: it ran under {tool.program}")
+                if self._seen_by_tool(attempt):
+                    shutil.rmtree(out_dir, ignore_errors=True)
+                    return
             if "signals" in attempt:
                 reply.facts.setdefault("flags", []).append(attempt["signals"])
             if attempt.get("compile_s") is not None:  # its trial did compile
@@ -584,10 +592,31 @@ class DeviceActor:
             said = {name: fields[name] for name in names if name in fields}
             self._said.add("probe", probe=attempt["id"], cell_id=attempt["cell"]["cell_id"], **said)
 
+    def _seen_by_tool(self, attempt: dict[str, Any]) -> bool:
+        """End the child in order, and the attempt if the tool that it ran under found something in a cell that by
+        itself was none."""
+        tool = self._placed.tool
+        self._children.let_go()
+        if tool is None or tool.profiles:
+            return False
+        found, why = sanitizer.read(self._children.tool_output, tool.program)
+        if why:
+            self._end(attempt, "infra_error", "infra", why)
+        elif found:
+            self._end(attempt, "crashed", "kernel", "", log="\n".join(attempt.get("heard", ())))
+        return bool(found or why)
+
     def _end(self, attempt: dict[str, Any], status: str, owner: str, reason: str, *, log: str = "") -> None:
         if owner == "kernel" and attempt.get("spool") != self._spool():
             text = f"the run's spool folder {self._config['spool']} was deleted during the attempt ({reason})"
             status, owner, reason = "infra_error", "infra", text
+        tool = self._placed.tool
+        if owner == "kernel" and tool and not tool.profiles:
+            self._children.let_go()
+            found, _ = sanitizer.read(self._children.tool_output, tool.program)
+            if found:
+                status, reason = "crashed", self._placed.as_written(sanitizer.reason(found, tool.name))
+                log = "\n".join((self._placed.as_written(sanitizer.listed(found)), log))
         self._report(attempt, "ended", status=status, owner=owner, reason=reason, log=log, origin=self._origin(attempt))
 
     def _measured(

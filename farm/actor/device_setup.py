@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import backends, limits
-from farm.actor import child_process
+from farm.actor import child_process, tools
 from farm.cell import Evidence
 from farm.child import protocol
 from farm.errors import FarmError, Message, UsageError
@@ -52,6 +52,8 @@ class DeviceSetup:
         self.options: dict[str, Any] = {**self.node.simulate, "as": self.backend} if simulated else {}
         self.environment = Environment.of(config["environment"])
         self.identity: backends.Identity | None = None
+        self.tool: tools.Tool | None = None  # that children run under
+        self.under: tuple[str, ...] = ()
         self._written: dict[str, str] = {}  # path of an unpacked file or folder -> the one that its author edits
         #: What a child is told of the run's subject, once it is unpacked here; {} without one.
         self.subject: dict[str, Any] = {}
@@ -101,7 +103,27 @@ class DeviceSetup:
         own = {**self._subject_variables(config), **(cache if name else {})}
         variables = {**own, **found.variables, **config.get("variables", {})}
         path = (*first, *self._import_path(found, config))
-        return _ArmSetup(replace(found, path=path, variables=variables), told, str(config.get("revision", "")))
+        made = self._with_tool(asked, replace(found, path=path, variables=variables))
+        return _ArmSetup(made, told, str(config.get("revision", "")))
+
+    def _with_tool(self, asked: Environment, made: Environment) -> Environment:
+        """An environment whose children run under the tool that the run asks for.  NoChild if this node has none, or
+        cannot."""
+        if not asked.tool:
+            return made
+        self.tool = tools.TOOLS[asked.tool]
+        if made.command:
+            raise child_process.NoChild(
+                f"environment {made.name} starts children by a command of its own, under which {self.tool.program} "
+                "cannot run; name another one with --environment",
+                final=True,
+            )
+        program = tools.found(self.tool)
+        if not program:
+            raise child_process.NoChild(tools.missing(self.tool, "this run"), final=True)
+        self.under = tools.under(program, self.tool)
+        variables = {**self.tool.variables, **made.variables}
+        return replace(made, tool=asked.tool, tool_out=asked.tool_out, variables=variables)
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -170,6 +192,7 @@ class DeviceSetup:
             self.environment,
             given=given_variables(given, self.environment),
             spool=str(self.config["spool"]),
+            under=self.under,
         )
         started.write_seconds, started.kill_seconds = (self.config["deadlines"][k] for k in ("write", "teardown"))
         return started

@@ -172,4 +172,6 @@ if __name__ == "__main__":
     code = main(sys.argv[1:])
     with contextlib.suppress(Exception):
         sys.stderr.flush()
+    if os.environ.get("FARM_UNDER_TOOL") == "1":
+        sys.exit(code)  # a profiler in this process writes its file at the end
     os._exit(code)  # no atexit handler of the code under test runs, and no thread of it is waited for

@@ -22,7 +22,7 @@ from farm.store.results import NO_RESULT, place
 from farm.subject.command_line import NONE
 from farm.subject.command_line import OPTIONS as SUBJECT
 
-_OPTIONS = ("address", "devices", "environment", "wait_for_devices", "wait")  # values; None: not given
+_OPTIONS = ("address", "devices", "environment", "wait_for_devices", "wait", "sanitize")  # values; None: not given
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def again(args: argparse.Namespace, store: Store) -> tuple[argparse.Namespace, F
         args.matrices, name = [*args.matrices, Path(name)], "last"
     run = store.run(name)
     with common.readable(run):
-        first = _first(store, run)
+        first = first_options(store, run)
         rows = run.rows
     if args.plan or first.plan:
         raise UsageError(
@@ -96,7 +96,7 @@ def _subject(args: argparse.Namespace, first: argparse.Namespace) -> dict[str, A
     return {**was, **now}
 
 
-def _first(store: Store, run: Run) -> Any:
+def first_options(store: Store, run: Run) -> Any:
     """The options of the `farm run` that made a run, or the run that it was derived from."""
     from farm.cli.main import parser
 
@@ -139,6 +139,7 @@ def words(args: argparse.Namespace) -> list[str]:
         ("--environment", "environment"),
         ("--wait-for-devices", "wait_for_devices"),
         ("--wait", "wait"),
+        ("--sanitize", "sanitize"),
         ("--failed", "failed"),
         ("--run-id", "run_id"),
         ("--out", "out"),

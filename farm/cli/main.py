@@ -27,6 +27,7 @@ COMMANDS = {
     "merge": "merge the runs of one plan, made at several sites, into one run",
     "resume": "continue an interrupted run: run the cells that have no result",
     "show": "show one cell: verdict, times, peers, earlier results, log",
+    "profile": "profile the kernels of one cell, or show their compiled code",
     "ls": "list the runs of a store, newest first",
     "ab": "compare two arms on the same devices: revisions, versions, environments, providers, modes",
     "pr": "say what a pull request does to kernels, and publish it",
@@ -50,6 +51,7 @@ SUPERVISED = {
     **dict.fromkeys(("run", "resume", "ab", "pr"), "run_command"),
     "calibrate": "calibrate",
     "compile": "compile",
+    "profile": "profile",
 }
 SECRETS = ("RAY_AUTH_TOKEN",)
 
@@ -184,6 +186,8 @@ def _command(arguments: list[str]) -> int:
         if args.debug:
             traceback.print_exc()
         print(f"farm {args.command}: {sentence(error)}", file=sys.stderr)
+        if error.last_line:
+            print(error.last_line, file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(f"farm {args.command}: interrupted", file=sys.stderr)

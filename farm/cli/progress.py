@@ -198,6 +198,11 @@ def interrupted(code: int) -> str:
     return f"interrupted: exit {code}"
 
 
+def broken_off(code: int) -> str:
+    """The last line of a run that an error of the store or of the cluster broke off."""
+    return f"broken off: exit {code}"
+
+
 def without_page(code: int) -> str:
     """The last line of a complete run whose process was ended before it could print one."""
     verdict = {0: "passed", 1: "findings", 4: "inconclusive"}.get(code, "infrastructure failures")

@@ -41,6 +41,7 @@ _FIRST: dict[str, Any] = {
     "wait_for_devices": None,
     "wait": None,
     "strict_peers": False,
+    "sanitize": None,
     **dict.fromkeys(command_line.OPTIONS),  # which subject
     "a": None,
     "b": None,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import backends
+from farm.actor import tools
 from farm.cli import common, failed, run_command
 from farm.cli.failed import FailedCells
 from farm.cli.text import sentence
@@ -59,6 +60,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="run only the cells that failed in RUN (default: the newest run), with the matrices and options of that "
         "run; --select may name their status, for example status=crashed",
     )
+    p.add_argument(
+        "--cells", type=Path, metavar="FILE", help="run only the cells whose IDs stand in this file, one per line"
+    )
     run_command.options(p)
 
 
@@ -67,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     again = None
     if args.failed is not None:  # before any option gets its default
         args, again = failed.again(args, common.store(args))
+    if args.sanitize is not None and args.sanitize.endswith((".yaml", ".yml")):  # `--sanitize` takes the word behind it
+        args.matrices, args.sanitize = [*args.matrices, Path(args.sanitize)], tools.CHECKS[0]
     run_command.check(args)
     common.check_run_id(args.run_id)
     common.use_contracts(args)
@@ -80,8 +86,16 @@ def run(args: argparse.Namespace) -> int:
     store = common.store(args)
     run_id = args.run_id or f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     begun = time.monotonic()
+
+    def plan_cells(wanted: list[str]) -> Plan:
+        found: Plan = work.planned(wanted)
+        if args.tool:
+            what = "--sanitize" if args.sanitize else "farm profile"
+            return run_command.under_tool(args, found, tools.TOOLS[args.tool], what)
+        return found
+
     cluster, slots, planned = run_command.connect(
-        args, run_id, work.choose, work.planned, lambda: _check_store(store, run_id)
+        args, run_id, work.choose, plan_cells, lambda: _check_store(store, run_id)
     )
     if work.note:
         print(f"farm run: {sentence(work.note)}", file=sys.stderr)
@@ -144,6 +158,7 @@ class Matrices:
                 id="run-nothing-named",
             )
         self._select = args.select
+        self._ids = None if args.cells is None else read_ids(args.cells)
         self._local = args.address in (None, "local", "inline")
         self._asked = common.named_backends(args)
         self._matrices: list[Matrix] = common.matrices(args, self.subject)
@@ -193,9 +208,9 @@ class Matrices:
 
     def planned(self, wanted: list[str]) -> Plan:
         if not self._again:
-            return plan(self._matrices, wanted, select=self._select)
-        found = plan(self._matrices, wanted, select=self._select, statuses=self._again.statuses)
-        if not self._select:
+            return plan(self._matrices, wanted, select=self._select, ids=self._ids)
+        found = plan(self._matrices, wanted, select=self._select, statuses=self._again.statuses, ids=self._ids)
+        if not self._select and self._ids is None:
             self._again.report_missing(found)
         return found
 
@@ -211,6 +226,7 @@ class _PlanPart:
             "--select": args.select is not None,
             "--backend": args.backend is not None,
             "--set": args.overrides,
+            "--cells": args.cells is not None,
             "--provider": args.provider,
         }
         for name in (name for name, there in given.items() if there):
@@ -278,6 +294,19 @@ def planned_subject(args: argparse.Namespace, planned: Mapping[str, Any], where:
             f"which {told}; name the planned one with --repo, --subject, --wheel or --release",
             id="run-plan-subject-differs",
         )
+    return found
+
+
+def read_ids(path: Path) -> list[str]:
+    """The cells' IDs in a file, one a line.  UsageError if it cannot be read, or has none."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "the file is not UTF-8 text"
+        raise UsageError(f"--cells {path}: cannot be read ({why}); name a file of cell IDs", id="run-cells") from None
+    found = list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
+    if not found:
+        raise UsageError(f"--cells {path}: this file has no cell IDs; write one per line", id="run-cells")
     return found
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from farm import backends
+from farm.actor import tools
 from farm.cell import Cell
 from farm.cli import common, progress
 from farm.cli.progress import Live, Plain
@@ -27,7 +28,8 @@ from farm.cluster.local import local_devices
 from farm.cluster.ray_cluster import RayCluster
 from farm.contracts import discovery
 from farm.coordinator import RunRequest, execute
-from farm.errors import BackendError, InfraError, Message, StoreError, UsageError, id_of
+from farm.errors import BackendError, FarmError, InfraError, Message, StoreError, UsageError, id_of
+from farm.matrix import Plan
 from farm.node import config
 from farm.node.environment import Environment
 from farm.process import supervisor
@@ -101,6 +103,15 @@ def options(p: argparse.ArgumentParser, *, resumed: bool = False) -> None:
         action="store_true",
         help="stop at the first finding; farm resume runs the remaining cells",
     )
+    p.add_argument(
+        "--sanitize",
+        nargs="?",
+        const=tools.CHECKS[0],
+        metavar="CHECK",
+        help="run the cells under NVIDIA's compute-sanitizer, untimed; what it finds is a finding of the cell "
+        f"({', '.join(tools.CHECKS)}; default: {tools.CHECKS[0]})",
+    )
+    p.set_defaults(tool="", tool_out="")  # what children run under: of --sanitize, or of farm profile
     p.add_argument("--strict-peers", action="store_true", help="count failures of peers as findings, too")
     p.add_argument(
         "--write",
@@ -118,6 +129,11 @@ def check(args: argparse.Namespace) -> None:
     """UsageError for an option whose value is impossible.  Afterwards, --address has a value."""
     resolve_address(args)
     writes(args)
+    if args.sanitize is not None and args.sanitize not in tools.CHECKS:
+        raise UsageError(
+            f'--sanitize: "{args.sanitize}" is not a check; available: {", ".join(tools.CHECKS)}', id="sanitize-unknown"
+        )
+    args.tool = args.sanitize or args.tool
     common.check_devices(args.devices)
     if args.environment is not None and not _ENVIRONMENT.fullmatch(args.environment):
         raise UsageError(
@@ -169,7 +185,24 @@ def busy_wait(args: argparse.Namespace) -> float:
 def environment(args: argparse.Namespace) -> Environment:
     """The environment that the run requests from its nodes."""
     found = Environment.default()
-    return replace(found, name=args.environment) if args.environment else found
+    found = replace(found, name=args.environment) if args.environment else found
+    return replace(found, tool=args.tool, tool_out=args.tool_out) if args.tool else found
+
+
+def under_tool(args: argparse.Namespace, planned: Plan, tool: tools.Tool, what: str) -> Plan:
+    """The plan with deadlines for children that run under a tool.  UsageError where it is not for the plan's backends;
+    BackendError where this host, if the run is on it, does not have the tool."""
+    other = next((c.backend for c in planned.cells if c.backend != tool.backend), None)
+    if other:
+        raise UsageError(
+            f"{what}: {tool.program} knows devices of {tool.backend}, but {other} has cells in this run; name "
+            f"--backend {tool.backend} on a host with such a device",
+            id="tool-backend",
+        )
+    if args.address in ("local", "inline") and not tools.found(tool):
+        raise BackendError(str(missing := tools.missing(tool, what)), id=missing.id)
+    slower = [replace(m, deadlines=tools.deadlines(m.deadlines)) for m in planned.matrices]
+    return replace(planned, matrices=tuple(slower))
 
 
 def contract_version(op: str) -> int | None:
@@ -267,8 +300,9 @@ def go(
         telling.line(f"run {writer.id}: {counted(len(cells), 'cell')} on {_devices(request.slots) or 'no device'}")
         try:
             outcome = execute(request, cluster, writer, telling)
-        except InfraError as error:
-            if not getattr(cluster, "lost", False):
+        except FarmError as error:
+            if not (isinstance(error, InfraError) and getattr(cluster, "lost", False)):
+                error.last_line = progress.broken_off(error.exit_code)
                 raise
             _end_without_cluster(args, store, writer.id, error)
     code = told(args, store, writer.id, outcome, time.monotonic() - begun)

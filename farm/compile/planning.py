@@ -18,7 +18,12 @@ from farm.matrix import Matrix, Plan, plan
 from farm.matrix.plan import Count, plan_hash
 
 
-def plan_for(matrices: Sequence[Matrix], targets: Sequence[CompileTarget], select: str | None = None) -> Plan:
+def plan_for(
+    matrices: Sequence[Matrix],
+    targets: Sequence[CompileTarget],
+    select: str | None = None,
+    ids: Sequence[str] | None = None,
+) -> Plan:
     """Every cell of a subject, for each target of its backend: the id ends in `@target`, the key is the backend's.
 
     Peers are not planned: what they compile to is theirs, and much of it is no Triton.  A target may be left without
@@ -26,7 +31,7 @@ def plan_for(matrices: Sequence[Matrix], targets: Sequence[CompileTarget], selec
     """
     found: list[Cell] = []
     counts: dict[str, Count] = {}
-    ordinary = plan(matrices, known.backends(targets), select=select, named_targets=False)
+    ordinary = plan(matrices, known.backends(targets), select=select, named_targets=False, ids=ids)
     for target in targets:
         subjects = [c for c in ordinary.cells if c.role == "subject" and c.backend == target.backend]
         for cell in subjects:

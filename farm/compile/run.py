@@ -66,6 +66,7 @@ class CompileRequest:
     kernels: Path | None = None  # a folder with another revision's `kernels`
     machine_code: bool = False  # count instructions in the machine code, where that takes longer
     variables: Mapping[str, str] = field(default_factory=dict)  # of every worker, over the subject's
+    asm: str = ""  # a folder for the compiled code of each kernel as text
     workers: int = 0  # processes at a time; 0: as many as there are processors, at most 8
 
 
@@ -173,6 +174,7 @@ class _Compilation:
                 chains=found,
                 cell_seconds=lambda index: self.seconds[self.cells[index].matrix],
                 machine_code=self.request.machine_code,
+                asm=self.request.asm,
                 subject=told_subject,
                 variables=lambda name: {
                     **(subject.variables.get(TARGETS[name].backend, {}) if subject else {}),

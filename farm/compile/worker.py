@@ -1,6 +1,7 @@
 """`python -m farm.compile.worker JOB.json`: compiles the cells of one job for one target, and says what came of each.
 
 The job: {"target", "path": folders that stand before everything, "reports": folder, "machine_code": bool,
+          "asm": a folder for the compiled code as text, "" for none,
           "subject": None, or as farm.child.subject_files.place takes it,
           "cells": [{"index", "op", "operation", "call", "tensors"}]}
 Lines on what was standard output, one JSON object each:
@@ -80,6 +81,7 @@ def main(argv: list[str]) -> int:
         except ImportError as error:
             say({"event": "unusable", "reason": f"{error}"})
             return 0
+        compiler.asm = str(job.get("asm") or "")
         say({"event": "ready", "fingerprint": fingerprint()})
         for cell in job["cells"]:
             sys.stderr.flush()
@@ -134,6 +136,7 @@ class Compiler:
         self.torch, self.calling = torch, provider_call
         # What others' compilers write last is the machine code in letters.
         self.options = {"machine_code": True} if machine_code and target.triton == "cuda" else {}
+        self.asm = ""
         self.known: set[str] = set()  # kernels whose resources were said
         self.functions: dict[tuple[str, str], Any] = {}
 
@@ -258,6 +261,8 @@ class Compiler:
             found = self.family.resources(kernel, **self.options)
             _keep(path, json.dumps(found))
         self.known.add(hash)
+        if self.asm:
+            self.write_asm(kernel)
         self.say(
             {
                 "event": "kernel",
@@ -268,6 +273,15 @@ class Compiler:
                 "module": self.module(kernel),
             }
         )
+
+    def write_asm(self, kernel: Any) -> None:
+        """Every text that the compiler has made on the way, and the machine code in letters: NAME-HASH.KIND."""
+        texts = {kind: text for kind, text in dict(kernel.asm).items() if isinstance(text, str)}
+        if "cubin" in kernel.asm:
+            texts["sass"] = self.family.disassemble(kernel.asm["cubin"])
+        for kind, text in texts.items():
+            place = Path(self.asm, f"{re.sub('[^A-Za-z0-9_.-]', '_', kernel.name)[:100]}-{kernel.hash[:12]}.{kind}")
+            place.write_text(text, encoding="utf-8")
 
     def constants(self, kernel: Any) -> dict[str, Any]:
         from farm.compile.offline import constants

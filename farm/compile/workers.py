@@ -107,10 +107,11 @@ class WorkerPool:
         cell_seconds: Callable[[int], float],
         start_seconds: float = START_SECONDS,
         machine_code: bool = False,
+        asm: str = "",
         subject: Mapping[str, Any] | None = None,
         variables: Callable[[str], Mapping[str, str]] = lambda target: {},
     ):
-        self.subject, self.variables = subject, variables
+        self.subject, self.variables, self.asm = subject, variables, asm
         self.collector, self.workers, self.folder, self.cache = collector, workers, folder, cache
         self.describe, self.chains = describe, chains
         self.cell_seconds, self.start_seconds, self.machine_code = cell_seconds, start_seconds, machine_code
@@ -155,6 +156,7 @@ class WorkerPool:
             "path": list(chain.first),
             "reports": str(reports),
             "machine_code": self.machine_code,
+            "asm": self.asm,
             "subject": self.subject,
             "cells": cells,
         }

@@ -49,7 +49,7 @@ Overrides = Sequence[tuple[str, str]]
 
 
 def load(path: Path | str, **how: Any) -> Matrix:
-    """The one matrix in `path`.  `how`: the keyword arguments of `load_all`."""
+    """The one matrix in `path`.  `how`: the keyword arguments of `load_text`."""
     found = load_all(path, **how)
     if len(found) != 1:
         message = f"contains {len(found)} matrices, but one is needed; put each into its own file"
@@ -76,8 +76,16 @@ def load_files(paths: Sequence[Path | str], *, overrides: Overrides = (), **how:
     return found
 
 
-def load_all(
-    path: Path | str,
+def load_all(path: Path | str, **how: Any) -> list[Matrix]:
+    """Every matrix in the YAML file `path`, one per document.  `how`: the keyword arguments of `load_text`."""
+    text, sha256 = read(Path(path))
+    return load_text(text, str(path), sha256, **how)
+
+
+def load_text(
+    text: str,
+    where: str,
+    sha256: str = "",
     *,
     overrides: Overrides = (),
     contracts: Callable[[str], Contract] = farm_ops.contract,
@@ -87,14 +95,13 @@ def load_all(
     subject: Mapping[str, ProviderInfo] | None = None,
     backends: Sequence[str] | None = None,
 ) -> list[Matrix]:
-    """Every matrix in the YAML file `path`, one per document.
+    """Every matrix in the YAML `text` of the file `where`, one per document.
 
     `overrides` are `--set` pairs: a dotted path (`timing.min_samples`), or `NAME:path` for the matrix of that name
     only.  `extra_providers` maps `[OP:]NAME` to `module:function`; `subject`: the providers of a farm.yaml, by name.
     Both are added to the matrix's providers.  The other arguments replace what the farm knows, for tests.
     Raises MatrixError, or UsageError for an invalid `--provider`.
     """
-    text, sha256 = read(Path(path))
     reader = _Reader(
         contracts=contracts,
         ops=tuple(farm_ops.known_ops() if ops is None else ops),
@@ -103,7 +110,7 @@ def load_all(
         subject=subject or {},
         backends=tuple(farm_backends.known() if backends is None else backends),
     )
-    return reader.matrices(parse(text, str(path)), str(path), sha256, overrides)
+    return reader.matrices(parse(text, where), where, sha256, overrides)
 
 
 class _Reader:

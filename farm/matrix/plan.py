@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -98,9 +98,11 @@ def plan(
     select: str | None = None,
     named_targets: bool = True,
     statuses: Mapping[tuple[str, str], str] | None = None,
+    ids: Collection[str] | None = None,
 ) -> Plan:
     """The plan of `matrices` on `backends` (default: `default_backends`), narrowed by `select`.  With `statuses`
     ((cell's key, target) -> its status in an earlier run), only these cells are planned, and `select` may name one.
+    With `ids`, only the cells that have one of them: UsageError for an ID that no cell has.
 
     The planned unit is a cell on a target, if the matrices name targets and `named_targets` is true.  A cell that two
     matrices share is planned once, for the first; if one of them excludes it, for the other.
@@ -112,11 +114,15 @@ def plan(
         _check_tolerances(matrix, backends)
     places: dict[tuple[str, str], int] = {}
     found: list[Cell] = []
+    seen: set[str] = set()
     for backend in backends:
         for matrix in matrices:
             for cell in expand(matrix, [backend], named_targets=named_targets):
                 if statuses is not None and (cell.cell_key, cell.target) not in statuses:
                     continue
+                if ids is not None and cell.cell_id not in ids:
+                    continue
+                seen.add(cell.cell_id)
                 if rule and not rule.holds(_with_status(cell, statuses)):
                     continue
                 place = places.setdefault((cell.cell_key, cell.target), len(found))
@@ -127,6 +133,10 @@ def plan(
         if len(found) > MAX_CELLS:
             message = f"the matrices together expand to more than {MAX_CELLS:,} cells; use fewer matrices at a time"
             raise MatrixError(message, id="plan-too-many-cells")
+    if ids is not None and (missing := [i for i in ids if i not in seen]):
+        more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
+        text = f"the matrices have no cell {missing[0]}{more}; take IDs from farm plan"
+        raise UsageError(text, id="plan-id-unknown")
     if not found:
         raise _nothing(select, statuses is not None)
     _number(found)

@@ -74,6 +74,8 @@ class Environment:
     are replaced; `{{` and `}}` are braces.  `wrapped`: the child is not the process that is started but runs behind it
     (for example behind a container's client).  `end`: the command that ends the child if the client's end does not.
     `passed`: which of the host's variables the child gets beside INHERITED: names, and prefixes with `*`.
+    `tool`: what the child runs under (`farm.actor.tools`), which writes into the folder `tool_out` on its host, else
+    into the run's.
     """
 
     name: str = "default"
@@ -84,6 +86,8 @@ class Environment:
     wrapped: bool = False
     end: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
+    tool: str = ""
+    tool_out: str = ""
 
     @classmethod
     def default(cls) -> Environment:
@@ -122,8 +126,8 @@ class Environment:
         return cls(**given)
 
     def plain(self) -> dict[str, Any]:
-        """This environment as plain data; without `passed` where that is empty, for nodes with an older farm."""
-        return {k: v for k, v in asdict(self).items() if k != "passed" or v}
+        """This environment as plain data; without what is empty and newer than some nodes' farm."""
+        return {k: v for k, v in asdict(self).items() if k not in ("passed", "tool", "tool_out") or v}
 
 
 def check_template(words: Sequence[str]) -> None:
@@ -177,7 +181,9 @@ def given_variables(backend_env: Mapping[str, str], environment: Environment) ->
     farm sets: the import path, the environment's own variables, and the device's mask, which always wins."""
     passed = {k: v for k, v in os.environ.items() if _named(k, environment.passed) and inherits(k, environment)}
     ours = {"PYTHONPATH": os.pathsep.join(environment.path), "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
-    wrapped = {"FARM_WRAPPED": "1"} if environment.wrapped else {}
+    wrapped = {"FARM_WRAPPED": "1"} if environment.wrapped or environment.tool else {}
+    if environment.tool:  # which writes what it has seen when the process ends in order
+        wrapped["FARM_UNDER_TOOL"] = "1"
     mask = {k: v for k, v in backend_env.items() if k in MASKS}
     return {**passed, **backend_env, **ours, **wrapped, **environment.variables, **mask}
 

@@ -192,6 +192,30 @@ class Journal:
         return self
 
 
+class Follower:
+    """The lines of a journal that another process writes, as they come.  Damaged ones are left out."""
+
+    def __init__(self, path: Path):
+        self._path, self._at = path, 0
+
+    def new(self) -> list[Line]:
+        """The whole lines since the last call; none while there is no journal."""
+        found = []
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                for size, raw in _lines(file):
+                    if raw is not None and not raw.endswith(b"\n"):  # it is being written
+                        break
+                    self._at += size
+                    line, _ = (None, False) if raw is None else decoded(raw)
+                    if line is not None:
+                        found.append(line)
+        except FileNotFoundError:
+            pass
+        return found
+
+
 class LineReader:
     """Reads lines of a journal by their offsets; a context manager."""
 

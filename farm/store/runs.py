@@ -38,7 +38,7 @@ from farm.shipping import files
 from farm.store import journal as journals
 from farm.store import lock as runlock
 from farm.store import recovery
-from farm.store.journal import Damage, Journal, LineReader, encoded
+from farm.store.journal import Damage, Follower, Journal, LineReader, encoded
 from farm.store.recovery import CellReader, Concluded
 from farm.store.results import COLUMNS, INTERRUPTED, SCHEMA, planned_row
 from farm.store.tables import Row, compact, compacted, read_table, read_where, write_table
@@ -610,6 +610,10 @@ class Run:
     def table(self, name: str) -> list[dict[str, Any]]:
         """The rows of `rounds` or `pairs`, which a complete run of two arms has."""
         return list(read_table(self.dir / f"{name}.parquet"))
+
+    def follow(self) -> Follower:
+        """Reads the events as another process writes them."""
+        return Follower(self.dir / journals.NAME)
 
     def journal(self) -> Journal:
         """The events, without damaged lines."""

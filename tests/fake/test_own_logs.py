@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from farm_process import FarmRun
 
+from farm.cli import common
 from farm.store import Store
 
 #: Each prints "MARK:<provider>:<n>" lines in one way or another; which is which is in its name.
-KERNELS = """import ctypes, os, subprocess, sys, torch
+KERNELS = """import ctypes, logging, os, subprocess, sys, threading, torch, warnings
 
 import beside
 
@@ -25,6 +27,11 @@ def right(x, weight, eps):
 def says(x, weight, eps):
     print("MARK:says:1")
     print("MARK:says:2", file=sys.stderr)
+    logging.getLogger("mine").warning("MARK:says:3")
+    warnings.warn("MARK:says:4")
+    thread = threading.Thread(target=print, args=("MARK:says:5",))
+    thread.start()
+    thread.join()
     return right(x, weight, eps)
 
 
@@ -132,6 +139,16 @@ def test_each_line_stands_in_the_log_of_its_own_cell_and_none_is_lost(
         assert not others, (name, others)
     assert re.search(r"\[\.\.\. [\d,]+ (bytes|characters) left out here \.\.\.\]", rows["much"]["text"])
     assert len(rows["much"]["text"]) < 70_000
+
+
+def test_a_report_for_ci_has_each_log_in_its_own_test_case(run: tuple[Path, dict[str, dict[str, str]], str]) -> None:
+    folder, rows, _ = run
+    (stored,) = Store(folder / "store").runs()
+    cases = {c.get("name"): c for c in ElementTree.fromstring(common.export(stored, "junit")).iter("testcase")}
+    assert sorted(cases) == sorted(row["cell_id"] for row in rows.values())
+    for name, row in rows.items():
+        said = cases[row["cell_id"]].findtext("system-out") or ""
+        assert set(re.findall(r"MARK:(\w+):", said)) == {name}
 
 
 def test_a_traceback_is_the_whole_chain_with_the_lines_and_paths_that_the_author_edits(

@@ -18,6 +18,7 @@ class FakeChild:
 
     device_pid = 1
     has_spoken = False
+    tool_output = None
 
     def __init__(self, immortal: bool):
         self.alive, self.immortal, self.closed = True, immortal, 0

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from farm.accuracy.dtypes import decode, encode
 from farm.accuracy.evaluate import fill_reference, input_key, make_inputs, reference_key
 from farm.accuracy.inputs import NONFINITE
+from farm.accuracy.tensor_plans import with_absent
 from farm.cell import Cell
 from farm.contracts.discovery import contract
 from farm.contracts.ops.rms import rounded
-from farm.judge.judge import _with_absent
 
 OP = contract("fused_add_rms_norm")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -158,7 +158,7 @@ def test_an_absent_weight_keeps_its_place_among_the_arguments(op: str, order: li
     if op != OP.op:
         c = replace(c, params={p.name: p.default for p in contract(op).parameters} | {"weight": False})
     told = [{"name": t.name, "role": t.role} for t in contract(op).tensors(c)]
-    found = _with_absent(c, told)
+    found = with_absent(c, contract(c.op), told)
     assert [t["name"] for t in found] == order
     assert "file" not in found[order.index("weight")]
 

@@ -21,7 +21,7 @@ from farm.cli.main import parser
 from farm.cli.run import Matrices
 from farm.cluster import address, ray_folder
 from farm.coordinator.request import RunOutcome
-from farm.errors import StoreError, UsageError
+from farm.errors import InfraError, StoreError, UsageError
 from farm.process.supervisor import Outcome
 from farm.store import Store
 
@@ -383,3 +383,21 @@ def test_make_run_goes_through_ray() -> None:
     makefile = (Path(__file__).parents[2] / "Makefile").read_text()
     lines = [line for line in makefile.splitlines() if "farm run matrices/smoke" in line]
     assert lines and all(line.endswith("--address local") for line in lines)
+
+
+@pytest.mark.parametrize(("error", "code"), [(StoreError("disk full", id="x"), 2), (InfraError("no loop", id="x"), 3)])
+def test_a_run_that_an_error_breaks_off_ends_with_its_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, code: int
+) -> None:
+    def connect(args: Any, run_id: str, choose: Any, planned: Any, ready: Any) -> tuple[Any, list[Any], Any]:
+        return argparse.Namespace(close=lambda: None), [], planned(["cpu"])
+
+    def execute(*_: Any) -> None:
+        raise error
+
+    (tmp_path / "m.yaml").write_text(made_runs.MATRIX)
+    monkeypatch.setattr(run_command, "connect", connect)
+    monkeypatch.setattr(run_command, "execute", execute)
+    assert main(["run", "m.yaml", "--backend", "cpu", "--address", "inline"]) == code
+    *_, why, last = capsys.readouterr().err.splitlines()
+    assert why == f"farm run: {error} [x]" and last == f"broken off: exit {code}"

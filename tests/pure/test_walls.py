@@ -61,6 +61,7 @@ PURE = (
     "pr/measured",
     "pr/selection",
     "pr/test_reports",
+    "profile",
     "scheduler",
     "sites/merging",
     "stage_zero/answer",
@@ -83,7 +84,7 @@ DOORS = {"matrix/document.py": {"pathlib", "open", "glob"}, "matrix/load.py": {"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("farm", "errors", "deadline", "limits", "kernel_package", "bootstrap"),
     ("cell", "device_pattern", "field_checks", "process"),
-    ("timing", "contracts", "scheduler", "backends.api", "compare"),
+    ("timing", "contracts", "scheduler", "backends.api", "compare", "profile"),
     ("accuracy", "calibration", "guard", "shipping", "providers"),
     ("child", "store"),
     ("backends", "judge"),
@@ -97,6 +98,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("stage_zero",),
     ("pr",),
     ("cli",),
+    ("testing",),
     ("__main__",),
 )
 #: (who, whom, why): the arrows that go up and stay.

@@ -28,6 +28,7 @@ LONG = {
     "fake/test_nodes.py": 220,
     "fake/test_own_ray.py": 25,
     "fake/test_pr_command.py": 30,
+    "fake/test_profile_run.py": 6,
     "fake/test_resume.py": 45,
     "fake/test_scripted_faults.py": 15,
     "fake/test_sick_host.py": 30,
