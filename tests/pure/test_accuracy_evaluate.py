@@ -248,6 +248,31 @@ def test_quantize_faults_fall(dtype: str) -> None:
     assert not found.ok and found.worst_metric == "nonfinite"
 
 
+@pytest.mark.parametrize("group", [0, 128])
+def test_faults_of_quantising_to_8_bit_floats_fall(group: int) -> None:
+    c = cell("rms_norm_quantize", "bfloat16", dims=(11, 384), quantized="float8_e4m3fn", group=group)
+    right = right_outputs(c)
+    assert right["scale"].shape == (11, 384 // (group or 384)) and run(c, right).ok
+    q = decode(right["q"], "float8_e4m3fn")
+    real = fill_reference(c, contract(c.op), inputs_of(c))["q.real"]
+    others: list[tuple[str, Any]] = [
+        ("q", encode(np.where(q > 1, q * 1.125, q), "float8_e4m3fn")),
+        ("q", right["q"] & np.uint8(0x7F)),
+        ("q", right["q"] ^ (np.arange(384) == 383).astype(np.uint8)),
+        ("q", right["q"] - (np.abs(q) > np.abs(real)).astype(np.uint8)),  # rounded towards zero: one code less
+        ("scale", (right["scale"] * np.float32(1.005)).astype(np.float32)),
+    ]
+    if group:  # one scale a row, written for each of its groups
+        others.append(("scale", np.repeat(right["scale"].max(axis=1, keepdims=True), 3, axis=1)))
+    for name, wrong in others:
+        assert not run(c, {**right, name: wrong}).ok
+
+
+def test_a_row_without_whole_groups_is_unsupported() -> None:
+    c = cell("rms_norm_quantize", dims=(2, 100), group=128)
+    assert contract(c.op).supports(c) == "hidden must be a multiple of the group, 128, but is 100"
+
+
 def test_a_tie_may_fall_either_way() -> None:
     c = cell("rms_norm_quantize", dims=(1, 2))
     op = contract(c.op)
