@@ -16,7 +16,7 @@ NAME = "torch"
 ROLE = "peer"
 MODES = ("auto",)
 OPS = (
-    *("rms_norm", "fused_add_rms_norm", "matmul", "rms_norm_quantize"),
+    *("rms_norm", "fused_add_rms_norm", "matmul", "block_scaled_matmul", "rms_norm_quantize"),
     *("softmax", "layer_norm", "swiglu", "rope", "cross_entropy", "attention"),
 )
 DISTRIBUTION = "torch"
@@ -74,6 +74,16 @@ def rms_norm_quantize(
     return ratio.clamp(-largest, largest).to(dtype), scale.squeeze(-1)
 
 
+def _block_scaled_matmul(a: Any, a_scale: Any, b: Any, b_scale: Any) -> Any:
+    """a [m, k] and b [n, k] of 8 bits, a_scale [m, k / 128], b_scale [ceil(n / 128), k / 128] -> c bfloat16 [m, n];
+    both operands are widened to float32 first."""
+    import torch
+
+    wide_a = a.float() * a_scale.repeat_interleave(128, 1)
+    wide_b = b.float() * b_scale.repeat_interleave(128, 0)[: len(b)].repeat_interleave(128, 1)
+    return (wide_a @ wide_b.t()).to(torch.bfloat16)
+
+
 def _softmax(x: Any) -> Any:
     """x [..., columns] -> y like x."""
     return x.softmax(-1)
@@ -124,6 +134,7 @@ def _attention(q: Any, k: Any, v: Any, *, causal: bool = True) -> Any:
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "rms_norm": _rms_norm,
     "fused_add_rms_norm": _fused_add_rms_norm,
+    "block_scaled_matmul": _block_scaled_matmul,
     "rms_norm_quantize": rms_norm_quantize,
     "softmax": _softmax,
     "layer_norm": _layer_norm,

@@ -225,6 +225,31 @@ def test_matmul_faults_fall(dtype: str) -> None:
         assert not run(c, {"c": encode(tf32, dtype)}).ok
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e4m3fnuz"])
+def test_faults_of_block_scaled_matmul_fall(dtype: str) -> None:
+    c = cell("block_scaled_matmul", dtype, dims=(9, 200, 384))
+    inputs = inputs_of(c)
+    a, b = (decode(inputs[n], dtype).astype(np.float32) for n in ("a", "b"))
+    of_a, of_b = np.repeat(inputs["a_scale"], 128, axis=1), np.repeat(inputs["b_scale"], 128, axis=0)[:200]
+    by_row = np.repeat(of_b, 128, axis=1)
+
+    def product(a: Any, b: Any) -> dict[str, Any]:
+        return {"c": encode(a @ b.T, "bfloat16")}
+
+    assert run(c, product(a * of_a, b * by_row)).ok
+    swapped = np.repeat(inputs["b_scale"][::-1], 128, axis=0)[:200]
+    for wrong in (
+        product(a * of_a[:1], b * by_row),  # the first row's scales for all
+        product(a * of_a[:, :1], b * by_row),  # the first group's
+        product(a * of_a, b * np.repeat(swapped, 128, axis=1)),
+        product(a * of_a, b * np.repeat(of_b[:, :1], 384, axis=1)),
+        product((a * of_a)[:, :-128], (b * by_row)[:, :-128]),
+        {"c": encode(decode(encode((a * of_a) @ (b * by_row).T, "bfloat16"), "bfloat16") * 1.005, "bfloat16")},
+    ):
+        assert not run(c, wrong).ok
+    assert contract(c.op).supports(cell(c.op, dtype, dims=(1, 1, 130))) == "k must be a multiple of 128, but is 130"
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_quantize_faults_fall(dtype: str) -> None:
     c = cell("rms_norm_quantize", dtype, dims=(11, 300))
