@@ -47,7 +47,7 @@ def build(
     Returns the path of the run's page, or of the list.  A file appears complete or not at all.
     """
     need_store(store)
-    store = _ReadOnce(store)
+    store = ReadOnce(store)
     out = Path(out_dir) if out_dir else Path(store.path) / "pages"
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def build(
     return page
 
 
-class _ReadOnce:
+class ReadOnce:
     """A store that keeps the run that it returned last, so that its page, its line in the list and the page of evidence
     come from one reading.  Only one run, since the rows of 10^5 cells are half a gigabyte."""
 

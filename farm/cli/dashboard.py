@@ -56,9 +56,10 @@ def run(args: argparse.Namespace) -> int:
 
         serve(store, host=args.host, port=args.port)
         return 0
-    from farm.dashboards.build import build
+    from farm.dashboards.build import ReadOnce, build
 
-    found = store.run(args.run) if args.run else None
+    once = ReadOnce(store)
+    found = once.run(args.run) if args.run else None
     if found:
         with common.readable(found):
             _ = found.head, found.rows
@@ -72,5 +73,5 @@ def run(args: argparse.Namespace) -> int:
         )
         print(f"farm dashboard: {sentence(warning)}", file=sys.stderr)
 
-    print(build(store, found.id if found else None, unreadable=report))
+    print(build(once if found else store, found.id if found else None, unreadable=report))
     return 3 if damaged else 0
