@@ -30,7 +30,7 @@ class BlockScaledMatmul(Contract):
     typed = ("a",)
     dtypes = ("float8_e4m3fn", "float8_e4m3fnuz")
     families = ("normal", "mixed")
-    layouts = {"a": STRIDES, "b": STRIDES}
+    layouts = dict.fromkeys(("a", "a_scale", "b", "b_scale"), STRIDES)
     determinism = "tolerance"
     check_sizes = {"n": 200, "k": 256}
 
