@@ -28,6 +28,7 @@ from farm.child.findings import disqualifying
 from farm.contracts import discovery, layouts, view
 from farm.contracts.base import Contract
 from farm.contracts.discovery import contract
+from farm.contracts.dtypes import PACKED
 from farm.contracts.from_torch import evaluate_with
 from farm.errors import ContractError, FarmSignal, fault_owner
 from farm.judge.cache import SMALL_BYTES, Allocate, GivenFiles, Made, PrivateArrays, default_root
@@ -73,7 +74,9 @@ class Judge:
         files = self._given.files(self._input_key(cell), inputs)
         tensors = []
         for t in evaluate.tensors_of(cell, op):
-            plan: dict[str, Any] = {"name": t.name, "dtype": t.dtype, "shape": list(t.dims), "role": t.role, "of": t.of}
+            dtype = "uint8" if t.dtype in PACKED else t.dtype  # a child is given bytes
+            plan: dict[str, Any] = {"name": t.name, "dtype": dtype, "shape": list(t.stored_dims)}
+            plan |= {"role": t.role, "of": t.of}
             plan["may_overwrite"] = t.may_overwrite
             plan["blocked"] = t.blocked and op.rows_independent
             if t.role in view.GIVEN:
