@@ -2,10 +2,11 @@
 
     python -m benchmarks.throughput STORE [RUN..]
         of finished runs, after start-up, from their journals; with two or more, the ratio of each to the first
-    python -m benchmarks.throughput --cells 20000 [--devices 8] [--address local] [--interrupt-after SECONDS]
+    python -m benchmarks.throughput --cells 20000 [--devices 8] [--address local]
+                                    [--interrupt-after SECONDS | --interrupt-at CELLS [--resume]]
         runs so many tiny cells on simulated devices in a folder that is removed afterwards, and tells cells/s, CPU time
-        per cell by kind of process, start-up included, and how long the run took to end after SIGTERM where it was sent
-        one
+        per cell and peak memory by kind of process, start-up included, and how long the run took to end after SIGTERM
+        where it was sent one, after so many seconds or results; with --resume the same of `farm resume`
 
 On a host that does other work only the CPU times say something.
 """
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,12 +60,14 @@ def rate(run: Run) -> tuple[int, int, float]:
 
 
 class Process(NamedTuple):
-    """One process at one look: its parent, the words that it was started by, CPU seconds so far (user and system)."""
+    """One process at one look: its parent, the words that it was started by, CPU seconds so far (user and system), and
+    the most memory so far, MB."""
 
     parent: int
     words: str
     user: float
     system: float
+    peak: float = 0.0
 
 
 def matrix(cells: int) -> str:
@@ -100,12 +103,12 @@ def below(root: int, processes: Mapping[int, Process]) -> set[int]:
     return found
 
 
-def by_kind(processes: Iterable[Process]) -> dict[str, tuple[int, float, float]]:
-    """Kind -> (processes, user seconds, system seconds)."""
-    out: dict[str, tuple[int, float, float]] = {}
+def by_kind(processes: Iterable[Process]) -> dict[str, tuple[int, float, float, float]]:
+    """Kind -> (processes, user seconds, system seconds, the most memory of one, MB)."""
+    out: dict[str, tuple[int, float, float, float]] = {}
     for p in processes:
-        count, user, system = out.get(kind(p.words), (0, 0.0, 0.0))
-        out[kind(p.words)] = (count + 1, user + p.user, system + p.system)
+        count, user, system, peak = out.get(kind(p.words), (0, 0.0, 0.0, 0.0))
+        out[kind(p.words)] = (count + 1, user + p.user, system + p.system, max(peak, p.peak))
     return out
 
 
@@ -123,60 +126,108 @@ def _look() -> dict[int, Process]:
     return out
 
 
-def measure(cells: int, devices: int, address: str, interrupt_after: float | None) -> None:
+def _peak(pid: int) -> float:
+    """The most memory of a process so far, MB; 0 if it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) * 1.024e-3 for line in status.splitlines() if line.startswith("VmHWM")), 0.0)
+
+
+class Results:
+    """Counts the results in a journal that grows."""
+
+    def __init__(self, journal: Path):
+        self._journal, self._at, self.count = journal, 0, 0
+
+    def look(self) -> int:
+        """How many there are now."""
+        if self._journal.exists():
+            with self._journal.open("rb") as file:
+                file.seek(self._at)
+                for line in file:
+                    if line.endswith(b"\n"):  # else it is being written
+                        self._at += len(line)
+                        self.count += line.startswith(b'{"event":"result"')
+        return self.count
+
+
+class Watched(NamedTuple):
+    """A command and its processes, as they were last seen; `ending`: seconds after it was sent SIGTERM, if it was."""
+
+    processes: Iterable[Process]
+    seconds: float
+    ending: float | None
+
+
+def watch(command: list[str], folder: str, due: Callable[[float], bool]) -> Watched:
+    """Run a command in `folder`, and send it SIGTERM once `due` (given the seconds since it began)."""
+    paths = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
+    environment = {**os.environ, "PYTHONPATH": paths, "FARM_CACHE": f"{folder}/cache"}
+    begun = time.monotonic()
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
+    seen: dict[int, Process] = {}
+    told: float | None = None
+    try:
+        while process.poll() is None:
+            now = _look()
+            mine = {pid: now[pid] for pid in below(process.pid, now) if pid in now and now[pid].words}
+            seen |= {
+                pid: p._replace(peak=max(_peak(pid), seen[pid].peak if pid in seen else 0.0)) for pid, p in mine.items()
+            }
+            if told is None and due(time.monotonic() - begun):
+                told = time.monotonic()
+                process.send_signal(signal.SIGTERM)
+            time.sleep(LOOK_S)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(timeout=60)
+    ended = time.monotonic()
+    return Watched(seen.values(), ended - begun, None if told is None else ended - told)
+
+
+def measure(
+    cells: int, devices: int, address: str, interrupt_after: float | None, interrupt_at: int | None, resume: bool
+) -> None:
     """Run it and print what it cost."""
     with tempfile.TemporaryDirectory(prefix="throughput-") as folder:
         (Path(folder) / "scale.yaml").write_text(matrix(cells), encoding="utf-8")
-        command = [
-            sys.executable,
-            "-m",
-            "farm",
-            "run",
-            "scale.yaml",
-            "--backend",
-            "sim",
-            "--devices",
-            str(devices),
-            "--address",
-            address,
-            "--out",
-            "store",
-            "--run-id",
-            "scale",
-        ]
-        paths = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
-        environment = {**os.environ, "PYTHONPATH": paths, "FARM_CACHE": f"{folder}/cache"}
-        begun = time.monotonic()
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
-        seen: dict[int, Process] = {}
-        told: float | None = None
-        try:
-            while process.poll() is None:
-                now = _look()
-                seen |= {pid: now[pid] for pid in below(process.pid, now) if pid in now and now[pid].words}
-                if interrupt_after is not None and told is None and time.monotonic() - begun >= interrupt_after:
-                    told = time.monotonic()
-                    process.send_signal(signal.SIGTERM)
-                time.sleep(LOOK_S)
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait(timeout=60)
-        ended = time.monotonic()
+        farm = [sys.executable, "-m", "farm"]
+        how = ["--backend", "sim", "--devices", str(devices), "--address", address]
+        results = Results(Path(folder) / "store" / "runs" / "scale" / "journal.jsonl")
+
+        def due(seconds: float) -> bool:
+            late = interrupt_after is not None and seconds >= interrupt_after
+            return late or (interrupt_at is not None and results.look() >= interrupt_at)
+
+        first = [*farm, "run", "scale.yaml", *how, "--out", "store", "--run-id", "scale"]
+        watched = watch(first, folder, due)
         run = Store(Path(folder) / "store").run("scale")
-        _print(run, seen.values(), ended - begun, None if told is None else ended - told)
+        _print(run, watched, 0)
+        if resume:
+            before = results.look()
+            watched = watch([*farm, "resume", "scale", "--out", "store"], folder, lambda seconds: False)
+            print("farm resume:")
+            _print(Store(Path(folder) / "store").run("scale"), watched, before)
 
 
-def _print(run: Run, processes: Iterable[Process], seconds: float, ending: float | None) -> None:
-    done = sum(line["event"] == "result" for line in run.journal())
+def _print(run: Run, watched: Watched, before: int) -> None:
+    done = sum(line["event"] == "result" for line in run.journal()) - before
     _, counted, took = rate(run)
-    print(f"{done} cells in {seconds:.1f} s, of them {counted} in {took:.1f} s after start-up", end="")
-    print(f" = {counted / took if took else 0.0:.1f}/s; journal {(run.dir / 'journal.jsonl').stat().st_size >> 20} MiB")
-    if ending is not None:
-        print(f"ended {ending:.1f} s after SIGTERM")
-    print("CPU ms per cell (user + system):")
-    for name, (count, user, system) in sorted(by_kind(processes).items()):
-        print(f"    {name:16} x{count:<4} {1e3 * user / done:7.2f} + {1e3 * system / done:6.2f}")
+    print(f"{done} cells in {watched.seconds:.1f} s", end="")
+    if not before:
+        print(f", of them {counted} in {took:.1f} s after start-up = {counted / took if took else 0.0:.1f}/s", end="")
+    print(f"; journal {(run.dir / 'journal.jsonl').stat().st_size >> 20} MiB")
+    if watched.ending is not None:
+        print(f"ended {watched.ending:.1f} s after SIGTERM")
+    kinds = sorted(by_kind(watched.processes).items())
+    print(
+        f"CPU s: {sum(user + system for _, (_, user, system, _) in kinds):.1f}; ms per cell (user + system), peak MB:"
+    )
+    for name, (count, user, system, peak) in kinds:
+        print(f"    {name:16} x{count:<4} {1e3 * user / done:7.2f} + {1e3 * system / done:6.2f} {peak:7.0f}")
 
 
 def main(argv: list[str]) -> None:
@@ -186,9 +237,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--devices", type=int, default=8)
     parser.add_argument("--address", default="local")
     parser.add_argument("--interrupt-after", type=float, metavar="SECONDS")
+    parser.add_argument("--interrupt-at", type=int, metavar="CELLS")
+    parser.add_argument("--resume", action="store_true")
     args = parser.parse_args(argv)
     if args.cells is not None:
-        measure(args.cells, args.devices, args.address, args.interrupt_after)
+        measure(args.cells, args.devices, args.address, args.interrupt_after, args.interrupt_at, args.resume)
         return
     if not args.runs:
         parser.error("name a store, or say how many --cells to run")

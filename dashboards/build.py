@@ -57,7 +57,7 @@ def build(
     Returns the path of the run's page, or of the front page.  A file appears complete or not at all.
     """
     need_store(store)
-    store = _ReadLast(store)
+    store = ReadLast(store)
     out = Path(out_dir) if out_dir else Path(store.path) / "pages"
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,7 @@ def _build_comparison(a: RunLike, b: RunLike, out: Path) -> None:
     write_comparison(a, b, changes, times(changes), out / compare_name(a.id, b.id), links)
 
 
-class _ReadLast:
+class ReadLast:
     """A store that keeps the two runs that it returned last, so that a page, its line in the list, the page of evidence
     and the comparison with the run before come from one reading.  Only two, since the rows of 10^5 cells are half a
     gigabyte."""

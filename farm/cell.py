@@ -11,7 +11,9 @@ from types import MappingProxyType
 from typing import Any
 
 _FLOATS8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
-DTYPES = ("float64", "float32", "float16", "bfloat16", *_FLOATS8, "int64", "int32", "int16", "int8", "uint8", "bool")
+_PACKED = {"float4_e2m1fn": "e2m1", "int4": "i4", "uint4": "u4"}
+_WHOLE = ("float64", "float32", "float16", "bfloat16", *_FLOATS8, "int64", "int32", "int16", "int8", "uint8", "bool")
+DTYPES = (*_WHOLE, *_PACKED)
 SHORT_DTYPES = {
     "float64": "fp64",
     "float32": "fp32",
@@ -24,6 +26,7 @@ SHORT_DTYPES = {
     "int8": "i8",
     "uint8": "u8",
     "bool": "bool",
+    **_PACKED,
 }
 DTYPE_ALIASES = {short: full for full, short in SHORT_DTYPES.items()} | {d: d for d in DTYPES}
 OPERATIONS = ("forward", "no-grad-forward", "backward", "full")

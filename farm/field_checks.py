@@ -18,6 +18,7 @@ from farm.errors import FarmSignal
 Check = Callable[[Any, "str | None"], None]
 #: The range of a column of integers.
 LARGEST = 2**63 - 1
+_LARGEST_FLOAT = sys.float_info.max
 
 
 class BadField(FarmSignal, ValueError):
@@ -48,7 +49,7 @@ def text(longest: int = 4096) -> Check:
 def number(least: float = -math.inf, *, finite: bool = True) -> Check:
     """A float or an integer, never a bool; NaN only where it need not be `finite`."""
 
-    floor, ceiling = max(least, -sys.float_info.max), sys.float_info.max
+    floor, ceiling = max(least, -_LARGEST_FLOAT), _LARGEST_FLOAT
 
     def check(value: Any, where: str | None) -> None:
         if type(value) is float and floor <= value <= ceiling:
@@ -149,7 +150,10 @@ def plain(depth: int = 4, most: int = 1000) -> Check:
     ofs = inner and (mapped(inner, most), listed(inner, most))
 
     def check(value: Any, where: str | None) -> None:
-        if type(value) is str and len(value) <= 1000:  # as most of what is plain
+        kind = type(value)
+        if kind is str and len(value) <= 1000:  # as most of what is plain
+            return
+        if kind is float and -_LARGEST_FLOAT <= value <= _LARGEST_FLOAT:  # as most of what is not
             return
         if isinstance(value, (dict, list, tuple)):
             if ofs is None:

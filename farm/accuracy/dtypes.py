@@ -1,8 +1,8 @@
 """Storage dtypes: how each dtype lies in memory, its rounding, and the size of its last place.
 
-`bfloat16` and the 8-bit floats have no NumPy dtype; they are stored as their bits in `uint16` and `uint8`.  Everything
-here is exact or rounds to nearest, ties to even, with integer or correctly rounded arithmetic, so it gives the same
-bits on every host.
+`bfloat16` and the 8-bit floats have no NumPy dtype; they are stored as their bits in `uint16` and `uint8`.  Elements of
+4 bits share a byte, two along the last dimension.  Everything here is exact or rounds to nearest, ties to even, with
+integer or correctly rounded arithmetic, so it gives the same bits on every host.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.contracts.dtypes import DTYPES, FLOATS8, values8
+from farm.contracts.dtypes import DTYPES, FLOATS8, PACKED, code_values
 
 Array = Any  # numpy.ndarray
 
@@ -41,6 +41,10 @@ def storage_dtype(dtype: str) -> np.dtype[Any]:
 def encode(values: Array, dtype: str) -> Array:
     """`values` rounded to `dtype`, in its storage dtype: ties to even, beyond the largest finite infinity, NaN kept."""
     values = np.asarray(values)
+    if dtype in PACKED:
+        codes = _codes4(values, dtype) if is_float(dtype) else values.astype(np.int64).astype(np.uint8) & 0xF
+        packed: Array = codes[..., ::2] | codes[..., 1::2] << 4
+        return packed
     if dtype in FLOATS8:
         return _codes8(values, dtype)
     if dtype != "bfloat16":
@@ -56,11 +60,14 @@ def encode(values: Array, dtype: str) -> Array:
 def decode(stored: Array, dtype: str) -> Array:
     """The values of a storage array: float64 for floats, the integers themselves otherwise."""
     stored = np.asarray(stored)
+    if dtype in PACKED:
+        columns = 2 * stored.shape[-1]
+        codes = np.stack((stored & 0xF, stored >> 4), axis=-1).reshape(*stored.shape[:-1], columns)
+        return _table(dtype)[codes]
     if not is_float(dtype):
         return stored
     if dtype in FLOATS8:
-        found: Array = _values8(dtype)[stored]
-        return found
+        return _table(dtype)[stored]
     if dtype == "bfloat16":
         stored = (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
     with np.errstate(invalid="ignore"):  # a signalling NaN, which poison may be
@@ -72,36 +79,57 @@ def round_to(values: Array, dtype: str) -> Array:
     values = np.asarray(values, dtype=np.float32)
     if dtype == "float32":
         return values
+    if dtype in PACKED:
+        return _table(dtype)[_codes4(values, dtype)].astype(np.float32)
     stored = encode(values, dtype)
     if dtype in FLOATS8:
-        return _values8(dtype)[stored].astype(np.float32)
+        return _table(dtype)[stored].astype(np.float32)
     if dtype == "bfloat16":
         return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return stored.astype(np.float32)
 
 
-_values8 = cache(values8)
+@cache
+def _table(dtype: str) -> Array:
+    """The value of each code: float64, or int8 of the packed integers."""
+    if is_float(dtype):
+        return code_values(dtype)
+    codes = np.arange(16, dtype=np.int8)
+    return codes if dtype == "uint4" else (codes ^ 8) - 8
 
 
 @cache
-def _steps8(dtype: str) -> tuple[Array, int]:
-    """The points half-way between the non-negative finite values of an 8-bit float, the last one above the largest; and
-    the code of what lies beyond."""
-    positive = _values8(dtype)[:128]
+def _steps(dtype: str) -> tuple[Array, int]:
+    """The points half-way between the non-negative finite values of a float of at most 8 bits, the last one above the
+    largest; and the code of what lies beyond."""
+    positive = _table(dtype)[: 1 << (DTYPES[dtype].bits - 1)]
     finite = positive[np.isfinite(positive)]
     beyond = 2 * finite[-1] - finite[-2]
     code = 0x80 if DTYPES[dtype].fnuz else len(finite) if DTYPES[dtype].infinite else 0x7F
     return (finite + np.append(finite[1:], beyond)) / 2, code
 
 
+def _nearest(size: Array, points: Array) -> Array:
+    """The place of each `size` between `points`, ties to even."""
+    code: Array = np.searchsorted(points, size, side="left")
+    tie = points[np.minimum(code, len(points) - 1)] == size
+    return np.where(tie & (code & 1 == 1), code + 1, code)
+
+
+def _codes4(values: Array, dtype: str) -> Array:
+    """The codes of a 4-bit float, to nearest, ties to even; beyond the largest the largest, and 0 for NaN."""
+    values = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=0.0, posinf=None, neginf=None)
+    points, _ = _steps(dtype)
+    code = np.minimum(_nearest(np.abs(values), points), len(points) - 1)
+    return (code | np.where(np.signbit(values), 8, 0)).astype(np.uint8)
+
+
 def _codes8(values: Array, dtype: str) -> Array:
     """The codes of an 8-bit float, to nearest, ties to even; beyond the largest infinity, or NaN without one."""
     values = np.asarray(values, dtype=np.float64)
-    points, beyond = _steps8(dtype)
+    points, beyond = _steps(dtype)
     size = np.abs(values)
-    code: Array = np.searchsorted(points, size, side="left")
-    tie = points[np.minimum(code, len(points) - 1)] == size
-    code = np.where(tie & (code & 1 == 1), code + 1, code)
+    code = _nearest(size, points)
     code = np.where((code >= len(points)) | ~(size <= np.inf), beyond, code)
     code = np.where(np.isnan(values), 0x80 if DTYPES[dtype].fnuz else 0x7F, code)
     negative = np.signbit(values) & ~np.isnan(values)
@@ -151,7 +179,7 @@ def ulp(values: Array, dtype: str) -> Array:
 def finite_mask(stored: Array, dtype: str) -> Array:
     """Which elements of a storage array are finite, without decoding it."""
     if dtype in FLOATS8:
-        finite: Array = np.isfinite(_values8(dtype))[stored]
+        finite: Array = np.isfinite(_table(dtype))[stored]
         return finite
     if dtype == "bfloat16":
         return (stored & np.uint16(0x7F80)) != np.uint16(0x7F80)

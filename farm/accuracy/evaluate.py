@@ -212,7 +212,7 @@ def fill_inputs(
     """All inputs and upstream gradients of a cell as storage arrays.  `allocate` as for `fill_reference`."""
     allocate = allocate or _allocate
     tensors = {t.name: t for t in given_tensors(cell, contract)}
-    whole = {name: allocate(name, tuple(t.dims), storage_dtype(t.dtype)) for name, t in tensors.items()}
+    whole = {name: allocate(name, t.stored_dims, storage_dtype(t.dtype)) for name, t in tensors.items()}
 
     once = WholeOnce(family_of(cell, contract))
 

@@ -10,6 +10,7 @@ from farm.accuracy import evaluate
 from farm.cell import Cell
 from farm.contracts import layouts, view
 from farm.contracts.base import Contract
+from farm.contracts.dtypes import PACKED
 
 
 def plans_of(cell: Cell, op: Contract, file: Callable[[str], str]) -> list[dict[str, Any]]:
@@ -17,7 +18,14 @@ def plans_of(cell: Cell, op: Contract, file: Callable[[str], str]) -> list[dict[
     `file`."""
     tensors = []
     for t in evaluate.tensors_of(cell, op):
-        plan: dict[str, Any] = {"name": t.name, "dtype": t.dtype, "shape": list(t.dims), "role": t.role, "of": t.of}
+        dtype = "uint8" if t.dtype in PACKED else t.dtype  # a child is given bytes
+        plan: dict[str, Any] = {
+            "name": t.name,
+            "dtype": dtype,
+            "shape": list(t.stored_dims),
+            "role": t.role,
+            "of": t.of,
+        }
         plan["may_overwrite"] = t.may_overwrite
         plan["blocked"] = t.blocked and op.rows_independent
         if t.role in view.GIVEN:

@@ -57,7 +57,8 @@ FINGERPRINT = mapped(plain())
 EVIDENCE = one_of(*(e.value for e in Evidence))
 #: What a child proved of its subject's files; {} where the run has none.
 SUBJECT = record({}, {"digest": _SHORT, "modules": mapped(text()), "missing": _LONG, "wrong": _LONG})
-_OUTPUT = record({"name": _SHORT, "path": text(), "dtype": one_of(*DTYPES), "shape": listed(integer(), 32)})
+_MADE = one_of(*(name for name in DTYPES if name not in dtypes.PACKED))
+_OUTPUT = record({"name": _SHORT, "path": text(), "dtype": _MADE, "shape": listed(integer(), 32)})
 _OUTPUTS = listed(_OUTPUT, 100)
 _FACTS = {"flags": listed(text(1 << 14))}
 _MORE_FACTS = {

@@ -195,9 +195,10 @@ def _outputs(message: Run, error: float, unwritten: int) -> list[dict[str, Any]]
     cell = Cell.from_dict(message.cell)
     op = contract(cell.op)
     rows = (0, next(iter(cell.dims.values())))
+    kinds = {t.name: t.dtype for t in op.tensors(cell)}
     inputs = {
         t["name"]: dtypes.decode(
-            np.fromfile(t["file"], dtype=dtypes.storage_dtype(t["dtype"])).reshape(t["shape"]), t["dtype"]
+            np.fromfile(t["file"], dtype=dtypes.storage_dtype(t["dtype"])).reshape(t["shape"]), kinds[t["name"]]
         )
         for t in message.tensors
         if t.get("file")

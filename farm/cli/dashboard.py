@@ -56,9 +56,10 @@ def run(args: argparse.Namespace) -> int:
 
         serve(store, host=args.host, port=args.port)
         return 0
-    from farm.dashboards.build import build
+    from farm.dashboards.build import ReadLast, build
 
-    found = store.run(args.run) if args.run else None
+    once = ReadLast(store)
+    found = once.run(args.run) if args.run else None
     if found:
         with common.readable(found):
             _ = found.head, found.rows
@@ -75,5 +76,5 @@ def run(args: argparse.Namespace) -> int:
     def no_index(error: StoreError) -> None:
         print(f"farm dashboard: {sentence(error)}; the pages show no nights", file=sys.stderr)
 
-    print(build(store, found.id if found else None, unreadable=report, no_index=no_index))
+    print(build(once if found else store, found.id if found else None, unreadable=report, no_index=no_index))
     return 3 if damaged else 0

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from farm.contracts.dtypes import get
+from farm.contracts.dtypes import PACKED, get
+from farm.errors import ContractError
 
 Array = Any  # numpy.ndarray; NumPy's own generic alias would tell a reader no more
 
@@ -121,6 +122,25 @@ class Tensor:
     blocked: bool = True
     of: str | None = None
     may_overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dtype not in PACKED:
+            return
+        wrong = "" if self.role == "input" else "only inputs may be packed"
+        if len(self.dims) < 1 + self.blocked or self.dims[-1] % 2:
+            wrong = "the last dimension must be even, and not that of the rows"
+        if wrong:
+            text = f"{self.name} is of {self.dtype}, two elements a byte, as {self.role} {list(self.dims)}; {wrong}"
+            raise ContractError(text, id="contract-packed")
+
+    @property
+    def stored_dims(self) -> tuple[int, ...]:
+        """The shape of the stored array: with half as many columns where two elements share a byte."""
+        return get(self.dtype).stored_shape(self.dims)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * get(self.dtype).bits // 8
 
     @property
     def size(self) -> int:
@@ -250,7 +270,11 @@ class Contract:
 
 
 def nbytes(dtype: str) -> int:
-    """Bytes per element of a dtype name."""
+    """Bytes per element of a dtype name, of at least 8 bits; of others a tensor knows its `nbytes`."""
+    if dtype in PACKED:
+        raise ContractError(
+            f"elements of {dtype} share bytes; use the nbytes of the tensor", id="contract-packed-bytes"
+        )
     return get(dtype).bits // 8
 
 

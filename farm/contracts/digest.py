@@ -27,6 +27,8 @@ PACKAGE = "farm"
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 #: What loads code that no import statement names; the first three by their bare name alone.
 _BARE = frozenset({"__import__", "eval", "exec"})
+#: The fields of a node that hold statements, or what holds such fields.
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _LOADERS = frozenset({"exec_module", "import_module", "run_module", "run_path", "spec_from_file_location"})
 
 
@@ -50,13 +52,15 @@ def closure(modules: Iterable[str], root: Path = ROOT) -> dict[str, Path]:
     waiting = list(modules)
     while waiting:
         name = waiting.pop()
-        file = _file(name, root)
-        if file is None or name in followed:
+        if name in followed:
             continue
         followed.add(name)
-        found |= {above: path for above in _above(name) if (path := _file(above, root))}
+        file = _file(name, root)
+        if file is None:
+            continue
+        found |= {above: path for above in _above(name) if above not in found and (path := _file(above, root))}
         found[name] = file
-        waiting += _imports(name, file, root, _nodes(file.read_bytes(), file))
+        waiting += _imports(name, file, root, _importing(file.read_bytes(), file))
     return found
 
 
@@ -70,6 +74,19 @@ def modules_in(package: str, root: Path = ROOT) -> list[str]:
 def _nodes(content: bytes, file: Path) -> list[ast.AST]:
     with PARSING:
         return list(ast.walk(ast.parse(content, str(file))))
+
+
+def _importing(content: bytes, file: Path) -> list[ast.AST]:
+    """The nodes of a source that can import: its statements, and where it names `import_module` all, since walking
+    through the expressions costs every process more than parsing does."""
+    if b"import_module" in content:
+        return _nodes(content, file)
+    with PARSING:
+        found: list[ast.AST] = [ast.parse(content, str(file))]
+    for node in found:  # which grows meanwhile
+        for name in _BLOCKS:
+            found += getattr(node, name, ())
+    return found
 
 
 def _imports(name: str, file: Path, root: Path, nodes: list[ast.AST]) -> Iterator[str]:

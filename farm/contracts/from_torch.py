@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from farm.contracts import gates as g
-from farm.contracts.base import Array, CellLike, Contract, Dimension, FamilyLike, Parameter, Tensor, Work, nbytes
+from farm.contracts.base import Array, CellLike, Contract, Dimension, FamilyLike, Parameter, Tensor, Work
 from farm.contracts.dtypes import FLOATS, get
 from farm.contracts.layouts import STRIDES
 from farm.errors import ContractError
@@ -389,10 +389,10 @@ class TorchContract(Contract):
         if self.own_work is not None and not self.work_from_inputs:
             return self.own_work(cell)
         tensors = self.tensors(cell)
-        read = sum(t.size * nbytes(t.dtype) for t in tensors if t.role in ("input", "upstream"))
+        read = sum(t.nbytes for t in tensors if t.role in ("input", "upstream"))
         written = [t for t in tensors if t.role in ("output", "gradient")]
         count = sum(t.size for t in written) * self.per_element
-        return Work(read, sum(t.size * nbytes(t.dtype) for t in written), {"vector": count})
+        return Work(read, sum(t.nbytes for t in written), {"vector": count})
 
     def work_on(self, cell: CellLike, inputs: Mapping[str, Array]) -> Work:
         """Of these inputs, if the contract's `work` takes them."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from farm.accuracy.contract_check import tensors_problem
 from farm.cell import Cell
-from farm.contracts.base import Contract, nbytes
+from farm.contracts.base import Contract
 from farm.errors import InfraError, MatrixError, UsageError
 
 from .expand import cells as expand
@@ -204,7 +204,7 @@ def _check_memory(found: Sequence[Cell], contracts: Contracts) -> None:
             continue
         seen.add(shape)
         for tensor in contracts[cell.op].tensors(cell):
-            size = prod(tensor.dims) * nbytes(tensor.dtype)
+            size = tensor.nbytes
             if size > MAX_TENSOR_BYTES:
                 message = (
                     f"{cell.cell_id}: {tensor.name} alone has {size:.2g} bytes; the limit is "

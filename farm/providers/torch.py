@@ -16,7 +16,7 @@ NAME = "torch"
 ROLE = "peer"
 MODES = ("auto",)
 OPS = (
-    *("rms_norm", "fused_add_rms_norm", "matmul", "rms_norm_quantize"),
+    *("rms_norm", "fused_add_rms_norm", "matmul", "block_scaled_matmul", "rms_norm_quantize"),
     *("softmax", "layer_norm", "swiglu", "rope", "cross_entropy", "attention"),
 )
 DISTRIBUTION = "torch"
@@ -50,21 +50,38 @@ def _fused_add_rms_norm(
     return _rms_norm(total, weight, eps, offset=offset), total
 
 
-def rms_norm_quantize(x: Any, weight: Any, eps: float = 1e-6) -> tuple[Any, Any]:
-    """x [..., hidden] -> (q int8 like x, scale float32 [..., 1]), symmetric to int8 with a scale per row.
+def rms_norm_quantize(
+    x: Any, weight: Any, eps: float = 1e-6, *, quantized: str = "int8", group: int = 0
+) -> tuple[Any, Any]:
+    """x [..., hidden] -> (q like x, of the dtype `quantized`, scale float32 [..., groups]), symmetric, with a scale per
+    `group` columns (0: per row).
 
-    y = x / sqrt(mean(x^2) + eps) * weight in float32; scale = max|y| / 127; q = y / scale rounded half to even.  A row
-    of zeros has scale 0 and q 0.
+    y = x / sqrt(mean(x^2) + eps) * weight in float32; scale = max|y| / the dtype's largest value; q = y / scale rounded
+    half to even.  A group of zeros has scale 0 and q 0.
     """
     import torch
 
+    dtype = getattr(torch, quantized)
+    largest = 127.0 if quantized == "int8" else torch.finfo(dtype).max
     wide = x.float()
     y = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
     if weight is not None:
         y = y * weight.float()
-    scale = y.abs().amax(-1, keepdim=True) / 127.0
-    q = torch.where(scale > 0, y / scale, 0.0).round().clamp(-127, 127).to(torch.int8)
-    return q, scale
+    y = y.unflatten(-1, (-1, group or x.shape[-1]))
+    scale = y.abs().amax(-1, keepdim=True) / largest
+    ratio = torch.where(scale > 0, y / scale, 0.0).flatten(-2)
+    ratio = ratio.round() if quantized == "int8" else ratio
+    return ratio.clamp(-largest, largest).to(dtype), scale.squeeze(-1)
+
+
+def _block_scaled_matmul(a: Any, a_scale: Any, b: Any, b_scale: Any) -> Any:
+    """a [m, k] and b [n, k] of 8 bits, a_scale [m, k / 128], b_scale [ceil(n / 128), k / 128] -> c bfloat16 [m, n];
+    both operands are widened to float32 first."""
+    import torch
+
+    wide_a = a.float() * a_scale.repeat_interleave(128, 1)
+    wide_b = b.float() * b_scale.repeat_interleave(128, 0)[: len(b)].repeat_interleave(128, 1)
+    return (wide_a @ wide_b.t()).to(torch.bfloat16)
 
 
 def _softmax(x: Any) -> Any:
@@ -117,6 +134,7 @@ def _attention(q: Any, k: Any, v: Any, *, causal: bool = True) -> Any:
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "rms_norm": _rms_norm,
     "fused_add_rms_norm": _fused_add_rms_norm,
+    "block_scaled_matmul": _block_scaled_matmul,
     "rms_norm_quantize": rms_norm_quantize,
     "softmax": _softmax,
     "layer_norm": _layer_norm,

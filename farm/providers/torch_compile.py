@@ -28,8 +28,6 @@ def load(op: str) -> Callable[..., Any]:
     """The compiled function of `op`; ImportError where torch is missing."""
     import torch
 
-    from farm.providers.torch import rms_norm_quantize
-
     if op not in OPS:
         raise NotImplementedError(f"provider {NAME} has no {op}; available ops: {', '.join(OPS)}")
     if op == "rms_norm":
@@ -50,7 +48,17 @@ def load(op: str) -> Callable[..., Any]:
             return y, total
 
         return fused_add_rms_norm
-    return _Compiled(torch.matmul if op == "matmul" else rms_norm_quantize)
+    if op == "rms_norm_quantize":
+        quantizing = _Compiled(_rms_norm_quantize)
+
+        def rms_norm_quantize(
+            x: Any, weight: Any, eps: float = 1e-6, *, quantized: str = "int8", group: int = 0
+        ) -> tuple[Any, Any]:
+            q, scale = quantizing(x, weight, eps, quantized, group)
+            return q, scale
+
+        return rms_norm_quantize
+    return _Compiled(torch.matmul)
 
 
 def _rms_norm(x: Any, weight: Any, eps: float, offset: float) -> Any:
@@ -68,6 +76,13 @@ def _fused_add_rms_norm(x: Any, residual: Any, weight: Any, eps: float, offset: 
     """x, residual [..., hidden], weight [hidden] or None -> (y, sum) like x."""
     total = x + residual
     return _rms_norm(total, weight, eps, offset), total
+
+
+def _rms_norm_quantize(x: Any, weight: Any, eps: float, quantized: str, group: int) -> tuple[Any, Any]:
+    """x [..., hidden] -> (q like x, scale float32 [..., groups])."""
+    from farm.providers.torch import rms_norm_quantize
+
+    return rms_norm_quantize(x, weight, eps, quantized=quantized, group=group)
 
 
 class _Compiled:

@@ -26,7 +26,7 @@ import pytest
 
 from farm.cli import common, run_command
 from farm.cli.main import parser
-from farm.cli.run import _Matrices
+from farm.cli.run import Matrices
 from farm.cli.text import sentence
 from farm.errors import FarmError
 from farm.process.group import ProcessGroup, describe_exit
@@ -78,7 +78,7 @@ class Controller:
             run_command.check(args)
             common.check_run_id(args.run_id)
             common.use_contracts(args)
-            work = _Matrices(args)
+            work = Matrices(args)
             found = work.planned(work.choose(*self._devices(args, work)))
         except FarmError as error:
             raise pytest.UsageError(f"--farm {shlex.join(self._words)}: {sentence(error)}") from None
@@ -97,7 +97,7 @@ class Controller:
             ],
         }
 
-    def _devices(self, args: Any, work: _Matrices) -> tuple[run_command.Has, bool]:
+    def _devices(self, args: Any, work: Matrices) -> tuple[run_command.Has, bool]:
         """What says which backends there are: this host; of a cluster nobody knows before the run."""
         if args.address in ("local", "inline"):
             return run_command.host_has, False

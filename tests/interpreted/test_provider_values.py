@@ -193,19 +193,26 @@ def test_torch_rounds_once(dtype, weight_dtype, offset):
     assert ((function(x, weight, EPS, offset=offset).double() - want).abs() / spacing).max().item() < 0.51
 
 
-def test_the_quantizing_norm_follows_its_definition():
+@pytest.mark.parametrize("group", [0, 128])
+@pytest.mark.parametrize(("quantized", "largest"), [("int8", 127), ("float8_e4m3fn", 448)])
+def test_the_quantizing_norm_follows_its_definition(quantized, largest, group):
     function = loaded("torch", "rms_norm_quantize")
-    x, weight = values(6, 129, dtype=torch.bfloat16, seed=1), values(129, dtype=torch.float32, seed=2)
+    x, weight = values(6, 256, dtype=torch.bfloat16, seed=1), values(256, dtype=torch.float32, seed=2)
     x[2] = 0
-    q, scale = function(x, weight, EPS)
-    assert q.dtype == torch.int8 and q.shape == (6, 129) and scale.dtype == torch.float32 and scale.shape == (6, 1)
+    q, scale = function(x, weight, EPS, quantized=quantized, group=group)
+    groups = 256 // (group or 256)
+    assert q.dtype == getattr(torch, quantized) and q.shape == (6, 256)
+    assert scale.dtype == torch.float32 and scale.shape == (6, groups)
+    q = q.float().unflatten(-1, (groups, -1))
     wide = x.double()
     y = wide * (wide.pow(2).mean(-1, keepdim=True) + EPS).rsqrt() * weight.double()
-    torch.testing.assert_close(scale.double(), y.abs().amax(-1, keepdim=True) / 127, rtol=1e-6, atol=0)
-    assert scale[2] == 0 and not q[2].any()
+    y = y.unflatten(-1, (groups, -1))
+    torch.testing.assert_close(scale.double(), y.abs().amax(-1) / largest, rtol=1e-6, atol=0)
+    assert not scale[2].any() and not q[2].any()
     others = [i for i in range(6) if i != 2]
-    assert (q[others].abs().amax(-1) == 127).all()
-    assert ((q * scale).double() - y)[others].abs().max() <= 0.5001 * scale.max()
+    assert (q[others].abs().amax(-1) == largest).all()
+    half_a_step = 0.5 if quantized == "int8" else 16  # of the largest values, which are 32 apart
+    assert ((q * scale.unsqueeze(-1)).double() - y)[others].abs().max() <= 1.001 * half_a_step * scale.max()
 
 
 def test_compile_forgets_a_shape_before_the_next(monkeypatch):

@@ -225,6 +225,31 @@ def test_matmul_faults_fall(dtype: str) -> None:
         assert not run(c, {"c": encode(tf32, dtype)}).ok
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e4m3fnuz"])
+def test_faults_of_block_scaled_matmul_fall(dtype: str) -> None:
+    c = cell("block_scaled_matmul", dtype, dims=(9, 200, 384))
+    inputs = inputs_of(c)
+    a, b = (decode(inputs[n], dtype).astype(np.float32) for n in ("a", "b"))
+    of_a, of_b = np.repeat(inputs["a_scale"], 128, axis=1), np.repeat(inputs["b_scale"], 128, axis=0)[:200]
+    by_row = np.repeat(of_b, 128, axis=1)
+
+    def product(a: Any, b: Any) -> dict[str, Any]:
+        return {"c": encode(a @ b.T, "bfloat16")}
+
+    assert run(c, product(a * of_a, b * by_row)).ok
+    swapped = np.repeat(inputs["b_scale"][::-1], 128, axis=0)[:200]
+    for wrong in (
+        product(a * of_a[:1], b * by_row),  # the first row's scales for all
+        product(a * of_a[:, :1], b * by_row),  # the first group's
+        product(a * of_a, b * np.repeat(swapped, 128, axis=1)),
+        product(a * of_a, b * np.repeat(of_b[:, :1], 384, axis=1)),
+        product((a * of_a)[:, :-128], (b * by_row)[:, :-128]),
+        {"c": encode(decode(encode((a * of_a) @ (b * by_row).T, "bfloat16"), "bfloat16") * 1.005, "bfloat16")},
+    ):
+        assert not run(c, wrong).ok
+    assert contract(c.op).supports(cell(c.op, dtype, dims=(1, 1, 130))) == "k must be a multiple of 128, but is 130"
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_quantize_faults_fall(dtype: str) -> None:
     c = cell("rms_norm_quantize", dtype, dims=(11, 300))
@@ -246,6 +271,31 @@ def test_quantize_faults_fall(dtype: str) -> None:
     nan[3] = np.nan  # the zero row, 0/0
     found = run(c, {**right, "scale": nan})
     assert not found.ok and found.worst_metric == "nonfinite"
+
+
+@pytest.mark.parametrize("group", [0, 128])
+def test_faults_of_quantising_to_8_bit_floats_fall(group: int) -> None:
+    c = cell("rms_norm_quantize", "bfloat16", dims=(11, 384), quantized="float8_e4m3fn", group=group)
+    right = right_outputs(c)
+    assert right["scale"].shape == (11, 384 // (group or 384)) and run(c, right).ok
+    q = decode(right["q"], "float8_e4m3fn")
+    real = fill_reference(c, contract(c.op), inputs_of(c))["q.real"]
+    others: list[tuple[str, Any]] = [
+        ("q", encode(np.where(q > 1, q * 1.125, q), "float8_e4m3fn")),
+        ("q", right["q"] & np.uint8(0x7F)),
+        ("q", right["q"] ^ (np.arange(384) == 383).astype(np.uint8)),
+        ("q", right["q"] - (np.abs(q) > np.abs(real)).astype(np.uint8)),  # rounded towards zero: one code less
+        ("scale", (right["scale"] * np.float32(1.005)).astype(np.float32)),
+    ]
+    if group:  # one scale a row, written for each of its groups
+        others.append(("scale", np.repeat(right["scale"].max(axis=1, keepdims=True), 3, axis=1)))
+    for name, wrong in others:
+        assert not run(c, {**right, name: wrong}).ok
+
+
+def test_a_row_without_whole_groups_is_unsupported() -> None:
+    c = cell("rms_norm_quantize", dims=(2, 100), group=128)
+    assert contract(c.op).supports(c) == "hidden must be a multiple of the group, 128, but is 100"
 
 
 def test_a_tie_may_fall_either_way() -> None:

@@ -30,7 +30,7 @@ from farm.actor import event_buffer as saying
 from farm.actor.backpressure import Backpressure
 from farm.actor.event_buffer import EventBuffer
 from farm.cell import Cell
-from farm.cli import common, run_command
+from farm.cli import common, dashboard, run_command
 from farm.contracts.discovery import contract
 from farm.coordinator.journal import line
 from farm.coordinator.request import RunOutcome
@@ -377,6 +377,20 @@ def test_a_run_is_read_once_for_its_page_the_list_and_the_evidence(tmp_path: Pat
     real = store.run
     store.run = lambda name: asked.append(name) or real(name)
     build(store, run.id)
+    assert asked == [run.id]
+
+
+def test_the_command_that_builds_a_page_reads_its_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of 100,000 cells, twice, are half a gigabyte."""
+    run = interrupted_run()
+    run.dir = tmp_path / "runs" / run.id
+    run.dir.mkdir(parents=True)
+    store = FakeStore(tmp_path, [run])
+    asked: list[str] = []
+    real = store.run
+    store.run = lambda name: asked.append(name) or real(name)
+    monkeypatch.setattr(common, "store", lambda args: store)
+    assert dashboard.run(argparse.Namespace(action="build", run=run.id)) == 0
     assert asked == [run.id]
 
 

@@ -54,6 +54,25 @@ def test_closure_has_what_is_imported_anywhere_and_the_packages_above(tree: Path
     assert found["farm.ops"] == tree / "farm/ops/__init__.py"
 
 
+@pytest.mark.parametrize(
+    "around",
+    [
+        "async def f():\n    async with g():\n        async for i in h():\n            {0}\n",
+        "class A:\n    def f(self):\n        while True:\n            {0}\n",
+        "for i in ():\n    pass\nelse:\n    {0}\n",
+        "if a:\n    pass\nelif b:\n    pass\nelse:\n    {0}\n",
+        "match a:\n    case 1:\n        {0}\n",
+        "try:\n    pass\nexcept E:\n    {0}\n",
+        "try:\n    pass\nfinally:\n    {0}\n",
+        "try:\n    pass\nexcept* E:\n    pass\nelse:\n    {0}\n",
+        "with f():\n    x = 1; {0}\n",
+    ],
+)
+def test_an_import_is_found_in_every_kind_of_block(tree: Path, around: str) -> None:
+    (tree / "farm/ops/other.py").write_text(around.format("import farm.named"), encoding="utf-8")
+    assert "farm.named" in closure(["farm.ops.other"], tree)
+
+
 def test_a_package_is_followed_only_where_a_name_is_taken_from_it(tree: Path) -> None:
     assert "farm.version" not in closure(["farm.ops.norm"], tree)
     (tree / "farm/ops/rounding.py").write_text("from farm import NUMBER\n", encoding="utf-8")

@@ -18,7 +18,8 @@ from farm.accuracy.inputs import Family  # noqa: E402
 from farm.cell import DTYPES as NAMES  # noqa: E402
 from farm.cell import SHORT_DTYPES  # noqa: E402
 from farm.contracts import Spec, discovery, from_torch, integers  # noqa: E402
-from farm.contracts.dtypes import DTYPES, FLOATS8, values8  # noqa: E402
+from farm.contracts.base import Tensor, nbytes  # noqa: E402
+from farm.contracts.dtypes import DTYPES, FLOATS8, PACKED, code_values  # noqa: E402
 from farm.contracts.from_torch import size  # noqa: E402
 from farm.coordinator import results_assembler  # noqa: E402
 from farm.errors import ContractError  # noqa: E402
@@ -195,7 +196,7 @@ def test_integer_inputs_are_bounded_and_own_families_fill_them() -> None:
 def test_8_bit_floats_are_those_of_torch(dtype: str) -> None:
     kind = getattr(torch, dtype)
     codes = torch.arange(256, dtype=torch.uint8).view(kind).to(torch.float64).numpy()
-    np.testing.assert_array_equal(codes, values8(dtype))
+    np.testing.assert_array_equal(codes, code_values(dtype))
     np.testing.assert_array_equal(dtypes.decode(np.arange(256, dtype=np.uint8), dtype), codes)
     finite = np.sort(codes[np.isfinite(codes)])
     points = np.concatenate([finite, (finite[1:] + finite[:-1]) / 2, np.linspace(-1.2, 1.2, 4001) * finite[-1]])
@@ -215,6 +216,77 @@ def test_a_contract_of_8_bit_floats_is_computed_in_float32_and_rounded_once(dtyp
     exact = dtypes.decode(inputs["x"], dtype) * 0.75
     assert evaluate.evaluate(cell, contract, {"y": dtypes.encode(exact, dtype)}, inputs).ok
     assert not evaluate.evaluate(cell, contract, {"y": dtypes.encode(exact * 1.5, dtype)}, inputs).ok
+
+
+@pytest.mark.parametrize("dtype", PACKED)
+def test_elements_of_4_bits_are_packed_in_pairs(dtype: str) -> None:
+    codes = np.arange(256, dtype=np.uint8).reshape(4, 64)
+    values = dtypes.decode(codes, dtype)
+    assert values.shape == (4, 128) and len(np.unique(values)) == (15 if dtype == "float4_e2m1fn" else 16)
+    np.testing.assert_array_equal(dtypes.encode(values, dtype), codes)
+    low, high = values.reshape(4, 64, 2)[..., 0], values.reshape(4, 64, 2)[..., 1]
+    np.testing.assert_array_equal(low[0, :16], low[0, 16:32])  # the first of a pair is the lower half of its byte
+    assert len(np.unique(high[0, :16])) == 1
+    assert dtypes.decode(np.empty((0, 3), np.uint8), dtype).shape == (0, 6)
+
+
+def test_4_bit_floats_round_to_nearest_and_saturate() -> None:
+    finite = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]  # OCP Microscaling Formats 1.0, section 5.3.3
+    np.testing.assert_array_equal(code_values("float4_e2m1fn"), [*finite, *(-v for v in finite)])
+    for asked, found in {
+        0.25: 0.0,
+        0.3: 0.5,
+        0.75: 1.0,
+        1.25: 1.0,
+        1.75: 2.0,
+        2.5: 2.0,
+        3.5: 4.0,
+        5.0: 4.0,
+        5.1: 6.0,
+    }.items():
+        for sign in (1, -1):
+            pair = np.array([[sign * asked, sign * 1e9]])
+            got = dtypes.decode(dtypes.encode(pair, "float4_e2m1fn"), "float4_e2m1fn")
+            assert got.tolist() == [[sign * found, sign * 6.0]]
+    assert dtypes.round_to(np.array([[2.6]]), "float4_e2m1fn").tolist() == [[3.0]]
+
+
+@pytest.mark.parametrize("dtype", PACKED)
+def test_a_packed_input_is_made_packed_and_read_as_values(dtype: str) -> None:
+    spec = Spec("columns out", dtype=dtype, kind="normal")
+    if dtype != "float4_e2m1fn":
+        low = -8 if dtype == "int4" else 0
+        spec = integers("columns out", low, low + 16, dtype)
+    contract = made(
+        lambda x, w: x @ w.to(x.dtype),
+        inputs={"x": Spec("rows columns", kind="normal"), "w": spec},
+        outputs={"y": "rows out"},
+        rows="rows",
+        gradients=(),
+    )
+    cell = cell_of(contract, dtype="float32", rows=30, columns=40, out=64)
+    weight = next(t for t in evaluate.given_tensors(cell, contract) if t.name == "w")
+    inputs = evaluate.fill_inputs(cell, contract)
+    assert inputs["w"].shape == (40, 32) and inputs["w"].dtype == np.uint8 and weight.nbytes == 40 * 32
+    exact = dtypes.decode(inputs["x"], "float32") @ dtypes.decode(inputs["w"], dtype).astype(np.float64)
+    assert evaluate.evaluate(cell, contract, {"y": exact.astype(np.float32)}, inputs).ok
+    wrong = dtypes.decode(inputs["x"], "float32") @ dtypes.decode(inputs["w"] >> 4 | inputs["w"] << 4, dtype)
+    assert not evaluate.evaluate(cell, contract, {"y": wrong.astype(np.float32)}, inputs).ok
+
+
+@pytest.mark.parametrize(
+    ("dims", "role", "blocked", "said"),
+    [
+        ((4, 6), "output", True, "only inputs may be packed"),
+        ((4, 7), "input", True, "the last dimension must be even"),
+        ((8,), "input", True, "not that of the rows"),
+    ],
+)
+def test_what_cannot_be_packed_is_refused(dims: tuple[int, ...], role: str, blocked: bool, said: str) -> None:
+    with pytest.raises(ContractError, match=said):
+        Tensor("w", "int4", dims, role, blocked)
+    with pytest.raises(ContractError, match="use the nbytes of the tensor"):
+        nbytes("int4")
 
 
 def test_names_of_dtypes_are_those_of_the_registry() -> None:

@@ -482,7 +482,7 @@ def test_contracts_load_with_torch_triton_ray_and_the_kernels_blocked() -> None:
         "farm_kernels",
     )
     assert done.returncode == 0, done.stderr
-    ours = ["fused_add_rms_norm", "matmul", "rms_norm", "rms_norm_quantize"]
+    ours = ["block_scaled_matmul", "fused_add_rms_norm", "matmul", "rms_norm", "rms_norm_quantize"]
     catalogue = ["attention", "cross_entropy", "layer_norm", "rope", "softmax", "swiglu"]
     assert done.stdout.split() == sorted([*ours, *catalogue])
 

@@ -1,0 +1,1 @@
+"""The op block_scaled_matmul."""
