@@ -44,7 +44,7 @@ def find(
 ) -> dict[str, Any]:
     """Output -> its report (`places.finish`), of those that exceed a tolerance and have a wrong element.
 
-    `work`: how the cell is cut into pieces (farm.accuracy.evaluate).  `part(rows)`: the reference of a piece's blocked
+    `work`: how the cell is cut into pieces (farm.accuracy.prepare).  `part(rows)`: the reference of a piece's blocked
     outputs; `totals()`: of the others.
     """
     out = {}
