@@ -7,12 +7,12 @@ SAMPLE_ABOVE elements is compared in a seeded sample of rows; that it is finite 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from farm.accuracy import find_places
+from farm.accuracy import find_places, lines
 from farm.accuracy import tolerances as gating
 from farm.accuracy.dtypes import decode, encode, finite_mask, is_float, storage_dtype
 from farm.accuracy.metrics import Partial, compare
@@ -46,7 +46,7 @@ from farm.accuracy.prepare import (
 )
 from farm.cell import Cell
 from farm.contracts.base import Contract, Tensor
-from farm.contracts.from_torch import SMALL_GRADIENT, SMALL_RESULT
+from farm.contracts.own_errors import SMALL_GRADIENT, SMALL_RESULT
 from farm.errors import describe
 
 
@@ -173,7 +173,7 @@ def _compared(
 def _generic(tensor: Tensor, stored: Array, reference: Arrays, numbers: Array) -> Partial:
     """The generic errors of rows of a blocked output."""
     name = tensor.name
-    return compare(
+    found = compare(
         stored,
         reference[name],
         tensor.dtype,
@@ -181,6 +181,13 @@ def _generic(tensor: Tensor, stored: Array, reference: Arrays, numbers: Array) -
         spread=reference.get(f"{name}.spread"),
         row_numbers=numbers,
     )
+    return _with_lines(found, tensor, stored, reference)
+
+
+def _with_lines(found: Partial, tensor: Tensor, stored: Array, reference: Arrays) -> Partial:
+    """With `line_max`, where the output has lines and the reference says what a correct implementation has there."""
+    worst = lines.of(tensor, stored, reference)
+    return found if worst is None else replace(found, line_max=float(worst.max(initial=0.0)))
 
 
 def _measure(
@@ -210,24 +217,25 @@ def _measure(
         totals = reductions(work, inputs, map)
     for name, tensor in work.tensors.items():
         if not tensor.blocked:
-            partials[name], mine = _reduction(work, name, outputs, totals)
-            if mine:
-                partials[f"{name}.own"] = mine
+            partials |= _reduction(work, name, outputs, totals)
             own.update(_own_reduction(work, name, outputs, totals))
     return {name: own.get(name) or _finished(partials, name) for name in work.tensors}
 
 
 def _finished(partials: Mapping[str, Partial], name: str) -> dict[str, float]:
-    """An output's metrics; and, as `own_METRIC`, those of the reference's own result at the cell's dtypes."""
+    """An output's metrics; and, as `own_METRIC`, the largest of the samples of the reference's own error at the cell's
+    dtypes."""
     found = partials[name].finish()
     if f"{name}.own" in partials:
-        mine = partials[f"{name}.own"].finish()
-        found |= {f"own_{metric}": mine[metric] for metric in gating.FACTORS}
+        mine, others = (partials.get(f"{name}.{kind}", Partial()).finish() for kind in ("own", "others"))
+        others["rel_l2"] = others["row_l2_max"]  # a sample is a row
+        found |= {f"own_{metric}": max(mine[metric], others[metric]) for metric in gating.FACTORS}
     return found
 
 
-def _reduction(work: Pieces, name: str, outputs: Arrays, totals: Arrays) -> tuple[Partial, Partial | None]:
-    """The errors of an output without the row dimension, and of the reference's own."""
+def _reduction(work: Pieces, name: str, outputs: Arrays, totals: Arrays) -> dict[str, Partial]:
+    """The errors of an output without the row dimension, under its name; those of the reference's own as NAME.own, and
+    of its further samples as NAME.others."""
     tensor, want = work.tensors[name], totals[name].reshape(1, -1)
     scale = totals.get(f"{name}.scale2")
     if scale is None and work.contract.own_tolerances and is_float(tensor.dtype) and want.size:
@@ -235,12 +243,19 @@ def _reduction(work: Pieces, name: str, outputs: Arrays, totals: Arrays) -> tupl
         share = SMALL_GRADIENT if tensor.role == "gradient" else SMALL_RESULT
         scale = np.full(want.shape, float(np.mean(finite**2)) * share**2)
 
-    def against(stored: Array) -> Partial:
-        squared = None if scale is None else scale.reshape(1, -1)
-        return compare(stored.reshape(1, -1), want, tensor.dtype, squared_scale=squared)
+    def against(stored: Array, rows: int = 1, decoded: bool = False) -> Partial:
+        squared = None if scale is None else np.broadcast_to(scale.reshape(1, -1), (rows, want.size))
+        wanted = np.broadcast_to(want, (rows, want.size))
+        return compare(stored.reshape(rows, -1), wanted, tensor.dtype, squared_scale=squared, decoded=decoded)
 
-    mine = totals.get(f"{name}.own")
-    return against(np.asarray(outputs[name])), None if mine is None else against(encode(mine, tensor.dtype))
+    stored = np.asarray(outputs[name])
+    found = {name: _with_lines(against(stored), tensor, stored, totals)}
+    if f"{name}.own" in totals:
+        found[f"{name}.own"] = against(encode(totals[f"{name}.own"], tensor.dtype))
+    if f"{name}.others" in totals:
+        others = totals[f"{name}.others"]
+        found[f"{name}.others"] = against(others, len(others), decoded=True)
+    return found
 
 
 def _own_reduction(work: Pieces, name: str, outputs: Arrays, totals: Arrays) -> dict[str, dict[str, float]]:

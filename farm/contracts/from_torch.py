@@ -12,8 +12,9 @@ The function is evaluated on the CPU in float64, and its gradients by autograd, 
 `reference` (farm/child/reference.py).  Nothing of it runs here, so this module, and what imports it, needs no torch.
 
 **Tolerances** come from the function itself: evaluated again at the cell's dtypes on the same inputs, its own error,
-times FACTORS, is what another implementation may have, and never less than that of one correct rounding (`floors`).  An
-8-bit float is computed in float32 and rounded once, because torch does not compute in one.
+times a factor, is what another implementation may have, and never less than that of one correct rounding
+(farm/contracts/own_errors.py).  An 8-bit float is computed in float32 and rounded once, because torch does not
+compute in one.
 """
 
 from __future__ import annotations
@@ -22,23 +23,17 @@ import ast
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from farm.contracts import gates as g
+from farm.contracts import own_errors as own
 from farm.contracts.base import Array, CellLike, Contract, Dimension, FamilyLike, Parameter, Tensor, Work, nbytes
 from farm.contracts.dtypes import FLOATS, get
 from farm.contracts.layouts import STRIDES
 from farm.errors import ContractError
 
-#: What another implementation may have of the function's own error.  Norms of errors hardly vary between two correct
-#: implementations; the largest of many errors does.
-FACTORS: Mapping[str, float] = {"rel_l2": 2.0, "row_l2_max": 2.0, "gain_max": 2.0, "max_ulp": 4.0}
-#: Errors of results below this share of their row's RMS are relative to it: a result that cancels has the error of its
-#: terms.  A gradient cancels more often, and has no smaller share.
-SMALL_RESULT, SMALL_GRADIENT = 2.0**-6, 1.0
 KINDS = ("rows", "normal", "weight", "integers")
 _FORWARD, _BACKWARD = ("forward", "no-grad-forward", "full"), ("backward", "full")
 #: Layouts of a tensor of one dimension.
@@ -249,14 +244,15 @@ def evaluate_with(evaluator: Evaluator | None) -> None:
 @dataclass(frozen=True)
 class Job:
     """One evaluation: `values` of inputs and upstream gradients (float64 or integers); `dtypes` of every tensor;
-    `parameters` of the function; `backward`: whether gradients are wanted."""
+    `parameters` of the function; `backward`: whether gradients are wanted; `samples`: of the function's own error, how
+    many beside the one on these inputs."""
 
     op: str
     values: Mapping[str, Array]
     dtypes: Mapping[str, str]
     parameters: Mapping[str, Any]
     backward: bool = False
-    order: Mapping[str, Any] = field(default_factory=dict)
+    samples: int = 0
 
 
 class TorchContract(Contract):
@@ -331,7 +327,8 @@ class TorchContract(Contract):
         return family.normal(t.name, part, width, t.dtype)
 
     def reference(self, inputs: Mapping[str, Array], cell: CellLike, block: tuple[int, int]) -> dict[str, Array]:
-        """Outputs and gradients in float64, and under `NAME.own` what the function gives at the cell's dtypes."""
+        """Outputs and gradients in float64; under `NAME.own` what the function gives at the cell's dtypes; and under
+        `NAME.others`, [samples, ...], the reference with further samples of the function's own error."""
         evaluator = _evaluator[0]
         if evaluator is None:
             raise ContractError(
@@ -344,7 +341,9 @@ class TorchContract(Contract):
         dtypes = {
             t.name: t.dtype for t in (*tensors, *(self._tensor(n, s, cell, "output") for n, s in self.made.items()))
         }
-        job = Job(self.op, dict(inputs), dtypes, dict(cell.params), backward)
+        # where rows are independent each is a sample of its own; and a sample must not depend on the block
+        samples = 0 if self.rows else own.samples(sum(t.size for t in tensors))
+        job = Job(self.op, dict(inputs), dtypes, dict(cell.params), backward, samples)
         found = evaluator(self, job)
         out: dict[str, Array] = {}
         for t in wanted:
@@ -357,8 +356,7 @@ class TorchContract(Contract):
                     id="contract-torch-shape",
                 )
             out[t.name] = value
-            if f"{t.name}.own" in found:
-                out[f"{t.name}.own"] = found[f"{t.name}.own"]
+            out |= {n: found[n] for n in (f"{t.name}.own", f"{t.name}.others") if n in found}
             if t.dtype in FLOATS:
                 out |= self._sizes(t, value)
         return out
@@ -370,7 +368,7 @@ class TorchContract(Contract):
         if not t.blocked or not value.size:
             return {}
         flat = np.where(np.isfinite(value), value, 0.0).reshape(len(value), -1)
-        share = SMALL_GRADIENT if t.role == "gradient" else SMALL_RESULT
+        share = own.SMALL_GRADIENT if t.role == "gradient" else own.SMALL_RESULT
         scale = np.einsum("ij,ij->i", flat, flat)[:, None] / flat.shape[1] * share**2
         size = np.abs(flat)
         spread = (size.max(axis=1) > size.min(axis=1) * (1 + 1e-6))[:, None]
@@ -381,7 +379,10 @@ class TorchContract(Contract):
         out: dict[str, dict[str, float]] = {}
         for t in self.tensors(cell):
             if t.role in ("output", "gradient"):
-                out[t.name] = floors(t.dtype, math.prod(t.dims[1:]) if t.blocked else t.size, t.size)
+                columns = math.prod(t.dims[1:]) if t.blocked else t.size
+                out[t.name] = own.floors(t.dtype, columns, t.size, gradient=t.role == "gradient")
+                if t.dtype in FLOATS and own.has_lines(t.dims, t.blocked):
+                    out[t.name]["line_max"] = 1.0
         return out
 
     def work(self, cell: CellLike) -> Work:
@@ -406,15 +407,3 @@ class TorchContract(Contract):
                 "install torch there"
             )
         return None
-
-
-def floors(dtype: str, columns: int, elements: int) -> dict[str, float]:
-    """The limits of one correct rounding at the end; integers must be equal."""
-    if dtype not in FLOATS:
-        return {"max_ulp": 0.0}
-    if dtype == "float64":
-        return {"max_ulp": 2.0**20}
-    if dtype in g.SINGLE:
-        return g.gradient_limits(g.SINGLE[dtype], columns, elements)
-    unit = 2.0 ** -get(dtype).precision
-    return g.gradient_limits(g.Limits(0.75 * unit, 1.2 * unit, 1.2 * unit, 1.0), columns, elements)

@@ -88,6 +88,7 @@ class References:
                 "dtypes": dict(job.dtypes),
                 "parameters": dict(job.parameters),
                 "backward": job.backward,
+                "samples": job.samples,
             }
             with self._lock:
                 answer = self._ask(order)
