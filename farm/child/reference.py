@@ -6,7 +6,7 @@ under `NAME.own` what the function gives at the cell's dtypes, and under
 `NAME.others` further samples of its own error.
 
     {"root": "...", "op": "softmax", "number": 0, "folder": "...", "dtypes": {...}, "parameters": {...},
-     "backward": true, "samples": 0}          ->    {"arrays": ["y", "y.own"]} or {"failed": "ValueError: ..."}
+     "backward": true, "samples": 1}          ->    {"arrays": ["y", "y.own"]} or {"failed": "ValueError: ..."}
 
 The process first says {"torch": "2.9.0"}.  Needs the standard library, NumPy and torch; it ends when its orders do.
 """
@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from farm.contracts.dtypes import DTYPES
-from farm.contracts.from_torch import Job, TorchContract
+from farm.contracts.torch_contract import Job, TorchContract
 
 #: The package as whose subpackages folders of contracts are imported here, with the real torch.
 PACKAGE = "farm_references"
@@ -62,12 +62,14 @@ def _package(name: str, path: list[str]) -> None:
 
 def evaluate(contract: TorchContract, job: Job) -> dict[str, np.ndarray[Any, Any]]:
     """Outputs and gradients in float64 (integers as integers), and of those that are floats `NAME.own`: the function's
-    own result at the cell's dtypes, float32 (float64 for float64); and with `job.samples`, `NAME.others`: float64
-    [samples, ...], the result plus the function's own error on inputs beside these."""
+    own result at the cell's dtypes, float32 (float64 for float64).  With `job.samples` above 1 `NAME.others`, float64
+    [samples - 1, ...]: the result plus the function's own error on inputs beside these.  With 0, neither."""
     out = _run(contract, job, exact=True)
+    if not job.samples:
+        return out
     floats = [name for name in out if DTYPES[job.dtypes[name]].is_float]
     found = _run(contract, job, exact=False)
-    others = [_error_beside(contract, job, number) for number in range(job.samples)]
+    others = [_error_beside(contract, job, number) for number in range(job.samples - 1)]
     for name in floats:
         wide = np.float64 if job.dtypes[name] == "float64" else np.float32
         if others:

@@ -20,30 +20,31 @@ FEWEST_LINES = 32
 #: the gradient goes through the maximum too.  In ULP, for each square root of a column, up to so many columns.
 ROW_SUM_ULP, ROW_SUM_COLUMNS = 32.0, 1 << 16
 #: Where one row is all there is (no independent rows), its metrics are one sample of the function's own error, which
-#: may be small by chance.  So further samples are taken: up to so many elements of all tensors, so many.
-SAMPLES = ((1 << 14, 7), (1 << 19, 3))
+#: may be small by chance.  So more samples are taken: up to so many elements of all tensors, so many.
+SAMPLES = ((1 << 14, 8), (1 << 19, 4))
 
 
 def samples(elements: int) -> int:
-    """How many further samples of the function's own error a cell of so many elements has."""
-    return next((count for most, count in SAMPLES if elements <= most), 0)
+    """How many samples of the function's own error a cell of so many elements has."""
+    return next((count for most, count in SAMPLES if elements <= most), 1)
 
 
-def floors(dtype: str, columns: int, elements: int, *, gradient: bool = False) -> dict[str, float]:
-    """The limits of one correct rounding at the end; integers must be equal."""
+def floors(dtype: str, columns: int, elements: int, *, gradient: bool = False, roundings: int = 1) -> dict[str, float]:
+    """The limits of one correct rounding at the end, or of two; integers must be equal."""
     if dtype not in FLOATS:
         return {"max_ulp": 0.0}
     if dtype == "float64":
         return {"max_ulp": 2.0**20}
-    found = g.gradient_limits(_rounded(dtype), columns, elements)
+    found = g.gradient_limits(_rounded(dtype, roundings), columns, elements)
     if gradient and dtype == "float32":
         found["max_ulp"] = max(found["max_ulp"], ROW_SUM_ULP * math.sqrt(min(columns, ROW_SUM_COLUMNS)))
     return found
 
 
-def _rounded(dtype: str) -> g.Limits:
+def _rounded(dtype: str, roundings: int = 1) -> g.Limits:
     unit = 2.0 ** -get(dtype).precision
-    return g.SINGLE.get(dtype) or g.Limits(0.75 * unit, 1.2 * unit, 1.2 * unit, 1.0)
+    known, ulp = (g.SINGLE, 1.0) if roundings == 1 else (g.DOUBLE, 2.01)
+    return known.get(dtype) or g.Limits(0.75 * unit * roundings**0.5, 1.2 * unit * roundings**0.5, 1.2 * unit, ulp)
 
 
 def rounding(dtype: str) -> float:
