@@ -365,3 +365,10 @@ def test_a_contracts_own_judge_serves_reductions_and_nonfinite_is_filled_in(tmp_
         assert found.ok and set(found.metrics["y"]) == {"off", "nonfinite"}
         assert not evaluate.evaluate(cell, contract, {"y": right + 1}, inputs).ok
         assert not evaluate.evaluate(cell, contract, {"y": right * np.nan}, inputs).ok
+
+
+def test_the_document_has_the_score_of_every_op() -> None:
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    examples = (f.parent.name for f in docs.glob("examples/*/contracts/*/contract.py"))
+    found = [*examples, *discovery.known_ops()]
+    assert [op for op in found if f"| {op} |" not in (docs / "contracts.md").read_text()] == []
