@@ -1,15 +1,15 @@
-"""`farm contract check`: what is wrong with a contract itself, and which planted faults it finds.  Pure.
+"""`farm contract check`: what is wrong with a contract itself.  Pure.
 
 `declared` reads what a contract declares; `problem` also makes small cells and evaluates them.  Each says the first
-thing that is wrong, in one sentence, or nothing.  `score` plants the faults of `farm.accuracy.plants`.
+thing that is wrong, in one sentence, or nothing.  Which planted faults it finds: `farm.accuracy.contract_score`.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,16 @@ import numpy as np
 from farm.accuracy import evaluate, plants
 from farm.accuracy.dtypes import decode, encode, is_float
 from farm.accuracy.inputs import FAMILIES, hashes
+from farm.accuracy.metrics import Partial
 from farm.cell import OPERATIONS, Cell
 from farm.contracts.base import Contract, Dimension, Parameter, Tensor, Work
 from farm.contracts.dtypes import DTYPES
-from farm.contracts.from_torch import TorchContract
+from farm.contracts.torch_contract import TorchContract
 from farm.errors import FarmError
 
 Array = Any  # numpy.ndarray
 ROLES = ("input", "upstream", "output", "gradient", "mutated")
-METRICS = ("max_abs", "max_rel", "rel_l2", "row_l2_max", "gain_max", "max_ulp", "mismatch_ratio", "nonfinite")
+METRICS = tuple(n for n in Partial(line_max=0.0).finish() if n != "count" and not n.startswith("worst_"))
 #: Sizes of a check's cell: every kind of row of the family `mixed` several times, and as many columns as the limits of
 #: norms need (farm.contracts.gates.MIN_COLUMNS).
 ROWS, COLUMNS, FEW = 40, 72, 16
@@ -89,7 +90,7 @@ def tensors_problem(contract: Contract, cell: Cell) -> str:
     except FarmError as error:
         return str(error)
     except Exception as error:
-        return f"tensors() raises {_raised(error)} for {_where(cell)}"
+        return f"tensors() raises {_raised(error)} for {where(cell)}"
     if not isinstance(found, tuple) or not all(isinstance(t, Tensor) for t in found):
         return f"tensors() gives {_short(found)}; it must give a tuple of Tensor"
     names = [t.name for t in found]
@@ -129,7 +130,8 @@ def _raised(error: Exception) -> str:
     return f"{type(error).__name__} ({first[:160]})"
 
 
-def _where(cell: Cell) -> str:
+def where(cell: Cell) -> str:
+    """A cell in words."""
     return f"{cell.operation} in {cell.dtype} of {', '.join(f'{k}={v}' for k, v in cell.dims.items())}"
 
 
@@ -190,11 +192,11 @@ def problem(contract: Contract, op: str) -> str:
     for cell in few:
         wrong = _evaluated(contract, cell)
         if wrong:
-            return f"{wrong} ({_where(cell)}, family {cell.family})"
+            return f"{wrong} ({where(cell)}, family {cell.family})"
     for cell in (c for c in few if c.family == family and c.dtype == few[0].dtype):
         wrong = _gradients(contract, cell)
         if wrong:
-            return f"{wrong} ({_where(cell)})"
+            return f"{wrong} ({where(cell)})"
     return ""
 
 
@@ -373,93 +375,7 @@ def reference(contract: Contract) -> plants.Reference:
     def of(cell: Cell, values: Mapping[str, Array]) -> dict[str, Array]:
         with np.errstate(all="ignore"):
             seen = evaluate.reference_view(cell, contract)
-            return dict(contract.reference(values, seen, (0, evaluate.row_count(cell))))
+            exact = contract.exact if isinstance(contract, TorchContract) else contract.reference
+            return dict(exact(values, seen, (0, evaluate.row_count(cell))))
 
     return of
-
-
-@dataclass(frozen=True)
-class Score:
-    """`found` and `escaped`: plants, by dtype and fault; `same`: those that change nothing on any family; `accused`:
-    correct results that are outside the tolerances, with the reason."""
-
-    op: str
-    found: tuple[tuple[str, plants.Plant], ...] = ()
-    escaped: tuple[tuple[str, plants.Plant], ...] = ()
-    same: tuple[tuple[str, plants.Plant], ...] = ()
-    accused: tuple[str, ...] = field(default=())
-
-    @property
-    def share(self) -> float:
-        """Of the plants that change something, those that are found."""
-        total = len(self.found) + len(self.escaped)
-        return len(self.found) / total if total else 1.0
-
-
-def score(
-    contract: Contract,
-    families: Iterable[str] | None = None,
-    told: Callable[[str], None] = lambda text: None,
-    correct: Callable[[Cell, Mapping[str, Array]], Mapping[str, Array]] | None = None,
-) -> Score:
-    """Plant every fault in every dtype; each is found if a cell of one of the `families` (left out: of all) is judged
-    inaccurate.  `correct`: further correct outputs of a cell, which must pass too."""
-    state: dict[tuple[str, plants.Plant], str] = {}
-    accused: list[str] = []
-    for cell in cells(contract, contract.dtypes, families or contract.families):
-        told(_where(cell))
-        _plant_in(contract, cell, state, accused)
-
-    def of(kind: str) -> tuple[tuple[str, plants.Plant], ...]:
-        return tuple(key for key, found in state.items() if found == kind)
-
-    return Score(contract.op, of("found"), of("escaped"), of("same"), tuple(accused))
-
-
-def _plant_in(contract: Contract, cell: Cell, state: dict[tuple[str, plants.Plant], str], accused: list[str]) -> None:
-    inputs = evaluate.fill_inputs(cell, contract)
-    whole = evaluate.fill_reference(cell, contract, inputs)
-    case = plants.Case(
-        cell, contract, evaluate.tensors_of(cell, contract), decoded(cell, contract, inputs), whole, reference(contract)
-    )
-    judged = {t.name: t for t in case.judged}
-
-    def verdict(values: Mapping[str, Array]) -> evaluate.Judgement:
-        stored = {
-            name: encode(a if is_float(t.dtype) else np.rint(a), t.dtype)
-            for name, t in judged.items()
-            for a in [np.asarray(values[name])]
-        }
-        return evaluate.evaluate(cell, contract, stored, inputs, reference=whole)
-
-    right = {"the rounded reference": whole}
-    if contract.needs_torch:
-        right["the function at the cell's dtypes"] = {n: whole.get(f"{n}.own", whole[n]) for n in judged}
-    else:
-        right["the reference in float32 arithmetic"] = plants.accumulated(case, "float32")
-    for what, values in right.items():
-        found = verdict(values)
-        if not found.ok:
-            accused.append(f"{_where(cell)}, family {cell.family}: {what}: {found.reason}")
-    for plant, make in plants.planted(case):
-        key = (cell.dtype, plant)
-        if state.get(key) == "found":
-            continue
-        with np.errstate(all="ignore"):
-            made = make()
-        if made is None:
-            continue
-        same = all(
-            np.array_equal(
-                np.asarray(made[n], dtype=np.float64), np.asarray(whole[n], dtype=np.float64), equal_nan=True
-            )
-            for n in judged
-        )
-        if same:
-            state.setdefault(key, "same")
-        else:
-            state[key] = "escaped" if verdict(made).ok else "found"
-
-
-def _same(one: Array, other: Array) -> bool:
-    return np.array_equal(np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64), equal_nan=True)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from farm.accuracy import places
-from farm.accuracy.dtypes import finite_mask, is_float
+from farm.accuracy import lines, places
+from farm.accuracy.dtypes import decode, finite_mask, is_float
 from farm.accuracy.inputs import KINDS, UPSTREAM_KINDS, Family
 from farm.accuracy.place_words import singular
 from farm.accuracy.tolerances import ratio
@@ -44,7 +44,7 @@ def find(
 ) -> dict[str, Any]:
     """Output -> its report (`places.finish`), of those that exceed a tolerance and have a wrong element.
 
-    `work`: how the cell is cut into pieces (farm.accuracy.evaluate).  `part(rows)`: the reference of a piece's blocked
+    `work`: how the cell is cut into pieces (farm.accuracy.prepare).  `part(rows)`: the reference of a piece's blocked
     outputs; `totals()`: of the others.
     """
     out = {}
@@ -57,7 +57,7 @@ def find(
         marks = None
         if not tensor.blocked:
             found = totals()
-            marks = _of_total(tensor, outputs[name], found[name], found.get(f"{name}.scale2"), limits)
+            marks = _of_total(tensor, outputs[name], found, limits)
         elif work.sample is not None and metrics[name].get("nonfinite", 0) > 0:
             compared = None  # that it is finite was looked at everywhere
             marks = _merged(map(lambda rows: _not_finite(tensor, outputs[name], rows), work.everything), tensor)
@@ -110,22 +110,37 @@ def _of_rows(
         spread=reference.get(f"{tensor.name}.spread"),
         loosely=loosely and bool(limits),
     )
+    wrong |= _of_lines(tensor, np.asarray(output[rows.index]), reference, limits).reshape(wrong.shape)
     return places.mark(wrong, stored, want, tensor.dtype, tensor.dims, rows.numbers)
 
 
+def _of_lines(tensor: Tensor, stored: Array, reference: Mapping[str, Array], limits: Mapping[str, float]) -> Array:
+    """Which elements differ in lines that exceed `line_max`, bool like the output."""
+    found = lines.of(tensor, stored, reference) if "line_max" in limits else None
+    if found is None:
+        return np.zeros(stored.shape, bool)
+    off = found.reshape(stored.shape[:-1]) > limits["line_max"]
+    differs = np.zeros(stored.shape, bool)
+    differs[off] = decode(stored[off], tensor.dtype) != reference[tensor.name][off]
+    return differs
+
+
 def _of_total(
-    tensor: Tensor, output: Array, want: Array, scale: Array | None, limits: Mapping[str, float]
+    tensor: Tensor, output: Array, reference: Mapping[str, Array], limits: Mapping[str, float]
 ) -> places.Marks:
     """The marks of an output without the row dimension, whose first axis stands for rows."""
     stored = np.asarray(output)
     if not stored.size:
         return places.Marks(tuple(tensor.dims))
-    flat, want = stored.reshape(1, -1), np.asarray(want, np.float64).reshape(1, -1)
+    flat, want = stored.reshape(1, -1), np.asarray(reference[tensor.name], np.float64).reshape(1, -1)
+    scale = reference.get(f"{tensor.name}.scale2")
+    in_lines = _of_lines(tensor, stored, reference, limits).reshape(1, -1)
     squared = None if scale is None else np.broadcast_to(scale, tensor.dims).reshape(1, -1)
     for loosely in (False, True):
         wrong = places.wrong_elements(
             flat, want, tensor.dtype, limits, squared_scale=squared, loosely=loosely and bool(limits)
         )
+        wrong |= in_lines
         if wrong.any():
             break
     high = tensor.dims[0] if tensor.dims else 1

@@ -8,6 +8,7 @@ With output y, reference r (float64), d = y - r, per output:
     row_l2_max      the same of the worst row
     gain_max        largest |<d, r>| / <r, r> of a row: a scale error, which rounding does not make
     max_ulp         largest |d| in units of the output dtype's last place at |r| (floored at the smallest normal)
+    line_max        the worst line's error by what it may have (farm.accuracy.lines); only where there are lines
     mismatch_ratio  share of elements more than 1 ULP off
     nonfinite       elements that are NaN or infinite where the reference is finite, or the reverse
     count           elements compared
@@ -54,6 +55,7 @@ class Partial:
     sum_ss: float = 0.0
     row_l2_max: float = 0.0
     gain_max: float = 0.0
+    line_max: float | None = None
     max_ulp: float = 0.0
     worst: tuple[int, int] = (-1, -1)
     worst_got: float = 0.0
@@ -74,6 +76,7 @@ class Partial:
             sum_ss=self.sum_ss + other.sum_ss,
             row_l2_max=max(self.row_l2_max, other.row_l2_max),
             gain_max=max(self.gain_max, other.gain_max),
+            line_max=max((x for x in (self.line_max, other.line_max) if x is not None), default=None),
             max_ulp=first.max_ulp,
             worst=first.worst,
             worst_got=first.worst_got,
@@ -88,6 +91,7 @@ class Partial:
             "rel_l2": _ratio(self.sum_dd, max(self.sum_rr, self.sum_ss)) ** 0.5,
             "row_l2_max": self.row_l2_max,
             "gain_max": self.gain_max,
+            **({} if self.line_max is None else {"line_max": min(self.line_max, CAP)}),
             "max_ulp": self.max_ulp,
             "mismatch_ratio": self.over / self.count if self.count else 0.0,
             "nonfinite": self.nonfinite,
@@ -113,8 +117,10 @@ def compare(
     squared_scale: Array | None = None,
     spread: Array | None = None,
     row_numbers: Array | None = None,
+    decoded: bool = False,
 ) -> Partial:
-    """Compare rows of an output (storage array [rows, ...]) with the same rows of its reference (float64).
+    """Compare rows of an output (storage array [rows, ...]; its values, if `decoded`) with the same rows of its
+    reference (float64).
 
     `squared_scale` is [rows, 1] or shaped as the output; `spread` bool [rows, 1]; `row_numbers` int [rows] names the
     rows in the whole tensor (0.. if left out).
@@ -133,7 +139,7 @@ def compare(
         numbers = np.arange(part.start, part.stop) if row_numbers is None else row_numbers[part]
         total = total.merge(
             _compare_chunk(
-                decode(stored[part], dtype),
+                stored[part] if decoded else decode(stored[part], dtype),
                 np.asarray(reference[part], dtype=np.float64),
                 dtype,
                 None if squared_scale is None else squared_scale[part],

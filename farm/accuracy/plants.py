@@ -28,6 +28,8 @@ OUTPUT: Mapping[str, str] = {
     "last row": "the last row is not computed (zeros)",
     "last column": "the last column is not computed (zeros)",
     "last head": "the last entry of a middle dimension is not computed (zeros)",
+    "last line": "the last entry of the last dimension but one is not computed (zeros): the last key of each head",
+    "one line": "one vector along the last dimension is not computed (zeros): one key of one head",
     "scale 1.005": "every value is 0.5 % too large",
     "shifted column": "every value stands one column too far",
     "sign": "every sign is turned",
@@ -140,6 +142,15 @@ def _changed(value: Array, name: str, cell: Cell) -> Array | None:
         if value.ndim < 3:
             return None
         out[:, -1] = 0
+    elif name == "last line":
+        if value.ndim < 3:
+            return None
+        out[..., -1, :] = 0
+    elif name == "one line":
+        if value.ndim < 3:
+            return None
+        lines = out.reshape(-1, value.shape[-1])
+        lines[int(hashes("line", cell.seed, np.arange(1))[0] % np.uint64(len(lines)))] = 0
     elif name == "scale 1.005":
         if not np.issubdtype(value.dtype, np.floating):
             return None

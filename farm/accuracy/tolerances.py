@@ -11,7 +11,7 @@ from farm.accuracy.dtypes import is_float
 from farm.accuracy.metrics import CAP
 from farm.cell import Cell
 from farm.contracts.base import Contract
-from farm.contracts.from_torch import FACTORS
+from farm.contracts.own_errors import FACTORS
 
 Metrics = Mapping[str, Mapping[str, float]]
 Gates = dict[str, dict[str, float]]

@@ -2,10 +2,11 @@
 
 An order is a line of JSON: where the contract is, its parameters and dtypes, and a folder with an array in a file for
 each input and upstream gradient.  The answer says which arrays it has put there: each output and gradient in float64,
-and under `NAME.own` what the function gives at the cell's dtypes.
+under `NAME.own` what the function gives at the cell's dtypes, and under
+`NAME.others` further samples of its own error.
 
     {"root": "...", "op": "softmax", "number": 0, "folder": "...", "dtypes": {...}, "parameters": {...},
-     "backward": true}                        ->    {"arrays": ["y", "y.own"]} or {"failed": "ValueError: ..."}
+     "backward": true, "samples": 1}          ->    {"arrays": ["y", "y.own"]} or {"failed": "ValueError: ..."}
 
 The process first says {"torch": "2.9.0"}.  Needs the standard library, NumPy and torch; it ends when its orders do.
 """
@@ -18,6 +19,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -27,7 +29,7 @@ import numpy as np
 import torch
 
 from farm.contracts.dtypes import DTYPES
-from farm.contracts.from_torch import Job, TorchContract
+from farm.contracts.torch_contract import Job, TorchContract
 
 #: The package as whose subpackages folders of contracts are imported here, with the real torch.
 PACKAGE = "farm_references"
@@ -59,14 +61,37 @@ def _package(name: str, path: list[str]) -> None:
 
 
 def evaluate(contract: TorchContract, job: Job) -> dict[str, np.ndarray[Any, Any]]:
-    """Outputs and gradients in float64 (integers as integers), and `NAME.own` of those that are floats: the function's
-    own result at the cell's dtypes, float32 (float64 for float64)."""
+    """Outputs and gradients in float64 (integers as integers), and of those that are floats `NAME.own`: the function's
+    own result at the cell's dtypes, float32 (float64 for float64).  With `job.samples` above 1 `NAME.others`, float64
+    [samples - 1, ...]: the result plus the function's own error on inputs beside these.  With 0, neither."""
     out = _run(contract, job, exact=True)
-    for name, value in _run(contract, job, exact=False).items():
-        if DTYPES[job.dtypes[name]].is_float:
-            wide = np.float64 if job.dtypes[name] == "float64" else np.float32
-            out[f"{name}.own"] = value.astype(wide)
+    if not job.samples:
+        return out
+    floats = [name for name in out if DTYPES[job.dtypes[name]].is_float]
+    found = _run(contract, job, exact=False)
+    others = [_error_beside(contract, job, number) for number in range(job.samples - 1)]
+    for name in floats:
+        wide = np.float64 if job.dtypes[name] == "float64" else np.float32
+        if others:
+            out[f"{name}.others"] = np.stack([out[name] + error[name] for error in others])
+        out[f"{name}.own"] = found[name].astype(wide)
     return out
+
+
+def _error_beside(contract: TorchContract, job: Job, number: int) -> dict[str, np.ndarray[Any, Any]]:
+    """The function's own error on inputs of which each float may be its neighbour: as good a sample as on these."""
+    drawn = np.random.default_rng(number)
+    values = {}
+    for name, value in job.values.items():
+        dtype = DTYPES[job.dtypes[name]] if name in job.dtypes else None  # of an upstream gradient in a forward, none
+        if dtype and dtype.is_float:
+            step = (drawn.integers(0, 3, np.shape(value)) - 1) * 2.0 ** (1 - dtype.precision)
+            moved = torch.from_numpy(np.array(value * (1 + step), dtype=np.float64))
+            value = _stored(moved, job.dtypes[name], exact=False).astype(np.float64)
+        values[name] = value
+    there = replace(job, values=values)
+    exact, own = (_run(contract, there, exact=exact) for exact in (True, False))
+    return {name: own[name] - exact[name] for name in exact if DTYPES[job.dtypes[name]].is_float}
 
 
 def _run(contract: TorchContract, job: Job, exact: bool) -> dict[str, np.ndarray[Any, Any]]:
@@ -121,7 +146,7 @@ def _serve(order: Mapping[str, Any]) -> dict[str, Any]:
     folder = Path(order["folder"])
     contract = load(order["root"], order["op"])
     values = {f.stem: np.load(f) for f in sorted(folder.glob("*.npy"))}
-    job = Job(order["op"], values, order["dtypes"], order["parameters"], order["backward"])
+    job = Job(order["op"], values, order["dtypes"], order["parameters"], order["backward"], order["samples"])
     found = evaluate(contract, job)
     for name, value in found.items():
         np.save(folder / f"{name}.out", value)

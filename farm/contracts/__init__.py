@@ -4,13 +4,16 @@ base        the class that a contract subclasses, and its parts
 gates       limits for outputs that were rounded once or twice
 dtypes      the registry of dtypes
 from_torch  a contract made from a PyTorch function
+rounding    helpers for references that round on the way
 ops/        the built-in contracts, a folder each: `ops/<op>/contract.py`
 discovery   which ops there are; folders: those outside the farm
 call        how a cell becomes a call of a provider
 """
 
 from farm.contracts.base import Array, CellLike, Contract, Dimension, FamilyLike, Parameter, Tensor, Work, nbytes
-from farm.contracts.from_torch import Spec, from_torch, integers
+from farm.contracts.from_torch import bits, from_torch, integers
+from farm.contracts.rounding import round_to, wide
+from farm.contracts.torch_contract import Spec
 
 __all__ = [
     "Array",
@@ -22,7 +25,10 @@ __all__ = [
     "Spec",
     "Tensor",
     "Work",
+    "bits",
     "from_torch",
     "integers",
     "nbytes",
+    "round_to",
+    "wide",
 ]

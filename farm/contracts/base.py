@@ -188,7 +188,7 @@ class Contract:
     #: Whether the reference is a PyTorch function (farm/contracts/from_torch.py), which runs in a process of its own.
     needs_torch: bool = False
     #: Whether `reference` also gives what a correct implementation gives at the cell's dtypes (`NAME.own`), whose
-    #: error, times `farm.contracts.from_torch.FACTORS`, widens the tolerances of `gates`.
+    #: error, times `farm.contracts.own_errors.FACTORS`, widens the tolerances of `gates`.
     own_tolerances: bool = False
     #: Whether bytes and operations depend on the values of the inputs: then `work_on` gives them.
     work_from_inputs: bool = False

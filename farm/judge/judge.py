@@ -27,7 +27,7 @@ from farm.child.findings import disqualifying
 from farm.contracts import discovery
 from farm.contracts.base import Contract
 from farm.contracts.discovery import contract
-from farm.contracts.from_torch import evaluate_with
+from farm.contracts.torch_contract import evaluate_with
 from farm.errors import ContractError, FarmSignal, fault_owner
 from farm.judge.cache import SMALL_BYTES, Allocate, GivenFiles, Made, PrivateArrays, default_root
 from farm.judge.digest import judging_digest

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from farm.contracts import discovery
-from farm.contracts.from_torch import Job, TorchContract
+from farm.contracts.torch_contract import Job, TorchContract
 from farm.deadline import Deadline
 from farm.errors import ContractError, InfraError
 from farm.process.line_process import ChildDied, ChildLied, ChildTimedOut, LineProcess
@@ -88,6 +88,7 @@ class References:
                 "dtypes": dict(job.dtypes),
                 "parameters": dict(job.parameters),
                 "backward": job.backward,
+                "samples": job.samples,
             }
             with self._lock:
                 answer = self._ask(order)

@@ -342,7 +342,7 @@ def _providers(
             modes = tuple(m for m in wanted if m in info.modes) or info.modes[:1]
         declares = info.declares.get(contract.op, {})
         declared = {p.name: declares.get(p.name, p.default) for p in contract.parameters if p.declared}
-        out.append(Provider(info.name, info.role, modes, declared))
+        out.append(Provider(info.name, info.role, modes, declared, info.backend_modes.get(contract.op, {})))
     return tuple(out)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from farm import limits
@@ -28,6 +28,14 @@ class Provider:
     role: str
     modes: tuple[str, ...]
     declared: Mapping[str, Any] = field(default_factory=dict)
+    backend_modes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "" for other backends; {} alike on all
+
+    def on(self, backend: str) -> Provider:
+        """The provider with those of its modes that there are on a backend: if none is among them, the first there."""
+        there = self.backend_modes.get(backend, self.backend_modes.get(""))
+        if there is None:
+            return self
+        return replace(self, modes=tuple(m for m in self.modes if m in there) or there[:1])
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,12 @@ class View:
     operations: tuple[str, ...]
     providers: tuple[Provider, ...]
     timings: tuple[Mapping[str, Any], ...]  # given fields only: the backend fills in the rest
+
+    def on(self, backend: str) -> View:
+        """The view with the modes that there are on a backend."""
+        if not any(p.backend_modes for p in self.providers):
+            return self
+        return replace(self, providers=tuple(p.on(backend) for p in self.providers))
 
     def timings_on(self, backend: str) -> tuple[Timing, ...]:
         resolved = [resolve_timing(backend, spec) for spec in self.timings or ({},)]
@@ -155,7 +169,8 @@ class Matrix:
         return self.info.tolerances
 
     def view(self, backend: str) -> View | None:
-        return self.views.get(backend, self.base)
+        found = self.views.get(backend, self.base)
+        return found and found.on(backend)
 
     def patterns(self, backend: str) -> tuple[str, ...]:
         """The targets that each cell of the backend is planned for; ("",) if any device of the backend will do."""

@@ -26,6 +26,8 @@ class ProviderInfo:
     ops: tuple[str, ...] = (ANY_OP,)
     declares: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # op -> declared parameter -> value
     op_modes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of an op whose modes are its own
+    #: op -> backend ("" for all others) -> the modes that there are there; only of ops that differ
+    backend_modes: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
 
     def of(self, op: str) -> ProviderInfo:
         """The provider with its modes of `op`."""

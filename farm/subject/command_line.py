@@ -22,7 +22,7 @@ from farm.process.own_modules import module_words
 from farm.shipping import subjects
 from farm.shipping.subjects import PackedSubject
 from farm.subject import content, repository
-from farm.subject.model import AUTOGRAD, FILE, Subject
+from farm.subject.model import AUTOGRAD, FILE, Subject, SubjectProvider
 from farm.subject.read import SubjectReader, check_release
 from farm.subject.repository import Repository
 
@@ -48,7 +48,8 @@ class LoadedSubject:
                 p.role,
                 ops=tuple(p.ops),
                 declares={op: e.declares for op, e in p.ops.items() if e.declares},
-                op_modes={op: e.modes for op, e in p.ops.items()},
+                op_modes={op: _everywhere(p, op, e.modes) for op, e in p.ops.items()},
+                backend_modes={op: found for op, e in p.ops.items() if (found := _by_backend(p, op, e.modes))},
             )
             for p in self.subject.providers.values()
         }
@@ -165,6 +166,18 @@ def _file(args: argparse.Namespace, home: Repository | None) -> Path | None:
     here = repository.top(Path.cwd())
     found = here / FILE if here else None
     return found if found and found.is_file() else None
+
+
+def _everywhere(provider: SubjectProvider, op: str, modes: tuple[str, ...]) -> tuple[str, ...]:
+    """The modes of an op on any backend, those of no backend's own first."""
+    others = (m for override in provider.backends.values() for m in override.modes.get(op, ()))
+    return tuple(dict.fromkeys((*modes, *others)))
+
+
+def _by_backend(provider: SubjectProvider, op: str, modes: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Backend -> the modes of an op there, "" for all others; {} where they are the same on all."""
+    found = {backend: o.modes[op] for backend, o in provider.backends.items() if op in o.modes}
+    return {"": modes, **found} if found else {}
 
 
 def _own(backward: str) -> str:

@@ -55,10 +55,11 @@ class OpEntry:
 
 @dataclass(frozen=True)
 class Override:
-    """What differs on one backend: of an op its `call` and `backward` ("" for as elsewhere), and variables of the
-    child's process."""
+    """What differs on one backend: of an op its `call` and `backward` ("" for as elsewhere), the modes that there are
+    there, and variables of the child's process."""
 
     ops: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    modes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -24,7 +24,7 @@ SOURCES = ("overlay", "build", "release")
 VERSIONS = (1,)
 OVERLAY, BUILD = ("path", "over", "modules"), ("command", "inputs", "gives", "minutes", "modules")
 PROVIDER, ENTRY = ("ops", "backends", "role"), ("call", "modes", "backward", "declares")
-ON_BACKEND, OP_ON_BACKEND = ("ops", "variables"), ("call", "backward")
+ON_BACKEND, OP_ON_BACKEND = ("ops", "variables"), ("call", "backward", "modes")
 ROLES = ("subject", "peer")
 SELECTION = {"kernels": ("cache_key", "all"), "sentinel": 1000}
 TUNING = {"triton": ("freeze", "each", "none")}
@@ -186,7 +186,7 @@ class SubjectReader:
                 raise child.key_error(message, id="subject-unknown-backend")
             given = child.mapping("variables: {NAME: value}")
             _known(given, ON_BACKEND, "a backend of a provider", "subject-backend-key")
-            ops = {}
+            ops, modes = {}, {}
             for op, entry in (given["ops"].mapping("rms_norm: {call: ...}") if "ops" in given else {}).items():
                 if op not in entries:
                     message = f"is not an op of this provider; {suggest(op, entries, 'ops')}"
@@ -195,7 +195,9 @@ class SubjectReader:
                 _known(fields, OP_ON_BACKEND, "an op on one backend", "subject-backend-op-key")
                 call = _path(fields["call"]) if "call" in fields else ""
                 ops[op] = (call, _backward(fields["backward"]) if "backward" in fields else "")
-            out[backend] = Override(ops, _variables(given.get("variables")))
+                if "modes" in fields:
+                    modes[op] = _listed_modes(fields["modes"], "write a list of the modes that there are there")
+            out[backend] = Override(ops, modes, _variables(given.get("variables")))
         return out
 
 
@@ -241,11 +243,14 @@ def _modes(node: YamlNode) -> tuple[tuple[str, ...], str]:
     """(the modes, "") or ((), the function that lists them)."""
     if isinstance(node.value, str) and ":" in node.value:
         return (), _path(node)
-    rule = "write a list of modes, or module:function of a function that returns them"
+    return _listed_modes(node, "write a list of modes, or module:function of a function that returns them"), ""
+
+
+def _listed_modes(node: YamlNode, rule: str) -> tuple[str, ...]:
     if not isinstance(node.value, list):
         raise node.error(f"is {show(node.value)}; {rule}", id="subject-modes")
     pairs = [(_named(e, _NAME, "a mode has letters, digits, '.', '_' or '-'", "subject-mode"), e) for e in node.items()]
-    return ax._unique(pairs), ""
+    return ax._unique(pairs)
 
 
 def _inside(node: YamlNode, what: str = "a path") -> str:

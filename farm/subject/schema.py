@@ -123,7 +123,8 @@ def _provider(ops: Sequence[str], backends: Sequence[str]) -> dict[str, Any]:
             ),
         ]
     }
-    override = _object("Instead of the general entry.", {"call": path, "backward": backward})
+    there = _told("The modes that there are there.", type="array", minItems=1, items={"type": "string"})
+    override = _object("Instead of the general entry.", {"call": path, "backward": backward, "modes": there})
     scalar = {"type": ["string", "number", "boolean"]}
     on_backend = _object(
         "What differs on one backend.",

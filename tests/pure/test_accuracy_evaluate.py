@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.accuracy import evaluate as core
+from farm.accuracy import prepare
 from farm.accuracy.dtypes import decode, encode
 from farm.accuracy.evaluate import check_layout, evaluate, fill_reference, judged_tensors, make_inputs, reference_key
 from farm.cell import Cell
@@ -343,15 +344,15 @@ def test_inputs_are_the_same_in_any_blocks() -> None:
 def test_blocks() -> None:
     assert core.blocks(5, 2) == [(0, 2), (2, 4), (4, 5)]
     assert core.blocks(0, 2) == [(0, 0)]
-    assert core.default_rows(cell(dims=(1 << 20, 128)), contract("rms_norm")) == core.BLOCK_ELEMENTS // 128
+    assert core.default_rows(cell(dims=(1 << 20, 128)), contract("rms_norm")) == prepare.BLOCK_ELEMENTS // 128
     assert core.default_rows(cell(dims=(0, 128)), contract("rms_norm")) == 1
     assert core.default_rows(cell(dims=(3, 1 << 30)), contract("rms_norm")) == 1
 
 
 @pytest.fixture
 def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "SAMPLE_ABOVE", 1000)
-    monkeypatch.setattr(core, "SAMPLE_ROWS", 16)
+    monkeypatch.setattr(prepare, "SAMPLE_ABOVE", 1000)
+    monkeypatch.setattr(prepare, "SAMPLE_ROWS", 16)
 
 
 def test_row_sample_is_seeded_sorted_and_has_both_ends(small_sample: None) -> None:

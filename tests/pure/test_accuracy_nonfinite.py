@@ -10,6 +10,7 @@ import pytest
 from test_accuracy_evaluate import DTYPES, NORMS, cell, inputs_of, kernel, right_outputs, run
 
 from farm.accuracy import evaluate as core
+from farm.accuracy import prepare
 from farm.accuracy.dtypes import decode, encode
 from farm.accuracy.evaluate import fill_reference
 from farm.contracts.discovery import contract
@@ -109,8 +110,8 @@ def test_a_sum_at_an_infinity_keeps_its_sign() -> None:
 
 
 def test_a_sampled_cell_with_rows_that_are_not_finite_accuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "SAMPLE_ABOVE", 1000)
-    monkeypatch.setattr(core, "SAMPLE_ROWS", 8)
+    monkeypatch.setattr(prepare, "SAMPLE_ABOVE", 1000)
+    monkeypatch.setattr(prepare, "SAMPLE_ROWS", 8)
     for family in FAMILIES:
         c = cell("rms_norm", "bfloat16", "full", dims=(64, 32), family=family)
         outputs = {n: encode(a, "bfloat16") for n, a in _whole_reference(c).items()}

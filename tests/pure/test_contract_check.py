@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from farm.accuracy import contract_check, evaluate, low_precision, plants
+from farm.accuracy import contract_check, contract_score, evaluate, low_precision, plants
 from farm.cli.main import main
 from farm.contracts import discovery
 from tests.pure.outside_contracts import known, write, write_text
@@ -146,7 +146,7 @@ def test_a_wrong_gradient_is_found_by_differences(tmp_path: Path) -> None:
 def test_the_built_in_contracts_find_every_plant_and_reject_nothing_correct(op: str) -> None:
     contract = discovery.contract(op)
     assert contract_check.problem(contract, op) == ""
-    score = contract_check.score(contract)
+    score = contract_score.score(contract)
     assert not score.accused
     assert score.share >= 0.95, [f"{dtype}: {plant}" for dtype, plant in score.escaped]
 
@@ -154,12 +154,12 @@ def test_the_built_in_contracts_find_every_plant_and_reject_nothing_correct(op: 
 def test_loose_tolerances_let_faults_escape_and_too_tight_ones_reject_what_is_right(tmp_path: Path) -> None:
     loose = write(tmp_path / "a", "loose", "def gates(self, cell):\n    return {'y': {'rel_l2': 0.5}}")
     with known(loose):
-        score = contract_check.score(discovery.contract("loose"))
+        score = contract_score.score(discovery.contract("loose"))
     assert {"scale 1.005", "unwritten element"} <= {plant.name for _, plant in score.escaped}
     body = "def gates(self, cell):\n    return {'y': {'rel_l2': 1e-9}}\n"
     body += "def reference(self, inputs, cell, block):\n    return {'y': inputs['x'] / 3.0}"
     with known(write(tmp_path / "b", "tight", body)):
-        assert contract_check.score(discovery.contract("tight")).accused
+        assert contract_score.score(discovery.contract("tight")).accused
 
 
 def test_a_plant_that_changes_nothing_is_left_out(tmp_path: Path) -> None:
@@ -167,13 +167,13 @@ def test_a_plant_that_changes_nothing_is_left_out(tmp_path: Path) -> None:
         SOUND + "\ndef reference(self, inputs, cell, block):\n    return {'y': np.abs(inputs['x'].astype(np.float64))}"
     )
     with known(write(tmp_path, "absolute", body)):
-        score = contract_check.score(discovery.contract("absolute"))
+        score = contract_score.score(discovery.contract("absolute"))
     assert {("float32", plants.Plant("y", "abs")), ("float32", plants.Plant("x", "sign"))} <= set(score.same)
     assert not score.escaped
 
 
 def test_an_ignored_parameter_and_a_missing_epsilon_are_planted() -> None:
-    found = contract_check.score(discovery.contract("rms_norm"), ["mixed"]).found
+    found = contract_score.score(discovery.contract("rms_norm"), ["mixed"]).found
     names = {(plant.where, plant.name) for _, plant in found}
     assert {
         ("offset", "ignored"),
@@ -227,6 +227,29 @@ def test_the_command_prints_a_score_and_fails_for_a_wrong_contract(
         assert err.count("\n") == 1 and f"[{id}]" in err
     assert main(["contract", "check", "loose", "--contracts", str(folder)]) == 1
     assert "escaped: float32: y: scale 1.005" in capsys.readouterr().out
+
+
+def test_a_check_ends_in_time_and_says_how_far_it_came(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, forgotten: None
+) -> None:
+    assert main(["contract", "check", "matmul", "--seconds", "1e-9"]) == 4
+    assert "the time was over after 0 of 6 cells" in capsys.readouterr().out
+    assert main(["contract", "check", "matmul", "--seconds", "0"]) == 2
+    assert "[contract-seconds]" in capsys.readouterr().err
+    monkeypatch.setattr("farm.cli.contract.EVERY", 0.0)
+    assert main(["contract", "check", "matmul", "--json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["done"] == 6
+    assert told.err.splitlines()[-1] == "  matmul: 6 of 6 cells, 71 faults found, 0 not yet"
+
+
+def test_what_a_later_cell_may_find_is_undecided_when_the_time_is_over(tmp_path: Path) -> None:
+    with known(write(tmp_path, "loose", "def gates(self, cell):\n    return {'y': {'rel_l2': 0.5}}")):
+        contract = discovery.contract("loose")
+        whole, asked = contract_score.score(contract), iter([True] * 30)
+        part = contract_score.score(contract, go_on=lambda: next(asked, False))
+    assert 0 < part.done < part.cells == whole.cells == whole.done
+    assert part.undecided and not part.escaped and whole.escaped and set(part.found) <= set(whole.found)
 
 
 MEAN = """
@@ -287,7 +310,7 @@ def test_the_catalogues_contracts_find_every_plant_and_reject_nothing_correct(op
     with evaluated_here():
         contract = discovery.contract(op)
         assert contract_check.problem(contract, op) == ""
-        score = contract_check.score(contract)
+        score = contract_score.score(contract)
     assert not score.accused
     assert score.share >= 0.95, [f"{dtype}: {plant}" for dtype, plant in score.escaped]
 
@@ -342,3 +365,10 @@ def test_a_contracts_own_judge_serves_reductions_and_nonfinite_is_filled_in(tmp_
         assert found.ok and set(found.metrics["y"]) == {"off", "nonfinite"}
         assert not evaluate.evaluate(cell, contract, {"y": right + 1}, inputs).ok
         assert not evaluate.evaluate(cell, contract, {"y": right * np.nan}, inputs).ok
+
+
+def test_the_document_has_the_score_of_every_op() -> None:
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    examples = (f.parent.name for f in docs.glob("examples/*/contracts/*/contract.py"))
+    found = [*examples, *discovery.known_ops()]
+    assert [op for op in found if f"| {op} |" not in (docs / "contracts.md").read_text()] == []

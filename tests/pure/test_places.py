@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.accuracy import evaluate as core
-from farm.accuracy import place_words, places, poison_bits
+from farm.accuracy import place_words, places, poison_bits, prepare
 from farm.accuracy.dtypes import decode, encode, storage_dtype
 from farm.accuracy.evaluate import evaluate
 from farm.cell import Cell
@@ -428,8 +428,8 @@ def test_blocks_merge_to_the_same_report(fault: str, step: int) -> None:
 
 
 def test_only_compared_rows_are_claimed_and_what_is_not_finite_is_found_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "SAMPLE_ABOVE", 10_000)
-    monkeypatch.setattr(core, "SAMPLE_ROWS", 50)
+    monkeypatch.setattr(prepare, "SAMPLE_ABOVE", 10_000)
+    monkeypatch.setattr(prepare, "SAMPLE_ROWS", 50)
     c = cell("rms_norm", dims=(400, 64))
     scaled = judged(c, "y", scale(np.s_[:, 3], 3.0)).reason
     assert "column 3 of" in scaled and "rows that were compared)" in scaled

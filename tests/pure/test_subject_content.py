@@ -13,6 +13,8 @@ import pytest
 from subject_repositories import SUBJECT, committed, git, write
 
 from farm.errors import FarmError
+from farm.matrix.expand import cells
+from farm.matrix.load import load_all
 from farm.shipping import subjects
 from farm.subject import command_line, wheels
 from farm.subject.command_line import LoadedSubject
@@ -274,6 +276,26 @@ def test_a_build_that_gives_nothing_says_why(
 
 def entry(text: str) -> str:
     return SUBJECT.replace('{call: "my_adapters:rms_norm"}', text)
+
+
+def test_a_backend_may_have_other_modes(repository: Path) -> None:
+    there = "\n    backends: {cuda: {ops: {rms_norm: {modes: [fast, slow]}}}}"
+    text = entry('{call: "my_adapters:with_modes", modes: [auto, fast]}')
+    (repository / "farm.yaml").write_text(text.replace("\nmatrices:", there + "\nmatrices:"))
+    matrix = repository / "bench/norm.yaml"
+    shape = "axes: {shape: [{rows: 1, hidden: 8}]%s}\n"
+    planned = {}
+    for asked in ("", ", mode: [auto, fast, slow]"):
+        matrix.write_text("name: n\nop: rms_norm\nproviders: [liger]\n" + shape % asked)
+        (found,) = load_all(matrix, subject=load(repo=str(repository)).providers)
+        for backend in ("cpu", "cuda"):
+            planned[asked != "", backend] = [c.mode for c in cells(found, [backend]) if c.operation == "forward"]
+    assert planned == {
+        (False, "cpu"): ["auto"],
+        (False, "cuda"): ["fast"],
+        (True, "cpu"): ["auto", "fast"],
+        (True, "cuda"): ["fast", "slow"],
+    }
 
 
 def test_modes_are_asked_in_a_child_with_the_subjects_files(repository: Path) -> None:

@@ -134,7 +134,8 @@ WRONG: dict[str, tuple[str, ...]] = {
     "backend": (provider("backends: {cude: {}}"), "subject-unknown-backend", "farm.yaml:8: ", '"cuda"'),
     "backend's key": (on_cuda("{variabels: {}}"), "subject-backend-key", "farm.yaml:8: ", '"variables"'),
     "backend's op": (on_cuda("{ops: {rms_nor: {}}}"), "subject-backend-op", "farm.yaml:8: ", '"rms_norm"'),
-    "backend's modes": (on_cuda("{ops: {rms_norm: {modes: [a]}}}"), "subject-backend-op-key", "farm.yaml:8: "),
+    "backend's mode": (on_cuda("{ops: {rms_norm: {mode: [a]}}}"), "subject-backend-op-key", "farm.yaml:8: ", '"modes"'),
+    "backend's modes": (on_cuda('{ops: {rms_norm: {modes: "a:b"}}}'), "subject-modes", "farm.yaml:8: ", "write a list"),
     "variable PATH": (on_cuda('{variables: {PATH: "/x"}}'), "subject-variable-forbidden", "farm.yaml:8: ", "node's"),
     "variable mask": (on_cuda("{variables: {CUDA_VISIBLE_DEVICES: 0}}"), "subject-variable-forbidden", "farm.yaml:8: "),
     "variable of Python": (on_cuda("{variables: {PYTHONPATH: a}}"), "subject-variable-forbidden", "farm.yaml:8: "),
@@ -261,7 +262,7 @@ providers:
       fused_add_rms_norm: {call: "my_adapters:fused", declares: {sum: unrounded}, modes: [auto, b]}
       own_op: "my_adapters:own"
     backends:
-      cuda: {ops: {rms_norm: {call: "a:b", backward: autograd}}, variables: {A: 1, B: true, C: text}}
+      cuda: {ops: {rms_norm: {call: "a:b", backward: autograd, modes: [b]}}, variables: {A: 1, B: true, C: text}}
 contracts: [bench/contracts]
 matrices: [bench/norm.yaml]
 selection: {kernels: cache_key, sentinel: 12}

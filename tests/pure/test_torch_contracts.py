@@ -20,7 +20,7 @@ from farm.cell import SHORT_DTYPES  # noqa: E402
 from farm.contracts import Spec, discovery, from_torch, integers  # noqa: E402
 from farm.contracts.base import Tensor, nbytes  # noqa: E402
 from farm.contracts.dtypes import DTYPES, FLOATS8, PACKED, code_values  # noqa: E402
-from farm.contracts.from_torch import size  # noqa: E402
+from farm.contracts.sizes import value as size  # noqa: E402
 from farm.coordinator import results_assembler  # noqa: E402
 from farm.errors import ContractError  # noqa: E402
 from farm.judge import rejudge  # noqa: E402
@@ -353,7 +353,7 @@ def test_ten_lines_in_a_folder_are_read_without_torch_and_evaluated_in_a_process
         cell = cell_of(contract, "full", "bfloat16", rows=9, columns=16)
         inputs = evaluate.fill_inputs(cell, contract)
         want = evaluate.fill_reference(cell, contract, inputs)
-        from farm.contracts.from_torch import evaluate_with
+        from farm.contracts.torch_contract import evaluate_with
 
         references = References(tmp_path / "spool", 1)
         evaluate_with(references)

@@ -11,7 +11,7 @@ from farm.accuracy import evaluate
 from farm.cell import Cell
 from farm.contracts import discovery
 from farm.contracts.base import Contract
-from farm.contracts.from_torch import Job, TorchContract, evaluate_with
+from farm.contracts.torch_contract import Job, TorchContract, evaluate_with
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from farm.contracts import Spec, from_torch, integers
+from farm.contracts import Spec, from_torch, integers, wide
 
 IGNORED = -100
 
@@ -11,8 +11,8 @@ def fused_linear_cross_entropy(x: Any, weight: Any, bias: Any, target: Any) -> A
     """x [rows, hidden], weight [classes, hidden], bias [classes], target int64 [rows] -> loss [1] float32."""
     import torch
 
-    logits = (x @ weight.T + bias).to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-    return torch.nn.functional.cross_entropy(logits, target, ignore_index=IGNORED).reshape(1)
+    logits = x @ weight.T + bias
+    return torch.nn.functional.cross_entropy(wide(logits), target, ignore_index=IGNORED).reshape(1)
 
 
 CONTRACT = from_torch(

@@ -2,15 +2,14 @@
 
 from typing import Any
 
-from farm.contracts import Spec, from_torch, integers
+from farm.contracts import Spec, from_torch, integers, wide
 
 
 def fused_linear_cross_entropy_rows(x: Any, weight: Any, target: Any) -> Any:
     """x [rows, hidden], weight [classes, hidden], target int64 [rows] -> loss [rows] float32."""
     import torch
 
-    logits = (x @ weight.T).to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-    return torch.nn.functional.cross_entropy(logits, target, reduction="none")
+    return torch.nn.functional.cross_entropy(wide(x @ weight.T), target, reduction="none")
 
 
 CONTRACT = from_torch(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from farm.contracts import Spec, from_torch, integers
+from farm.contracts import Spec, from_torch, integers, wide
 
 IGNORED = 0  # one of the classes, so that some of every cell's rows are ignored
 
@@ -13,9 +13,8 @@ def fused_linear_jsd(student: Any, student_weight: Any, teacher: Any, teacher_we
 
     import torch
 
-    wide = torch.float64 if student.dtype == torch.float64 else torch.float32
-    q = (student @ student_weight.T).to(wide).log_softmax(-1)
-    p = (teacher @ teacher_weight.T).to(wide).log_softmax(-1)
+    q = wide(student @ student_weight.T).log_softmax(-1)
+    p = wide(teacher @ teacher_weight.T).log_softmax(-1)
     mean = torch.logaddexp(p, q) - math.log(2.0)
     loss = 0.5 * (p.exp() * (p - mean) + q.exp() * (q - mean)).sum(-1)
     kept = label != IGNORED

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from farm.contracts import Spec, from_torch
+from farm.contracts import Spec, from_torch, wide
 
 
 def jsd(x: Any, target: Any, beta: float = 0.5, tail: int = 0) -> Any:
@@ -15,9 +15,8 @@ def jsd(x: Any, target: Any, beta: float = 0.5, tail: int = 0) -> Any:
 
     import torch
 
-    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     cold = torch.arange(x.shape[-1]) >= x.shape[-1] - tail
-    q, p = (t.to(wide) - 200.0 * cold for t in (x, target))
+    q, p = (wide(t) - 200.0 * cold for t in (x, target))
     if beta in (0.0, 1.0):  # the KL divergence, forward or reverse
         loss = p.exp() * (p - q) if beta == 0.0 else q.exp() * (q - p)
     else:
@@ -31,6 +30,7 @@ CONTRACT = from_torch(
     inputs={"x": Spec("rows classes", kind="normal"), "target": Spec("rows classes", kind="normal")},
     outputs={"loss": "1"},
     gradients=("x",),
+    roundings={"dx": 2},  # a loss that stores its gradient rounds it again when it is multiplied by the upstream one
     allowed={"beta": (0.0, 0.5, 1.0)},
     values={"tail": (0, 8)},
 )

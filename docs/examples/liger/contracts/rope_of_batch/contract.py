@@ -28,4 +28,5 @@ CONTRACT = from_torch(
     outputs={"turned_q": "batch 4 positions 2*half", "turned_k": "batch 2 positions 2*half"},
     rows="batch",
     gradients=("q", "k"),
+    check_sizes={"batch": 5, "positions": 8, "half": 16},
 )

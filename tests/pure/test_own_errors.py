@@ -1,0 +1,87 @@
+"""Tolerances that follow from a function's own error: no correct kernel is accused because one sample was small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from farm.accuracy import evaluate  # noqa: E402
+from farm.accuracy.dtypes import decode, encode  # noqa: E402
+from farm.contracts import Spec, discovery, from_torch, own_errors  # noqa: E402
+from tests.pure.torch_contracts import cell_of, evaluated_here  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def here() -> Iterator[None]:
+    with evaluated_here():
+        yield
+
+
+def judged(contract: Any, cell: Any, kernel: Callable[..., Any]) -> evaluate.Judgement:
+    """What the judge says of a function of tensors at the cell's dtype, and its gradients by autograd."""
+    inputs = evaluate.fill_inputs(cell, contract)
+    kinds = {t.name: t.dtype for t in evaluate.given_tensors(cell, contract)}
+    given = {n: torch.from_numpy(np.array(decode(a, kinds[n]))).to(getattr(torch, kinds[n])) for n, a in inputs.items()}
+    leaves = [given[n].requires_grad_(True) for n in contract.given]
+    made = kernel(*leaves)
+    (output,) = contract.made
+    made.backward(given[f"d{output}"])
+    found = {output: made.detach(), **{f"d{n}": t.grad for n, t in zip(contract.given, leaves)}}
+    stored = {t.name: encode(found[t.name].double().numpy(), t.dtype) for t in evaluate.judged_tensors(cell, contract)}
+    return evaluate.evaluate(cell, contract, stored, inputs)
+
+
+def mixed(blocks: Any, query: Any) -> Any:
+    keys = blocks * (blocks * 0.125).square().mean(-1, keepdim=True).rsqrt() * 0.1
+    return ((keys * query).sum(-1).softmax(0).unsqueeze(-1) * blocks).sum(0)
+
+
+def mixed_otherwise(blocks: Any, query: Any) -> Any:
+    """In float32, but for the keys: the error of a score is common to a whole token."""
+    wide = blocks.float()
+    keys = (wide * 0.125).to(blocks.dtype).float()
+    keys = (wide * keys.square().mean(-1, keepdim=True).rsqrt() * 0.1).to(blocks.dtype).float()
+    return ((keys * query.float()).sum(-1).softmax(0).unsqueeze(-1) * wide).sum(0).to(blocks.dtype)
+
+
+def test_the_error_of_few_tokens_has_more_than_one_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    contract = from_torch(
+        mixed,
+        inputs={"blocks": Spec("depth rows hidden", kind="normal"), "query": Spec("hidden", kind="normal")},
+        outputs={"h": "rows hidden"},
+    )
+    contract.op = "mixed"
+    cell = cell_of(contract, "full", "bfloat16", depth=4, rows=3, hidden=64)
+    cells = [replace(cell, seed=seed, cell_key="") for seed in range(30)]
+    accused = [c.seed for c in cells if not judged(contract, c, mixed_otherwise).ok]
+    assert accused == []
+    monkeypatch.setattr(own_errors, "SAMPLES", ())
+    assert any(not judged(contract, c, mixed_otherwise).ok for c in cells), "one sample was enough: the law is empty"
+
+
+def test_samples_are_fewer_in_larger_cells_and_none_where_rows_are_independent() -> None:
+    assert [own_errors.samples(n) for n in (1, 1 << 16, 1 << 24)] == [8, 4, 1]
+    contract = discovery.contract("softmax")
+    cell = cell_of(contract, "forward", "bfloat16")
+    assert "y.others" not in evaluate.fill_reference(cell, contract, evaluate.fill_inputs(cell, contract))
+
+
+def softmax_through_the_maximum(x: Any) -> Any:
+    grown = (x - x.amax(-1, keepdim=True)).exp()
+    return grown / grown.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("sizes", [(37, 1000), (256, 1024), (5, 200), (3, 16000)])
+def test_an_element_may_have_the_rounding_errors_of_a_sum_over_its_row(sizes: tuple[int, int]) -> None:
+    """The gradient through the maximum is 0, and rounded the sum of all others."""
+    contract = discovery.contract("softmax")
+    cell = cell_of(contract, "full", "float32", rows=sizes[0], columns=sizes[1])
+    found = judged(contract, cell, softmax_through_the_maximum)
+    assert found.ok, found.reason
+    assert not judged(contract, cell, lambda x: softmax_through_the_maximum(x) * (1 + 2e-5)).ok
