@@ -257,28 +257,9 @@ class _Attempt:
     def make(self) -> provider_call.Problem:
         """A fresh set of the cell's tensors on the device, with the values of the judge's files."""
         self.making = True  # what goes wrong until it is done is no fault of the code under test
-        inputs: list[Any] = []
-        upstream: list[torch.Tensor] = []
-        by_name: dict[str, torch.Tensor] = {}
-        for t in self.m.tensors:
-            if t["role"] in ("input", "mutated") and t.get("file"):
-                by_name[t["name"]] = self.s.load(t)
-                inputs.append(by_name[t["name"]])
-            elif t["role"] == "input":
-                inputs.append(None)
-            elif t["role"] == "upstream":
-                upstream.append(self.s.load(t))
-        operation = self.m.cell["operation"]
-        overwritten = [t["name"] for t in self.m.tensors if t["role"] == "mutated"]
-        if operation != "no-grad-forward":
-            for name, tensor in by_name.items():
-                if tensor.dtype.is_floating_point and name not in overwritten:  # autograd refuses to write to a leaf
-                    tensor.requires_grad_(True)
-        wrt = [by_name[t["of"]] for t in self.m.tensors if t["role"] == "gradient"]
+        made = provider_call.problem(self.m.tensors, self.m.cell["operation"], self.s.load)
         self.making = False
-        returns = any(t["role"] == "output" for t in self.m.tensors) or not overwritten
-        mutated = [by_name[name] for name in overwritten]
-        return provider_call.Problem(inputs, upstream, wrt, operation, mutated=mutated, returns=returns)
+        return made
 
     def check(self, function: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
         """The checked calls: the outputs of the first; what the judge must see of the others is written here."""

@@ -27,6 +27,7 @@ COMMANDS = {
     "merge": "merge the runs of one plan, made at several sites, into one run",
     "resume": "continue an interrupted run: run the cells that have no result",
     "show": "show one cell: verdict, times, peers, earlier results, log",
+    "repro": "write a script that shows one cell again without the farm",
     "ls": "list the runs of a store, newest first",
     "compare": "compare the statuses of two runs: broken, fixed, new, lost",
     "compile": "build every cell's kernels for the given targets (no device needed)",

@@ -14,7 +14,7 @@ from farm import backends, limits
 from farm.accuracy import evaluate
 from farm.cell import FINDINGS, Cell, Status, Target
 from farm.cluster.base import Cluster
-from farm.contracts.call import call_for
+from farm.contracts.call import call_for, provider_of
 from farm.contracts.discovery import contract
 from farm.coordinator.calibration_lookup import CalibrationLookup
 from farm.coordinator.devices import RunDevices
@@ -321,7 +321,7 @@ class _Coordinator:
         cell = self.cells[attempt.cell]
         matrix = self.request.plan.matrix(cell)
         deadlines = self.deadlines[cell.matrix]
-        call = {**call_for(cell, contract(cell.op), self._provider(cell)), "deadlines": deadlines}
+        call = {**call_for(cell, contract(cell.op), provider_of(cell, self.request.providers)), "deadlines": deadlines}
         if matrix.sim or cell.backend == "sim":  # any backend, because a node may simulate it
             call["sim"] = script_for(matrix.sim, cell)
         return {
@@ -347,12 +347,6 @@ class _Coordinator:
                 self.announced.add(key)
                 out.append(cell.to_dict())
         return out
-
-    def _provider(self, cell: Cell) -> Mapping[str, Any]:
-        own = self.request.providers
-        found = dict(own.get(f"{cell.op}:{cell.provider}") or own.get(cell.provider) or {})
-        differs = found.pop("backends", {}).get(cell.backend, {})
-        return {"name": cell.provider, **found, **differs}
 
     # the end
 

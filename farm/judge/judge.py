@@ -15,17 +15,16 @@ import stat
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from farm import limits
-from farm.accuracy import dtypes, evaluate, tolerances
+from farm.accuracy import dtypes, evaluate, plans, tolerances
 from farm.cell import Cell
 from farm.child.findings import disqualifying
-from farm.contracts import discovery, layouts, view
+from farm.contracts import discovery, view
 from farm.contracts.base import Contract
 from farm.contracts.discovery import contract
 from farm.contracts.from_torch import evaluate_with
@@ -71,19 +70,15 @@ class Judge:
         _same_content(cell, op)
         inputs = self._inputs(cell).arrays
         files = self._given.files(self._input_key(cell), inputs)
-        tensors = []
-        for t in evaluate.tensors_of(cell, op):
-            plan: dict[str, Any] = {"name": t.name, "dtype": t.dtype, "shape": list(t.dims), "role": t.role, "of": t.of}
-            plan["may_overwrite"] = t.may_overwrite
-            plan["blocked"] = t.blocked and op.rows_independent
-            if t.role in view.GIVEN:
-                plan["file"] = str(files[t.name])
-            tensors.append(layouts.described(plan, cell.layout, evaluate.row_count(cell)))
+        tensors = plans.described(cell, op)
+        for plan in tensors:
+            if plan["role"] in view.GIVEN and plan["name"] in files:
+                plan["file"] = str(files[plan["name"]])
         work = evaluate.work_of(cell, op, inputs)
         told: dict[str, Any] = {"bytes_moved": work.bytes_read + work.bytes_written}
         if op.batch_invariant:
             told["batch_invariant"] = True
-        return {"tensors": _with_absent(cell, tensors), "work": told}
+        return {"tensors": tensors, "work": told}
 
     def warm(self, cell_data: Mapping[str, Any]) -> None:
         """Make the cell's inputs and reference now, so that no device has to wait for them later."""
@@ -214,18 +209,6 @@ def _both(first: dict[str, Any], other: dict[str, Any], where: str) -> dict[str,
         found = {**other, "metrics": found["metrics"], "reason": f"{where}: {other['reason']}"}
     _, *worst = tolerances.verdict(found["metrics"], found["gates"])
     return {**found, **dict(zip(("worst_output", "worst_metric", "worst_ratio"), worst))}
-
-
-def _with_absent(cell: Cell, tensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add an entry without a file for each absent optional input, so that it is passed as None."""
-    op = contract(cell.op)
-    absent = {p.name: p.nullifies for p in op.parameters if p.nullifies and cell.params.get(p.name) is False}
-    whole = replace(cell, params={**cell.params, **dict.fromkeys(absent, True)})
-    out = list(tensors)
-    for place, t in enumerate(evaluate.tensors_of(whole, op)):  # in the contract's order
-        if t.name in absent.values():
-            out.insert(place, {"name": t.name, "dtype": t.dtype, "shape": [], "role": "input", "of": None})
-    return out
 
 
 class NotAFile(FarmSignal):
