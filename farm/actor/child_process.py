@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from farm.actor.child_messages import LONGEST_LINE, Door
 from farm.child import protocol
+from farm.child.preloaded import WAITS
 from farm.deadline import Deadline
 from farm.errors import FarmSignal
 from farm.node.environment import START, Environment, filled
@@ -46,7 +47,8 @@ class Child(LineProcess):
     """A running child; every wait has a deadline.
 
     `env`: its whole environment.  `given`: what of that is handed on where a container's client hands on nothing by
-    itself.  `spool`: the folder that its files are in.
+    itself.  `spool`: the folder that its files are in.  `waits`: it only imports what every child imports, and opens
+    its device after `begin`.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Child(LineProcess):
         *,
         given: Mapping[str, str] | None = None,
         spool: str = "",
+        waits: bool = False,
     ):
         self._door = Door()
         self._mark = secrets.token_hex(16)
@@ -81,8 +84,13 @@ class Child(LineProcess):
         words = filled(environment.words(), places)
         self._end = filled(environment.end, places)
         self._ended = not self._end
-        words += [backend, device, json.dumps(dict(options)), *([self._name] if self._wrapped else [])]
+        last = [self._name] if self._wrapped else []
+        words += [WAITS] if waits else [backend, device, json.dumps(dict(options)), *last]
         super().__init__(words, env={**env, _MARK: self._mark}, orders=True, longest=LONGEST_LINE)
+
+    def begin(self, order: Mapping[str, object]) -> None:
+        """Let one that waits go on, by an order as `farm.child.preloaded` takes it."""
+        self.write(json.dumps(order).encode() + b"\n")
 
     @property
     def device_pid(self) -> int:
