@@ -22,6 +22,7 @@
         └── of one room, and there:
             ├── InputsUnreadable   child.fault_owner
             ├── NotTheSubject      child.subject_files
+            ├── Stale              child.preloaded
             ├── TimingUnusable     child.timing.common       also a NotImplementedError
             ├── OutOfBounds        child.interpreter         also a RuntimeError
             ├── NotInterpreted     child.interpreter_libdevice    also a NotImplementedError

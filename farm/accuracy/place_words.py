@@ -95,15 +95,15 @@ def indices(found: Array, size: int, name: str, kinds: Mapping[str, Array], comp
         return f"every {name}"
     if len(found) == 1:
         return f"the last {name} ({found[0]})" if found[0] == size - 1 and size > 1 else f"{name} {found[0]}"
+    places: Array = np.searchsorted(every, found)  # among those that were looked at
+    if places[-1] - places[0] + 1 == len(found):  # before kinds, which repeat: a run of rows is of few by chance
+        if found[-1] == every[-1] and len(found) > 1 and found[0] != every[0]:
+            return f"{many} {found[0]} to {found[-1]} (the last {len(found)})"
+        return f"{many} {found[0]} to {found[-1]}"
     of_kind = _of_kinds(found, size, many, kinds, every)
     if of_kind:
         return of_kind
     missing = np.setdiff1d(every, found, assume_unique=True)
-    places: Array = np.searchsorted(every, found)  # among those that were looked at
-    if places[-1] - places[0] + 1 == len(found):
-        if found[-1] == every[-1] and len(found) > 1 and found[0] != every[0]:
-            return f"{many} {found[0]} to {found[-1]} (the last {len(found)})"
-        return f"{many} {found[0]} to {found[-1]}"
     if len(missing) <= 3:
         return f"every {name} but {_list(missing, size)}"
     periodic = "" if compared is not None else _periodic(found, size, name, many)
@@ -129,10 +129,10 @@ def _of_kinds(found: Array, size: int, many: str, kinds: Mapping[str, Array], ev
     whole = sum(len(kinds[k]) for k in touched)
     if len(touched) == len(kinds) or len(plain) < 2 or len(plain) * 2 < whole:
         return ""
-    some = "" if len(plain) == whole or tail else f", {len(plain)} of {whole}"
+    some = "" if len(plain) == whole else f", {len(plain)} of {whole}"
     if len(touched) == len(kinds) - 1 and len(touched) > 2:
         (left,) = kinds.keys() - set(touched)
-        return f"all {many} but those of kind {left}{tail}"
+        return "" if some else f"all {many} but those of kind {left}{tail}"
     if len(touched) > 2:
         return ""
     return f"{many} of kind {' and '.join(touched)} only ({_list(plain, size)}{some}){tail}"

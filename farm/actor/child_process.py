@@ -16,6 +16,7 @@ from pathlib import Path
 from farm.actor import tools
 from farm.actor.child_messages import LONGEST_LINE, Door
 from farm.child import protocol
+from farm.child.preloaded import WAITS
 from farm.deadline import Deadline
 from farm.errors import FarmSignal
 from farm.node.environment import START, Environment, filled
@@ -49,7 +50,7 @@ class Child(LineProcess):
 
     `env`: its whole environment.  `given`: what of that is handed on where a container's client hands on nothing by
     itself.  `spool`: the folder that its files are in.  `under`: the words of the tool that starts it; what that writes
-    is at `tool_output`.
+    is at `tool_output`.  `waits`: it only imports what every child imports, and opens its device after `begin`.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Child(LineProcess):
         given: Mapping[str, str] | None = None,
         spool: str = "",
         under: Sequence[str] = (),
+        waits: bool = False,
     ):
         self._door = Door()
         self._mark = secrets.token_hex(16)
@@ -87,8 +89,13 @@ class Child(LineProcess):
         words = [tools.placed(word, self.tool_output) for word in under] + filled(environment.words(), places)
         self._end = filled(environment.end, places)
         self._ended = not self._end
-        words += [backend, device, json.dumps(dict(options)), *([self._name] if self._wrapped else [])]
+        last = [self._name] if self._wrapped else []
+        words += [WAITS] if waits else [backend, device, json.dumps(dict(options)), *last]
         super().__init__(words, env={**env, _MARK: self._mark}, orders=True, longest=LONGEST_LINE)
+
+    def begin(self, order: Mapping[str, object]) -> None:
+        """Let one that waits go on, by an order as `farm.child.preloaded` takes it."""
+        self.write(json.dumps(order).encode() + b"\n")
 
     @property
     def device_pid(self) -> int:

@@ -3,6 +3,7 @@ of it, and whether it may serve.  The actor's one look at all that; nothing here
 
 from __future__ import annotations
 
+import json
 import sys
 import traceback
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import backends, limits
-from farm.actor import child_process, tools
+from farm.actor import child_process, tools, waiting
 from farm.cell import Evidence
 from farm.child import protocol
 from farm.errors import FarmError, Message, UsageError
@@ -55,6 +56,8 @@ class DeviceSetup:
         self.tool: tools.Tool | None = None  # that children run under
         self.under: tuple[str, ...] = ()
         self._written: dict[str, str] = {}  # path of an unpacked file or folder -> the one that its author edits
+        #: What a waiting child is told of the users' files, by which it proves that it has nothing else.
+        self._sent: dict[str, Any] = {"modules": [], "folder": "", "digest": ""}
         #: What a child is told of the run's subject, once it is unpacked here; {} without one.
         self.subject: dict[str, Any] = {}
         #: The arm that children belong to from now on, and whose code they run; "" where the run has no two.
@@ -166,6 +169,9 @@ class DeviceSetup:
         folders = [str(bundle.install(b["sha"], b["blob"], Path(spool, "bundles"))) for b in bundles]
         shipped = config.get("shipped")
         users = [shipping.unpack(shipped, spool)] if shipped else []
+        if shipped:
+            tops = {str(name).split("/")[0].removesuffix(".py") for name in shipped["files"]}
+            self._sent = {"modules": sorted(tops), "folder": users[0], "digest": str(shipped["sha"])}
         if shipped and shipped.get("origins"):
             self._written |= {f"{users[0]}/{top}": f"{there}/{top}" for top, there in shipped["origins"].items()}
         return (*folders, *users, *environment.path) if folders else (*environment.path, *users)
@@ -184,14 +190,19 @@ class DeviceSetup:
         given = dict(self.host.child_env(self.config["device_id"]))
         env = child_variables(given, self.environment)
         more = self.host.child_options(self.config["deadlines"])
-        started = child_process.Child(
+        options = {**more, **self.options, **({"subject": self.subject} if self.subject else {})}
+        spool, device = str(self.config["spool"]), self.config["device_id"]
+        order = {"argv": [self.host_backend, device, json.dumps(options)], **self._sent}
+        alone = self.under or self.arm  # no child waits under a tool, nor for one of two arms
+        waiting_one = None if alone else waiting.take(self.host_backend, env, self.environment, spool, order)
+        started = waiting_one or child_process.Child(
             self.host_backend,
-            self.config["device_id"],
-            {**more, **self.options, **({"subject": self.subject} if self.subject else {})},
+            device,
+            options,
             env,
             self.environment,
             given=given_variables(given, self.environment),
-            spool=str(self.config["spool"]),
+            spool=spool,
             under=self.under,
         )
         started.write_seconds, started.kill_seconds = (self.config["deadlines"][k] for k in ("write", "teardown"))

@@ -119,7 +119,7 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to handle
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # the supervisor asks where it hangs
-    from farm.child import protocol
+    from farm.child import preloaded, protocol
 
     nonce = ""
 
@@ -127,6 +127,12 @@ def main(argv: list[str]) -> int:
         sink.write(protocol.encode(message, nonce))
         sink.flush()
 
+    if argv == [preloaded.WAITS]:
+        try:
+            argv = preloaded.wait(source)
+        except preloaded.Stale as error:
+            say(protocol.Unusable(f"the waiting child is stale: {error}", "infra"))
+            return 1
     backend, device = argv[0], argv[1]
     options = json.loads(argv[2]) if len(argv) > 2 else {}
     subject = options.pop("subject", None)

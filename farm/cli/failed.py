@@ -97,7 +97,7 @@ def _subject(args: argparse.Namespace, first: argparse.Namespace) -> dict[str, A
 
 
 def first_options(store: Store, run: Run) -> Any:
-    """The options of the `farm run` that made a run, or the run that it was derived from."""
+    """The options of the `farm run` that made a run, or the run that it was derived from.  UsageError if none did."""
     from farm.cli.main import parser
 
     seen = [run.id]

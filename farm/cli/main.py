@@ -28,6 +28,7 @@ COMMANDS = {
     "resume": "continue an interrupted run: run the cells that have no result",
     "show": "show one cell: verdict, times, peers, earlier results, log",
     "profile": "profile the kernels of one cell, or show their compiled code",
+    "repro": "write a script that shows one cell again without the farm",
     "ls": "list the runs of a store, newest first",
     "ab": "compare two arms on the same devices: revisions, versions, environments, providers, modes",
     "pr": "say what a pull request does to kernels, and publish it",

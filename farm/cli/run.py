@@ -63,11 +63,25 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     p.add_argument(
         "--cells", type=Path, metavar="FILE", help="run only the cells whose IDs stand in this file, one per line"
     )
+    p.add_argument(
+        "--watch",
+        action="store_true",
+        help="after each save of a provider, contract or matrix, run its cells again, until Ctrl-C",
+    )
     run_command.options(p)
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan, run and print the summary."""
+    if args.watch:
+        from farm.cli import watch
+
+        return watch.run(args, once)
+    return once(args)
+
+
+def once(args: argparse.Namespace) -> int:
+    """One run."""
     again = None
     if args.failed is not None:  # before any option gets its default
         args, again = failed.again(args, common.store(args))

@@ -29,3 +29,11 @@ def call_for(cell: Cell, contract: Contract, provider: Mapping[str, Any]) -> dic
     if cell.mode != "auto":
         keywords["mode"] = cell.mode
     return {"provider": dict(provider), "positional": positional, "keywords": keywords, "optional": optional}
+
+
+def provider_of(cell: Cell, own: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What a child is told of the cell's provider.  `own`: `NAME` or `OP:NAME` -> path and more, of those that are not
+    the farm's."""
+    found = dict(own.get(f"{cell.op}:{cell.provider}") or own.get(cell.provider) or {})
+    differs = found.pop("backends", {}).get(cell.backend, {})
+    return {"name": cell.provider, **found, **differs}

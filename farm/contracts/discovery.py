@@ -184,9 +184,8 @@ def content(op: str) -> str:
                 id="contract-distribution",
             )
     found = hashlib.sha256()
-    for file in sorted({file for file in own.files.values() if folder.path in file.parents}):
-        name = file.relative_to(folder.path).as_posix()
-        data = folder.files.get(name)
+    for name in files_of(op):
+        file, data = folder.path / name, folder.files.get(name)
         if data is None or data != file.read_bytes():
             raise ContractError(
                 f"{file} was changed after this command read {folder.where}; repeat the command", id="contract-changed"
@@ -194,6 +193,15 @@ def content(op: str) -> str:
         found.update(f"{name}\0{len(data)}\0".encode() + data)
     found.update(repr(sorted(here.items())).encode())
     return found.hexdigest()[:16]
+
+
+def files_of(op: str) -> list[str]:
+    """The files of its folder that an outside contract is made of, by their names in it; none for a built-in one."""
+    folder = folder_of(op)
+    if folder is None:
+        return []
+    inside = {file for file in _origin(op).files.values() if folder.path in file.parents}
+    return [file.relative_to(folder.path).as_posix() for file in sorted(inside)]
 
 
 def requires(op: str) -> Mapping[str, str]:

@@ -14,7 +14,7 @@ from farm import backends, limits
 from farm.accuracy import evaluate
 from farm.cell import FINDINGS, Cell, Status, Target
 from farm.cluster.base import Cluster
-from farm.contracts.call import call_for
+from farm.contracts.call import call_for, provider_of
 from farm.contracts.discovery import contract
 from farm.coordinator.calibration_lookup import CalibrationLookup
 from farm.coordinator.devices import RunDevices
@@ -362,10 +362,7 @@ class _Coordinator:
 
     def _provider(self, cell: Cell) -> Mapping[str, Any]:
         arm = next((a for a in self.request.arms if a.arm.name == cell.arm), None)
-        own = arm.providers if arm else self.request.providers
-        found = dict(own.get(f"{cell.op}:{cell.provider}") or own.get(cell.provider) or {})
-        differs = found.pop("backends", {}).get(cell.backend, {})
-        return {"name": cell.provider, **found, **differs}
+        return provider_of(cell, arm.providers if arm else self.request.providers)
 
     # the end
 

@@ -49,7 +49,7 @@ class Course:
     def told(self, word: Mapping[str, Any], now: float) -> None:
         """The worker has said something."""
         if word["event"] == "running":
-            self.running = word
+            self.running, self.concluded = word, None  # of a command that runs again and again, the run that is on
         elif word["event"] == "concluded":
             self.concluded = word
         elif word["event"] == "folder":

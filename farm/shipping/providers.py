@@ -68,6 +68,12 @@ def pack(paths: Iterable[str]) -> dict[str, Any] | None:
     return {"sha": digest(content), "files": content, "origins": origins}
 
 
+def file_of(path: str) -> Path:
+    """The file that the module of `module:function` is in.  UsageError if there is none."""
+    module = path.partition(":")[0]
+    return _module_file(_find(module.split(".")[0], path), module, path)
+
+
 def _package_files(folder: Path) -> list[Path]:
     return [f for f in folder.rglob("*") if f.is_file() and not {"__pycache__", ".git"} & set(f.parts)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -479,3 +480,24 @@ def test_words_of_indices_name_no_other_set(size: int, data: st.DataObject) -> N
     if " of " in a and ", from " in a:
         return
     assert a != b or np.array_equal(one, two)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(5, 23), st.data())
+def test_what_is_said_of_kinds_of_rows_is_true_of_every_row(rows: int, data: st.DataObject) -> None:
+    kinds = {name: np.arange(k, rows, 5) for k, name in enumerate(("unit", "zero", "large", "small", "constant"))}
+    picked = data.draw(st.sets(st.sampled_from(sorted(kinds)), max_size=4))
+    odd = data.draw(st.sets(st.integers(0, rows - 1), max_size=5))
+    found = np.array(sorted({int(r) for k in picked for r in kinds[k]} ^ odd), np.int64)
+    if not len(found):
+        return
+    words = place_words.indices(found, rows, "row", kinds)
+    last = {rows - 1} if ", and the last (" in words else set()
+    match = re.match(r"(all rows but those|rows) of kind (.*?)( only \(.*?(, (\d+) of \d+)?\))?(, and|$)", words)
+    if match is None:
+        assert "of kind" not in words
+        return
+    named = {int(r) for k in match[2].split(" and ") for r in kinds[k]}
+    claimed = (named if match[1] == "rows" else set(range(rows)) - named) - last
+    said = set(found.tolist()) - last
+    assert said <= claimed and len(said) == int(match[5] or len(claimed)) and last <= set(found.tolist())

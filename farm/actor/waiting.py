@@ -1,0 +1,93 @@
+"""Children that wait for a run: `farm run --watch` has them import torch and triton while its user edits.
+
+Each serves one run.  A new one takes its place after the run, so nothing that a run has imported is seen by the next.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from farm.actor.child_process import Child
+from farm.node.environment import MASKS, Environment
+from farm.process.line_process import LineProcess
+
+#: Backends whose devices are opened by the session, and not by what a waiting child imports.
+BACKENDS = ("cpu", "cuda", "rocm")
+#: What an order sets: where is imported from, and which device is seen.
+_ORDERED = {*MASKS, "PYTHONPATH", "FARM_PARENT"}
+_Recipe = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]  # backend, import path, variables
+
+
+class WaitingChildren:
+    """Those of one process.  `fill` is for the thread that stays until `close`: a child ends with the thread that has
+    started it."""
+
+    def __init__(self) -> None:
+        self._idle: list[tuple[_Recipe, Child]] = []
+        self._asked: Counter[_Recipe] = Counter()  # since the last `fill`
+        self._lock = threading.Lock()
+
+    def take(
+        self, backend: str, env: Mapping[str, str], environment: Environment, spool: str, order: Mapping[str, Any]
+    ) -> Child | None:
+        """One that has begun, with this environment and order; None if there is none."""
+        if backend not in BACKENDS or not environment.own:
+            return None
+        path = [p for p in env["PYTHONPATH"].split(os.pathsep) if p]
+        recipe = backend, tuple(p for p in path if not p.startswith(spool)), tuple(sorted(_fixed(env).items()))
+        with self._lock:
+            self._asked[recipe] += 1
+            child = next((child for of, child in self._idle if of == recipe and child.alive), None)
+            self._idle = [(of, other) for of, other in self._idle if other is not child]
+        if child is not None:
+            child.begin({**order, "variables": {name: env.get(name) for name in MASKS}, "path": path})
+        return child
+
+    def fill(self) -> None:
+        """Start as many as were asked for since the last time."""
+        self.close()
+        asked, self._asked = self._asked, Counter()
+        for recipe, count in asked.items():
+            backend, path, variables = recipe
+            env = {**dict(variables), "PYTHONPATH": os.pathsep.join(path), "FARM_PARENT": str(os.getpid())}
+            for _ in range(count):
+                with suppress(OSError):  # then the next run starts its own
+                    child = Child(backend, "", {}, env, Environment(path=path), waits=True)
+                    self._idle.append((recipe, child))
+
+    def close(self) -> None:
+        """End those that were not taken."""
+        idle, self._idle = self._idle, []
+        for _, child in idle:
+            child.kill(grace=0.0)
+            LineProcess.close(child)  # it takes no message yet
+
+
+def _fixed(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name not in _ORDERED}
+
+
+#: Of this process, while `waiting` lasts.
+_current: WaitingChildren | None = None
+
+
+@contextmanager
+def waiting() -> Iterator[WaitingChildren]:
+    """Runs of this process take waiting children as long as this lasts."""
+    global _current
+    children = _current = WaitingChildren()
+    try:
+        yield children
+    finally:
+        _current = None
+        children.close()
+
+
+def take(*given: Any) -> Child | None:
+    """`WaitingChildren.take` of this process's, where it has some."""
+    return _current.take(*given) if _current is not None else None
