@@ -27,7 +27,7 @@ from farm.child import author_trace, fault_owner, placing, provider_call, refere
 from farm.child.checked_calls import CheckedCalls
 from farm.child.findings import disqualifying
 from farm.contracts.base import Contract
-from farm.contracts.from_torch import evaluate_with
+from farm.contracts.torch_contract import evaluate_with
 from farm.errors import Unsupported
 
 #: What torch calls the devices of a backend.

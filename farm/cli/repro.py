@@ -131,13 +131,21 @@ def _made(store: Store, source: Run, cell: Cell, row: Row) -> repro.Repro:
         given,
         {
             name: (file.name == "__init__.py", file.read_text(encoding="utf-8"))
-            for name, file in digest.closure(roots).items()
+            for name, file in _executed(roots).items()
         },
         {name: data.decode("utf-8", "surrogateescape") for name, data in files.items()},
         kernel,
         variables,
         notes,
     )
+
+
+def _executed(roots: list[str]) -> dict[str, Path]:
+    """Module -> file of all that importing `roots` executes: also what the packages above them import for others."""
+    found = digest.closure(roots)
+    while (more := digest.closure(found)).keys() != found.keys():
+        found = more
+    return found
 
 
 def _variables(backend: str) -> Mapping[str, str | None]:
