@@ -16,7 +16,9 @@ from typing import Any
 from farm.cli import common, run_command, stage_zero
 from farm.cli.run import Matrices
 from farm.cli.text import printable, sentence
+from farm.compare import kernel_changes
 from farm.compare.arms import WORKING_TREE, Arm, differences
+from farm.compare.kernel_changes import Change
 from farm.contracts import discovery
 from farm.coordinator import RunRequest
 from farm.coordinator.request import RunArm
@@ -121,6 +123,7 @@ def _run(args: argparse.Namespace) -> int:
         calibrations=run_command.damaged_calibrations("ab", store),
         wait_for_devices_s=run_command.grace(args),
         wait_s=run_command.busy_wait(args),
+        kernels=arms.changes(),
         arms=ready.arms,
     )
     return run_command.go(args, store, writer, cluster, request, planned.cells, begun)
@@ -173,6 +176,10 @@ class Arms:
             f"the arms differ in the farm itself ({', '.join(names[:3])}); the farm that runs this command measures and"
         )
         return [f"{told} judges both"] if names else []
+
+    def changes(self) -> list[Change]:
+        """Their kernels, and how each compares."""
+        return kernel_changes.changes(*(c.sources() for c in self.contents)) if self.contents else []
 
     def lines(self) -> list[str]:
         """What both are, for people."""

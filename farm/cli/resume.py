@@ -121,6 +121,7 @@ def run(args: argparse.Namespace) -> int:
         calibrations=run_command.damaged_calibrations("resume", store),
         finished=known,
         arms=ready,
+        kernels=arms.changes() if arms else (),
         wait_for_devices_s=run_command.grace(args),
         wait_s=run_command.busy_wait(args),
     )

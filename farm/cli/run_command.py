@@ -366,9 +366,11 @@ def tell_arms(args: argparse.Namespace, store: Store, run_id: str, outcome: Any,
     for line in progress.summary(outcome.rows, seconds):
         print(line, file=sys.stderr)
     code = _end(args, store, run_id, outcome)
-    arms = store.run(run_id).head.get("arms") or {}
+    head = store.run(run_id).head
+    arms, kernels = head.get("arms") or {}, (head.get("comparison") or {}).get("kernels") or []
+    whole = not outcome.interrupted
     if not args.json:
-        for line in pairs_text.lines(arms, outcome.pairs, outcome.summary, complete=not outcome.interrupted):
+        for line in pairs_text.lines(arms, outcome.pairs, outcome.summary, complete=whole, kernels=kernels):
             print(printable(line))
     if outcome.interrupted:
         print(progress.interrupted(code), file=sys.stderr)

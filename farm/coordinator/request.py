@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from farm.cluster.base import DeviceHandle
 from farm.compare.arms import Arm
+from farm.compare.kernel_changes import Change
 from farm.compare.summary import Summary
 from farm.errors import InfraError
 from farm.matrix import Plan
@@ -78,6 +79,7 @@ class RunRequest:
     part: Mapping[str, Any] = field(default_factory=dict)  # the plan that this run is a part of (farm.sites)
     wait_for_devices_s: float = 0.0  # how long the cells of a backend or target wait for a device
     wait_s: float = 0.0  # how long the run waits for a device that another run uses
+    kernels: Sequence[Change] = ()  # of both arms, and how each compares
     arms: tuple[RunArm, ...] = ()  # two, where the run compares them; `providers` and `environment` are then theirs
 
 

@@ -15,8 +15,9 @@ from typing import Any
 from farm.cell import Cell
 from farm.compare import decide
 from farm.compare.course import Course, log_ratio
+from farm.compare.reach import Reached
 from farm.compare.summary import Summary
-from farm.coordinator.request import RunArm, RunProgress
+from farm.coordinator.request import RunArm, RunProgress, RunRequest
 from farm.matrix.arms import mates
 from farm.report import pairs
 from farm.scheduler.events import Conclude, Submitted
@@ -41,9 +42,11 @@ def whole(before: Recovery, arms: Sequence[RunArm]) -> Recovery:
 class Rounds:
     """`before`: what an interrupted run had, `whole`."""
 
-    def __init__(self, cells: Sequence[Cell], arms: Sequence[RunArm], writer: RunWriter, before: Recovery):
-        self._cells, self._arms, self._writer = cells, arms, writer
-        self.mates = mates(cells, [a.arm for a in arms])
+    def __init__(self, cells: Sequence[Cell], request: RunRequest, writer: RunWriter, before: Recovery):
+        self._cells, self._arms, self._writer = cells, request.arms, writer
+        self._changes, self._strict = request.kernels, request.strict_peers
+        self._reached: list[Reached] = []
+        self.mates = mates(cells, [a.arm for a in request.arms])
         self._leads = {cell: pair[0] for pair in self.mates.items() for cell in pair}
         self._rows: dict[int, Row] = {}  # by cell: its result
         self._half: dict[int, Row] = {}  # by cell: in the present round, until its mate has ended too
@@ -129,7 +132,7 @@ class Rounds:
 
     # the end
 
-    def pairs(self, strict_peers: bool) -> tuple[list[dict[str, Any]], Summary]:
+    def pairs(self) -> tuple[list[dict[str, Any]], Summary]:
         """The rows of pairs.parquet, and what they add up to."""
         if self._course is None:
             self._begin()
@@ -151,7 +154,13 @@ class Rounds:
                     control=lead in self._controls,
                 )
             )
-        return out, pairs.summed(out, strict_peers=strict_peers)
+        self._reached = pairs.reached(out, self._changes)
+        pairs.name_kernels(out, self._reached)
+        return out, pairs.summed(out, self._reached, strict_peers=self._strict)
+
+    def kernels(self) -> list[dict[str, Any]]:
+        """The kernels that differ between the arms, with the cells that launched them; after `pairs`."""
+        return [one.to_dict() for one in self._reached]
 
     def tables(self, rows: Sequence[Row]) -> dict[str, Table]:
         """What is written beside the tables of any run; `rows`: of pairs.parquet."""

@@ -99,7 +99,7 @@ class _Coordinator:
         self.roofs = CalibrationLookup(request.calibrations, self.cells, backends.fallback_timing)
         self.fleet = RunDevices(request, cluster, writer, progress, self.roofs)
         self.reports = ResultsAssembler(self.cells, writer, self.roofs, self.fleet.neighbours, self.before)
-        self.rounds = Rounds(self.cells, request.arms, writer, self.before) if request.arms else None
+        self.rounds = Rounds(self.cells, request, writer, self.before) if request.arms else None
         self.finished = False
         self.interrupts = interrupts.Interrupts(raising=True)
         self.stopped = ""  # why the run ended with open cells, if not by a signal
@@ -404,7 +404,7 @@ class _Coordinator:
         open_why = self.stopped or results.INTERRUPTED
         rows = [self.reports.rows.get(c.index) or Concluded(c, results.planned_row(c, open_why)) for c in self.cells]
         verdict, code = results.verdict(rows, strict_peers=self.request.strict_peers)
-        pairs, summed = self.rounds.pairs(self.request.strict_peers) if self.rounds else ([], None)
+        pairs, summed = self.rounds.pairs() if self.rounds else ([], None)
         final = summed.exit_code if summed else code
         if stopped:
             why = {"reason": self.stopped} if self.stopped else {}
@@ -415,11 +415,13 @@ class _Coordinator:
         self.writer.append({"event": "finished", "time": round(time.time(), 3)})
         head = {**self._head(), **self._foot(rows, seconds, verdict, code)}
         if summed:
+            told = self.rounds.kernels() if self.rounds else []
             head["comparison"] = {
                 "verdict": summed.name,
                 "exit_code": final,
                 "why": list(summed.why),
                 **report.counts(pairs),
+                **({"kernels": told} if told else {}),
             }
         self.writer.conclude(self.cells, self.reports.rows, head, self.rounds.tables(pairs) if self.rounds else None)
         return RunOutcome(rows, verdict, final, False, pairs=pairs, summary=summed)

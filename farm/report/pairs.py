@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farm.cell import FARM_FAULTS, FINDINGS
 from farm.compare import summary
 from farm.compare.course import Due
 from farm.compare.decide import Outcome, Verdict
+from farm.compare.kernel_changes import Change
 from farm.compare.noise import median
+from farm.compare.reach import Launch, Reached, reach
 from farm.report.status_changes import CHANGES, GOOD, change
 from farm.store.pairs import PER_ARM, comparable, time_of, without_arm
 
 Row = Mapping[str, Any]
-_NAMES = ("backend", "target", "op", "role", "operation", "dtype", "shape")
+_NAMES = ("backend", "target", "evidence", "op", "role", "operation", "dtype", "shape")
 _FROM = {"time_us": "time_us_p50", "host_us": "host_us_p50"}
 _FAULTS = tuple(s.value for s in FARM_FAULTS)
 
@@ -83,9 +86,47 @@ def _note(rounds: Sequence[tuple[Row, Row]]) -> str:
     return "; ".join(out)[:1000]
 
 
-def summed(rows: Iterable[Mapping[str, Any]], *, strict_peers: bool = False) -> summary.Summary:
-    """The verdict of all pairs."""
-    return summary.summary([_pair(row, strict_peers) for row in rows])
+def reached(rows: Sequence[Row], changes: Sequence[Change]) -> list[Reached]:
+    """The kernels that differ, with the pairs that launched them.  Simulated devices launch none and say nothing."""
+    ran = [row for row in rows if row["evidence"] not in ("", "simulated", None)]
+    if not ran:
+        return []
+    before, after = ({str(row["cell"]): _launches(row[f"launch_{arm}"]) for row in ran} for arm in ("a", "b"))
+    return reach(changes, before, after)
+
+
+def _launches(text: str | None) -> list[Launch]:
+    """What a cell launched, as its row has it."""
+    told = json.loads(text or "{}")
+    variants = told.get("variants") or [{"kernel": name} for name in told.get("seen") or ()]
+    constants = ({str(k): v for k, v in (one.get("constants") or {}).items()} for one in variants)
+    return [
+        Launch(str(one["kernel"]), str(one.get("module", "")), tuple(found.items()))
+        for one, found in zip(variants, constants)
+    ]
+
+
+def name_kernels(rows: Sequence[dict[str, Any]], found: Sequence[Reached]) -> None:
+    """Say of each pair which kernels it launches that differ between the arms."""
+    of: dict[str, list[str]] = {}
+    for one in found:
+        for cell in one.all_cells:
+            of.setdefault(cell, []).append(one.change.name)
+    for row in rows:
+        row["kernels"] = ",".join(of.get(row["cell"], ()))
+
+
+def summed(rows: Sequence[Row], found: Sequence[Reached] = (), *, strict_peers: bool = False) -> summary.Summary:
+    """The verdict of all pairs.  That nothing is worse takes no changed kernel whose launches cannot be seen."""
+    out = summary.summary([_pair(row, strict_peers) for row in rows], [one.change.name for one in found if one.finding])
+    unseen = [one for one in found if one.state == "unseen"]
+    if out.exit_code or not unseen:
+        return out
+    why = [
+        f"the changed kernel {one.change.name}: launches of a {one.kernel.language} kernel are not seen"
+        for one in unseen
+    ]
+    return summary.Summary("inconclusive", 4, tuple(why))
 
 
 def _pair(row: Mapping[str, Any], strict_peers: bool) -> summary.Pair:
@@ -95,7 +136,8 @@ def _pair(row: Mapping[str, Any], strict_peers: bool) -> summary.Pair:
     bad = row["change"] == "broken" or row["status_b"] in FINDINGS
     fails = bad and (strict_peers or row["role"] == "subject")
     time = Verdict(row["verdict"]) if row["verdict"] and not row["control"] else None
-    return summary.Pair(row["cell"], row["op"], row["change"], lost or new or neither, fails, time)
+    kernels = tuple(k for k in row.get("kernels", "").split(",") if k)
+    return summary.Pair(row["cell"], row["op"], row["change"], lost or new or neither, fails, time, kernels)
 
 
 def counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -26,17 +26,24 @@ _WORDS = {
 
 
 def lines(
-    arms: Mapping[str, Mapping[str, Any]], rows: Sequence[Row], found: Summary | None, *, complete: bool = True
+    arms: Mapping[str, Mapping[str, Any]],
+    rows: Sequence[Row],
+    found: Summary | None,
+    *,
+    complete: bool = True,
+    kernels: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[str]:
-    """The verdict with its reasons, the arms, counts, then each pair that a reader has to look at."""
+    """The verdict with its reasons, the arms, counts, then each pair that a reader has to look at.  `kernels`: those
+    that differ, as run.json has them."""
     if found is None or not complete:
         yield "not decided: the run was interrupted"
     else:
         yield f"{found.name}: exit {found.exit_code}"
         yield from (f"  {why}" for why in found.why)
     yield from (arm_line(name, arm) for name, arm in arms.items())
-    yield from _counts(rows)
-    times = [row for row in rows if row["verdict"] and not row["control"]]
+    yield from _counts(rows, complete)
+    yield from _kernels(kernels)
+    times = [row for row in rows if row["verdict"] and not row["control"]] if complete else []
     for verdict in (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.UNFIT, Verdict.IMPROVED):
         of = [row for row in times if row["verdict"] == verdict.value]
         of.sort(key=lambda row: -abs((row["ratio"] or 1.0) - 1.0))
@@ -55,13 +62,35 @@ def arm_line(name: str, arm: Mapping[str, Any]) -> str:
     return f"{name}: {arm.get('called', '')}{f' ({more})' if more else ''}"
 
 
-def _counts(rows: Sequence[Row]) -> Iterator[str]:
+def _kernels(kernels: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """`kernels that differ: 2`, and of each who launched it."""
+    if kernels:
+        yield f"kernels that differ: {len(kernels)}"
+    apart: dict[str, list[str]] = {}
+    for one in kernels:
+        launched = {cell for cells_ in one["cells"].values() for cell in cells_}
+        if launched or one["through"]:
+            by = f"launched by {cells(len(launched))}" if launched else f"part of {', '.join(one['through'][:3])}"
+            yield f"  {one['kernel']} ({one['path']}): {one['change']}, {by}"
+        else:
+            words = (
+                "launched by no cell" if one["state"] == "unreached" else "whether a cell launched it cannot be seen"
+            )
+            apart.setdefault(f"{one['change']}, {words}", []).append(f"{one['kernel']} ({one['path']})")
+    for words, names in apart.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        yield f"  {words}: {', '.join(names[:3])}{more}"
+
+
+def _counts(rows: Sequence[Row], complete: bool) -> Iterator[str]:
     told = counts(rows)
     changes, verdicts = told["changes"], told["verdicts"]
     words = [*(f"{n} {kind}" for kind, n in changes.items() if kind != "same"), f"{changes.get('same', 0)} same"]
     yield f"statuses of {cells(len(rows))}: {', '.join(words)}"
     if told["bits_compared"]:
         yield f"bits equal: {told['bits_equal']} of {told['bits_compared']}"
+    if not complete:
+        return
     if verdicts:
         yield f"times of {cells(sum(verdicts.values()))}: {', '.join(f'{n} {k}' for k, n in verdicts.items())}"
     else:

@@ -35,14 +35,17 @@ _BOTH: dict[str, str] = {
 }
 #: `change`: of the statuses (farm.report.status_changes); `verdict`: of the times, "" where it was not timed; `ratio`:
 #: time of b over that of a, with the bounds of its 99 % interval; `threshold`, `sigma`: relative; `rounds`: that count;
+#: `kernels`: those that it launches and that differ between the arms, separated by commas;
 #: `bits`: 1 where both arms gave the same output bits in the first round; `control`: 1 where both are the same code.
 PAIR_COLUMNS: dict[str, str] = {
-    **dict.fromkeys(("cell", "backend", "target", "op", "role", "operation", "dtype", "shape", "change"), "text"),
+    **dict.fromkeys(
+        ("cell", "backend", "target", "evidence", "op", "role", "operation", "dtype", "shape", "change"), "text"
+    ),
     **dict.fromkeys(("verdict", "stage"), "text"),
     **dict.fromkeys(("ratio", "low", "high", "threshold", "sigma"), "float"),
     **dict.fromkeys(("rounds", "bits", "control"), "int"),
     **{f"{name}_{arm}": kind for name, kind in _BOTH.items() for arm in ("a", "b")},
-    "note": "text",
+    **dict.fromkeys(("kernels", "note"), "text"),
 }
 PER_ARM = tuple(_BOTH)
 #: Qualities of a timing that say nothing of the code.

@@ -6,7 +6,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from scripted_cluster import Quiet, ScriptedCluster, slot
 
 from farm.compare.arms import Arm
+from farm.compare.kernel_changes import Change, changes
 from farm.coordinator import RunRequest, execute
 from farm.coordinator.request import RunArm, RunOutcome
 from farm.coordinator.rounds import whole
@@ -66,13 +67,15 @@ class ArmsCluster(ScriptedCluster):
             end = {"status": told["status"], "owner": told.get("owner", "kernel"), "reason": "scripted"}
             return [{"event": "started", **at}, {"event": "ended", **at, **end, "origin": origin}]
         timing = {"method": "rotating_graph", "samples_us": [told["time"]] * 20} if told["time"] else {"method": "none"}
+        launch = {"kernels": [], "seen": told.get("seen", {})}
+        facts = {"flags": [], **({"launch": launch} if launch["seen"] else {})}
         passed = {"status": told.get("judged", "passed"), "owner": "kernel" if "judged" in told else None}
         judged = {**passed, "output_hash": told["bits"], "input_hash": "i", **self.judge}
         if not number:
             judged |= {"metrics": {}, "gates": {}}
         return [
             {"event": "started", **at},
-            {"event": "measured", **at, "round": number, "facts": {"flags": []}, "timing": timing, "origin": origin},
+            {"event": "measured", **at, "round": number, "facts": facts, "timing": timing, "origin": origin},
             {"event": "judged", **at, **judged},
         ]
 
@@ -86,6 +89,7 @@ def compared(
     arms: tuple[Arm, Arm] = ARMS,
     finished: recovery.Recovery | None = None,
     providers: tuple[str, ...] = ("farm",),
+    kernels: Sequence[Change] = (),
 ) -> tuple[RunOutcome, Run, Quiet]:
     file = tmp_path / "m.yaml"
     shape = {"rows": 2, "hidden": [64 + i for i in range(cells)]}
@@ -97,7 +101,9 @@ def compared(
     slots = [slot(f"cuda:{i}", f"h{i}") for i in range(devices)]
     both = tuple(RunArm(arm, "r", Environment.default(), {}) for arm in arms)
     finished = whole(finished, both) if finished else None
-    request = RunRequest(two(plans, arms), slots, "farm ab", ["ab"], {"name": "r"}, arms=both, finished=finished)
+    request = RunRequest(
+        two(plans, arms), slots, "farm ab", ["ab"], {"name": "r"}, arms=both, finished=finished, kernels=kernels
+    )
     outcome = execute(request, cluster, writer, progress)
     return outcome, store.run("run"), progress
 
@@ -255,6 +261,25 @@ def test_peers_that_run_the_same_code_are_controls_and_never_accused(tmp_path: P
     assert {row["verdict"] for row in outcome.pairs} == {"same"}
 
 
+KERNELS = "import triton\n\n@triton.jit\ndef one(x):\n    return x + 1\n\n@triton.jit\ndef two(x):\n    return x + 1\n"
+
+
+def test_a_changed_kernel_that_no_cell_launched_is_a_finding(tmp_path: Path) -> None:
+    changed = changes({"k.py": KERNELS}, {"k.py": KERNELS.replace("x + 1", "x + 2")})
+
+    def says(cell: Mapping[str, Any], number: int) -> dict[str, Any]:
+        return {"seen": {"one": 1} if cell["dims"]["hidden"] < 66 else {"other": 1}}
+
+    outcome, run, _ = compared(tmp_path, ArmsCluster(says), kernels=changed)
+    assert outcome.final_code == 1 and outcome.summary is not None
+    assert outcome.summary.why == ("the changed kernel two was launched by no cell",)
+    assert [row["kernels"] for row in run.table("pairs")] == ["one", "one", "", ""]
+    found = run.head["comparison"]["kernels"]
+    assert {one["kernel"]: one["state"] for one in found} == {"one": "reached", "two": "unreached"}
+    text = "\n".join(pairs_text.lines({}, outcome.pairs, outcome.summary, kernels=found))
+    assert "one (k.py): changed, launched by 2 cells" in text and "changed, launched by no cell: two (k.py)" in text
+
+
 def test_devices_of_unlike_targets_are_refused(tmp_path: Path) -> None:
     up = {"cuda:1": {"target": {"backend": "cuda", "model": "NVIDIA H100"}}}
     with pytest.raises(UsageError, match="unlike targets"):
@@ -273,6 +298,13 @@ def test_a_cell_has_an_arm_in_its_id_and_none_in_its_key(tmp_path: Path) -> None
     a, b = run.cells()
     assert (a.cell_id[:-2], a.cell_id[-2:], b.cell_id[-2:]) == (b.cell_id[:-2], "~a", "~b")
     assert a.cell_key == b.cell_key and mates([a, b], ARMS) == {0: 1}
+
+
+def test_an_interrupted_comparison_says_nothing_of_times(tmp_path: Path) -> None:
+    outcome, run, _ = compared(tmp_path, ArmsCluster(noisy(1)), cells=1)
+    text = list(pairs_text.lines(run.head["arms"], outcome.pairs, outcome.summary, complete=False))
+    assert text[0] == "not decided: the run was interrupted"
+    assert not [line for line in text if "times" in line or "regressed" in line]
 
 
 def test_every_column_of_both_tables_is_documented() -> None:
