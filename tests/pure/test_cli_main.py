@@ -31,7 +31,7 @@ def subparsers() -> dict[str, argparse.ArgumentParser]:
 
 
 def test_every_module_of_a_command_is_a_command() -> None:
-    helpers = {"__init__", "main", "common", "run_command", "failed", "progress", "streams", "text"}
+    helpers = {"__init__", "main", "common", "run_command", "failed", "progress", "stage_zero", "streams", "text"}
     assert {p.stem for p in (ROOT / "farm/cli").glob("*.py")} - helpers == set(COMMANDS) == set(subparsers())
 
 
