@@ -68,7 +68,10 @@ def _worse(pairs: Sequence[Pair], unreached: Sequence[str]) -> list[str]:
         out.append(f"{_cells(len(broken))} broken: first {broken[0]}")
     if slower:
         out.append(f"{_cells(len(slower))} regressed: first {slower[0]}")
-    out += [f"the changed kernel {name} was launched by no cell" for name in unreached]
+    if len(unreached) == 1:
+        out.append(f"the changed kernel {unreached[0]} was launched by no cell")
+    elif unreached:
+        out.append(f"{len(unreached)} changed kernels were launched by no cell: first {unreached[0]}")
     return out
 
 

@@ -65,8 +65,8 @@ class Difference:
     statuses: tuple[tuple[str, str, str], ...] = ()  # (cell, before, after)
     same: int = 0  # cells whose kernels are the same machine code
     rewritten: int = 0  # other code that takes the same
-    unread: int = 0  # not built in one of them, or in both
-    cell_states: Mapping[str, str] = field(default_factory=dict)  # cell -> same, rewritten, differs or unread
+    unread: int = 0  # not built in both, or not for the farm's sake in one
+    cell_states: Mapping[str, str] = field(default_factory=dict)  # cell -> same, rewritten, differs, unread
     faults: tuple[str, ...] = field(default=())
     worse: bool = False  # a cell that was no finding is one
 
@@ -166,7 +166,7 @@ def compare(names: tuple[str, str], before: Sequence[Row], after: Sequence[Row])
                 grouped.setdefault(key, []).append(cell)
                 differs = True
             rewritten |= _identity(x) != _identity(y)
-        unread = any(r["status"] != Status.BUILT.value for r in (a, b))
+        unread = _unread(Status(a["status"]), Status(b["status"]))
         states[cell] = "unread" if unread else "differs" if differs else "rewritten" if rewritten else "same"
     counts = Counter(states.values())
     changes = tuple(BuildChange(*(*key, tuple(cells))) for key, cells in grouped.items())
@@ -226,6 +226,13 @@ def _widths(counts: Mapping[str, int]) -> str:
     """`4 (128 bits), 1 (32 bits)`."""
     told = (f"{n} ({width} bits)" if width.isdigit() else f"{n} ({width})" for width, n in counts.items())
     return ", ".join(told) or "0"
+
+
+def _unread(a: Status, b: Status) -> bool:
+    """Whether two statuses leave open if the code differs: it does where one arm alone builds, for its own sake."""
+    if a == b == Status.BUILT:
+        return False
+    return Status.BUILT not in (a, b) or bool({a, b} & {*FARM_FAULTS, Status.SKIPPED})
 
 
 def _identity(kernel: Row) -> tuple[str, ...]:

@@ -41,9 +41,9 @@ def lines(
         yield f"{found.name}: exit {found.exit_code}"
         yield from (f"  {why}" for why in found.why)
     yield from (arm_line(name, arm) for name, arm in arms.items())
-    yield from _counts(rows)
+    yield from _counts(rows, complete)
     yield from _kernels(kernels)
-    times = [row for row in rows if row["verdict"] and not row["control"]]
+    times = [row for row in rows if row["verdict"] and not row["control"]] if complete else []
     for verdict in (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.UNFIT, Verdict.IMPROVED):
         of = [row for row in times if row["verdict"] == verdict.value]
         of.sort(key=lambda row: -abs((row["ratio"] or 1.0) - 1.0))
@@ -66,20 +66,31 @@ def _kernels(kernels: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """`kernels that differ: 2`, and of each who launched it."""
     if kernels:
         yield f"kernels that differ: {len(kernels)}"
-    for one in kernels[:MAX_SHOWN]:
+    apart: dict[str, list[str]] = {}
+    for one in kernels:
         launched = {cell for cells_ in one["cells"].values() for cell in cells_}
-        by = f"launched by {cells(len(launched))}" if launched else f"part of {', '.join(one['through'][:3])}"
-        told = by if launched or one["through"] else "launched by no cell" if one["state"] == "unreached" else "unknown"
-        yield f"  {one['kernel']} ({one['path']}): {one['change']}, {told}"
+        if launched or one["through"]:
+            by = f"launched by {cells(len(launched))}" if launched else f"part of {', '.join(one['through'][:3])}"
+            yield f"  {one['kernel']} ({one['path']}): {one['change']}, {by}"
+        else:
+            words = (
+                "launched by no cell" if one["state"] == "unreached" else "whether a cell launched it cannot be seen"
+            )
+            apart.setdefault(f"{one['change']}, {words}", []).append(f"{one['kernel']} ({one['path']})")
+    for words, names in apart.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        yield f"  {words}: {', '.join(names[:3])}{more}"
 
 
-def _counts(rows: Sequence[Row]) -> Iterator[str]:
+def _counts(rows: Sequence[Row], complete: bool) -> Iterator[str]:
     told = counts(rows)
     changes, verdicts = told["changes"], told["verdicts"]
     words = [*(f"{n} {kind}" for kind, n in changes.items() if kind != "same"), f"{changes.get('same', 0)} same"]
     yield f"statuses of {cells(len(rows))}: {', '.join(words)}"
     if told["bits_compared"]:
         yield f"bits equal: {told['bits_equal']} of {told['bits_compared']}"
+    if not complete:
+        return
     if verdicts:
         yield f"times of {cells(sum(verdicts.values()))}: {', '.join(f'{n} {k}' for k, n in verdicts.items())}"
     else:

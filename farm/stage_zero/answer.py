@@ -370,7 +370,7 @@ def _cpu_lines(cpu: CpuAnswer) -> Iterator[str]:
     counted = f", bytes moved are equal in {cpu.bytes_same} of {cpu.bytes_known}" if cpu.bytes_known else ""
     yield f"{told}{counted}{f', {cpu.unknown} had other inputs' if cpu.unknown else ''} (interpreted)"
     for what, words in (("bytes", "bytes moved"), ("error", "worst error, in tolerances")):
-        found = [m for m in cpu.moved if m.what == what]
+        found = [m for m in cpu.moved if m.what == what and m.before != m.after]
         found.sort(key=lambda m: -_change(m.before, m.after))
         for one in found[:_SHOWN]:
             yield f"  {words}: {_number(one.before)} -> {_number(one.after)} in {one.cell}"

@@ -16,7 +16,7 @@ from farm.compile.run import execute as compile_all
 from farm.compile.targets import CompileTarget
 from farm.coordinator import RunRequest, execute
 from farm.coordinator.request import RunProgress
-from farm.errors import InfraError
+from farm.errors import InfraError, UsageError
 from farm.matrix import Matrix, Plan, plan
 from farm.matrix.plan import plan_hash
 from farm.node.environment import Environment
@@ -95,7 +95,12 @@ def _built(
     stage: Stage, i: int, chains: dict[str, dict[str, str]], compiling: Callable[[str, Plan], CompileProgress]
 ) -> list[dict[str, Any]]:
     content = stage.contents[i]
-    cells = planned(stage, i, stage.targets)
+    try:
+        cells = planned(stage, i, stage.targets)
+    except UsageError as error:
+        if error.id != "compile-peers-only" or not content.arm.provider:
+            raise
+        return []  # an arm that is a peer: its backends stay unknown
     request = CompileRequest(
         cells,
         stage.targets,

@@ -21,7 +21,7 @@ from farm.kernel_package import ROOT
 from farm.shipping import bundle
 
 #: What the child's interpreter need not have: the supervisor's own packages.
-SUPERVISORS = {"ray", "yaml", "pyarrow", "jinja2", "rich", "psutil", "starlette", "uvicorn", "dashboards"}
+SUPERVISORS = {"ray", "packaging", "yaml", "pyarrow", "jinja2", "rich", "psutil", "starlette", "uvicorn", "dashboards"}
 #: Where a child's process may begin, and what it imports by a name made at run time.
 ROOTS = ("farm.child.", "farm.backends.", "farm.providers.", "farm.doctor.probes", "farm.subject", "kernels.")
 PLATFORM = re.compile(r"x86|amd64|aarch64|arm64|linux|darwin|win32|manylinux|cp3\d\d", re.IGNORECASE)

@@ -101,7 +101,8 @@ def test_a_changed_kernel_that_no_cell_launched_is_exit_1() -> None:
 
 def test_a_cell_that_b_breaks_is_exit_1_one_that_fails_in_both_is_not_bs() -> None:
     bad = built(1, kernels=[], status="compile_error", reason="no")
-    assert said([built(0), built(1)], [built(0), bad]).exit_code == 1
+    found = said([built(0), built(1)], [built(0), bad])
+    assert found.exit_code == 1 and found.targets[0].state == "touched" and not found.targets[0].unread
     assert said([built(0), bad], [built(0), bad]).exit_code == 0
     found = said([bad], [bad])
     assert found.exit_code == 4 and "fail in both arms" in found.summary.why[0]

@@ -277,7 +277,7 @@ def test_a_changed_kernel_that_no_cell_launched_is_a_finding(tmp_path: Path) -> 
     found = run.head["comparison"]["kernels"]
     assert {one["kernel"]: one["state"] for one in found} == {"one": "reached", "two": "unreached"}
     text = "\n".join(pairs_text.lines({}, outcome.pairs, outcome.summary, kernels=found))
-    assert "one (k.py): changed, launched by 2 cells" in text and "two (k.py): changed, launched by no cell" in text
+    assert "one (k.py): changed, launched by 2 cells" in text and "changed, launched by no cell: two (k.py)" in text
 
 
 def test_devices_of_unlike_targets_are_refused(tmp_path: Path) -> None:
@@ -298,6 +298,13 @@ def test_a_cell_has_an_arm_in_its_id_and_none_in_its_key(tmp_path: Path) -> None
     a, b = run.cells()
     assert (a.cell_id[:-2], a.cell_id[-2:], b.cell_id[-2:]) == (b.cell_id[:-2], "~a", "~b")
     assert a.cell_key == b.cell_key and mates([a, b], ARMS) == {0: 1}
+
+
+def test_an_interrupted_comparison_says_nothing_of_times(tmp_path: Path) -> None:
+    outcome, run, _ = compared(tmp_path, ArmsCluster(noisy(1)), cells=1)
+    text = list(pairs_text.lines(run.head["arms"], outcome.pairs, outcome.summary, complete=False))
+    assert text[0] == "not decided: the run was interrupted"
+    assert not [line for line in text if "times" in line or "regressed" in line]
 
 
 def test_every_column_of_both_tables_is_documented() -> None:
