@@ -17,6 +17,7 @@ from farm.errors import Message, StoreError
 from farm.store import index_files as files
 from farm.store.index_files import COLUMNS, FOLDER, Stamp, mark
 from farm.store.runs import Store
+from farm.store.tables import column_values
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,10 @@ class Index:
     def rows(
         self, columns: Sequence[str], runs: Sequence[Indexed] | None = None, where: Mapping[str, str] | None = None
     ) -> list[dict[str, Any]]:
-        """As `table`, as dictionaries: for some hundred rows."""
-        found: list[dict[str, Any]] = self.table(columns, runs, where).to_pylist()
-        return found
+        """As `table`, as dictionaries; equal texts are one object."""
+        found = self.table(columns, runs, where)
+        values = [column_values(chunk) for column in found.columns for chunk in (column.combine_chunks(),)]
+        return [dict(zip(found.column_names, row)) for row in zip(*values)]
 
     def series(self, key: str, columns: Sequence[str], named: str | None = None) -> list[dict[str, Any]]:
         """One cell in every run that has it, oldest first.  `key`: its cell_key; `named`: of one named target."""
