@@ -64,11 +64,13 @@ class Index:
         return sum(r.cells for r in self.runs)
 
     def last(self, n: int, like: Indexed | None = None) -> list[Indexed]:
-        """The newest `n` runs that ran something, oldest first.  `like`: of its plan or its matrices, and older."""
+        """The newest `n` runs that ran something, oldest first.  `like`: older ones of its plan; if there is none,
+        those of its matrices that have at least half of its cells."""
         found = [r for r in self.runs if r.kind in ("run", "merged")]
         if like is not None:
             before = [r for r in found if (r.created, r.id) < (like.created, like.id)]
-            found = [r for r in before if r.plan == like.plan] or [r for r in before if r.matrices == like.matrices]
+            wide = [r for r in before if r.matrices == like.matrices and 2 * r.cells >= like.cells]
+            found = [r for r in before if r.plan == like.plan] or wide
         return found[-n:] if n else []
 
     def table(
