@@ -16,10 +16,13 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from farm.dashboards import night_pages, views
+from farm.dashboards.pages import Links
 from farm.store import Store, index
 from farm.store.results import COLUMNS, SCHEMA
 from farm.store.tables import write_table
 
+LINKS = Links("/", lambda run_id: None, lambda name: None)
 BACKENDS = {"cuda": "cuda:NVIDIA-H200:700W", "rocm": "rocm:AMD-Instinct-MI300X:750W", "ascend": "ascend:Ascend910B3"}
 
 
@@ -30,7 +33,7 @@ def cells(count: int) -> list[dict[str, Any]]:
         backend = list(BACKENDS)[i % 3]
         shape = f"{4096 << (i // 3) % 4}x{1024 << (i // 12) % 6}"
         mode, dtype = ("auto", "cached", "reload", "packed")[(i // 72) % 4], ("bfloat16", "float32")[(i // 288) % 2]
-        row = {name: "" if kind == "text" else None for name, kind in COLUMNS.items()}
+        row: dict[str, Any] = {name: "" if kind == "text" else None for name, kind in COLUMNS.items()}
         row |= {"index": i, "backend": backend, "target": BACKENDS[backend], "op": f"op{i // 576}", "provider": "farm"}
         row |= {"mode": mode, "dtype": dtype, "shape": shape, "role": "subject", "operation": "forward"}
         row |= {
@@ -62,13 +65,13 @@ def write_run(store: Path, number: int, planned: list[dict[str, Any]]) -> None:
 
 
 def timed(what: str, act: Callable[[], Any], repeats: int = 1) -> Any:
-    """Print the best wall time of some calls, and return the last result."""
-    best = float("inf")
+    """Print the best wall and CPU time of some calls, and return the last result."""
+    wall = cpu = float("inf")
     for _ in range(repeats):
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         result = act()
-        best = min(best, time.perf_counter() - start)
-    print(f"{what:58} {best * 1e3:10.1f} ms")
+        wall, cpu = min(wall, time.perf_counter() - start), min(cpu, time.process_time() - used)
+    print(f"{what:52} {wall * 1e3:10.1f} ms {cpu * 1e3:10.1f} ms CPU")
     return result
 
 
@@ -88,16 +91,21 @@ def main() -> None:
     size = sum(f.stat().st_size for f in (args.folder / "index").iterdir())
     print(f"{len(made.runs):,} runs, {made.cells:,} results, {made.parts} parts, {size / 1e6:.1f} MB")
     timed("index opened, nothing new", lambda: index.opened(store), 5)
-    for night in range(3):
+    for night in range(30):
         write_run(args.folder, args.runs + night, planned)
-        timed("a night added", lambda: index.opened(store))
-    made = index.opened(store)
+        made = timed(f"night {night} added", lambda: index.opened(store))
+    print(f"{made.parts} parts")
     key = str(planned[0]["cell_key"])
     timed("one cell over all runs, five columns", lambda: made.series(key, ["time_us_p50", "status", "node"]), 5)
     slim = ["cell_key", "run", "time_us_p50", "status", "target"]
     timed("the last 30 runs, five columns", lambda: made.table(slim, made.last(30)), 5)
     timed("two runs side by side", lambda: made.compare(*made.last(2), slim), 5)
     timed("all runs, one backend, four columns", lambda: made.table(slim[1:], where={"backend": "cuda"}), 3)
+    night = timed("the newest night, with 29 before it", lambda: views.newest(index.opened(store)), 3)
+    timed("its front page", lambda: night_pages.night(night, LINKS, lambda rows: "farm run"), 3)
+    timed(
+        "a backend's page", lambda: night_pages.backend_page(night, night.targets[0], LINKS, lambda rows: "farm run"), 3
+    )
     timed("check", lambda: index.check(store))
     for run in store.runs()[args.runs :]:
         shutil.rmtree(run.dir)

@@ -175,14 +175,16 @@ def _siblings(found: Nights, target: str) -> dict[int, tuple[float | None, ...]]
     return out
 
 
-def newest(found: Index, run: str | None = None) -> Newest | None:
-    """The newest night (or that of a run) with up to NIGHTS before it; None for a store without complete runs."""
-    last = found.last(len(found.runs))
-    if run is not None:
-        last = [r for r in last if r.id == run]
-    if not last:
-        return None
-    return Newest(found, [*found.last(NIGHTS - 1, like=last[-1]), last[-1]])
+def newest(found: Index) -> Newest | None:
+    """The newest night with those before it, NIGHTS in all; None for a store without complete runs.
+
+    A run of a few cells, by which somebody looked into something, is no night: a night has at least half as many cells
+    as the largest of the last NIGHTS runs.
+    """
+    last = found.last(NIGHTS)
+    most = max((r.cells for r in last), default=0)
+    night = next((r for r in reversed(last) if 2 * r.cells >= most), None)
+    return Newest(found, [*found.last(NIGHTS - 1, like=night), night]) if night else None
 
 
 def baseline(found: Index, run_id: str) -> Indexed | None:

@@ -134,10 +134,14 @@ class Nights:
         cells: dict[tuple[str, str, str], int] = {}
         newest: list[Row] = []
         seen: list[int] = []
-        kept = [(r, column[r["run"]]) for r in rows if r["run"] in column]
-        for row, night in kept:
+        kept: list[tuple[int, int, Row]] = []  # cell, night, row
+        for row in rows:
+            night = column.get(row["run"], -1)
+            if night < 0:
+                continue
             key = (row["cell_key"], row["named"], row["target"] if row["evidence"] else "")
             at = cells.setdefault(key, len(cells))
+            kept.append((at, night, row))
             if at == len(newest):
                 newest.append(row)
                 seen.append(night)
@@ -149,8 +153,7 @@ class Nights:
         self.x = np.full(shape, np.nan)
         self.device = np.full(shape, -1)
         self.devices: dict[tuple[str, str], int] = {}
-        for row, night in kept:
-            at = cells[row["cell_key"], row["named"], row["target"] if row["evidence"] else ""]
+        for at, night, row in kept:
             self.status[at, night] = row["status"]
             if row["evidence"]:
                 name = (str(row["target"]), str(row["device"]))

@@ -6,9 +6,11 @@ time.  A caller names the columns that it needs; the others are not read.
 
 from __future__ import annotations
 
+import fcntl
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,10 @@ from farm.errors import Message, StoreError
 from farm.store import index_files as files
 from farm.store.index_files import COLUMNS, FOLDER, Stamp, mark
 from farm.store.runs import Store
+from farm.store.tables import column_values
+
+#: How long a writer of the index is waited for.
+WAIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -58,11 +64,13 @@ class Index:
         return sum(r.cells for r in self.runs)
 
     def last(self, n: int, like: Indexed | None = None) -> list[Indexed]:
-        """The newest `n` runs that ran something, oldest first.  `like`: of its plan or its matrices, and older."""
+        """The newest `n` runs that ran something, oldest first.  `like`: older ones of its plan; if there is none,
+        those of its matrices that have at least half of its cells."""
         found = [r for r in self.runs if r.kind in ("run", "merged")]
         if like is not None:
             before = [r for r in found if (r.created, r.id) < (like.created, like.id)]
-            found = [r for r in before if r.plan == like.plan] or [r for r in before if r.matrices == like.matrices]
+            wide = [r for r in before if r.matrices == like.matrices and 2 * r.cells >= like.cells]
+            found = [r for r in before if r.plan == like.plan] or wide
         return found[-n:] if n else []
 
     def table(
@@ -96,9 +104,10 @@ class Index:
     def rows(
         self, columns: Sequence[str], runs: Sequence[Indexed] | None = None, where: Mapping[str, str] | None = None
     ) -> list[dict[str, Any]]:
-        """As `table`, as dictionaries: for some hundred rows."""
-        found: list[dict[str, Any]] = self.table(columns, runs, where).to_pylist()
-        return found
+        """As `table`, as dictionaries; equal texts are one object."""
+        found = self.table(columns, runs, where)
+        values = [column_values(chunk) for column in found.columns for chunk in (column.combine_chunks(),)]
+        return [dict(zip(found.column_names, row)) for row in zip(*values)]
 
     def series(self, key: str, columns: Sequence[str], named: str | None = None) -> list[dict[str, Any]]:
         """One cell in every run that has it, oldest first.  `key`: its cell_key; `named`: of one named target."""
@@ -136,20 +145,47 @@ def _indexed(name: str, kept: Mapping[str, Any]) -> Indexed:
 
 
 def opened(store: Store) -> Index:
-    """The index, brought up to date.  A damaged one is made anew.  StoreError if it cannot be written, or there is no
-    store."""
+    """The index, brought up to date; as it is, where it cannot be written.  A damaged one is made anew.  StoreError if
+    there is none and none can be written, or there is no store."""
     folder = store.path / FOLDER
     if not (store.path / "runs").is_dir():
         raise StoreError(f"no store exists at {store.path}; name a store with --out", id="index-no-store")
     try:
-        try:
-            return Index(store, *files.update(store))
-        except (KeyError, TypeError, ValueError, AttributeError):  # files that the farm did not write
-            shutil.rmtree(folder, ignore_errors=True)
-            return Index(store, *files.update(store))
+        folder.mkdir(exist_ok=True)
+        with _alone(folder) as mine:
+            stamp = None if mine else files.read_stamp(folder)
+            if stamp is not None:  # another process has been writing for long: what it has not added yet is missing
+                return Index(store, stamp)
+            try:
+                return Index(store, *files.update(store))
+            except (KeyError, TypeError, ValueError, AttributeError):  # files that the farm did not write
+                (folder / files.STAMP).unlink(missing_ok=True)
+                return Index(store, *files.update(store))
     except OSError as error:
+        if (stamp := files.read_stamp(folder)) is not None:  # a store that may only be read
+            return Index(store, stamp)
         text = f"{folder}: the index cannot be written ({error.strerror or error}); make the store writable"
         raise StoreError(text, id="index-unwritable") from error
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[bool]:
+    """Whether no other process or thread writes the index; waits for one for at most WAIT_SECONDS."""
+    with (folder / ".lock").open("w") as file:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    yield False
+                    return
+                time.sleep(0.02)
+                continue
+            except OSError:  # a file system without flock
+                pass
+            yield True  # the lock ends with the file
+            return
 
 
 def check(store: Store) -> list[Message]:

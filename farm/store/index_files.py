@@ -4,7 +4,8 @@
                   part-<name>.parquet  slim cells of some runs (COLUMNS), sorted by cell_key and run
 
 All of it may be deleted.  A part is written once, under a name of its own; stamp.json is replaced last, so a reader
-sees the old index or the new one.  A run goes into the index when it is complete, and complete runs never change.
+sees the old index or the new one.  One process at a time writes (`index.opened` holds a lock).  A run goes into the
+index when it is complete, and complete runs never change.
 Small parts are merged into larger ones as they become many, so that a run is written a few times in all, and a reader
 opens a few dozen files.
 """
@@ -15,6 +16,7 @@ import json
 import math
 import os
 import secrets
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -45,16 +47,20 @@ COLUMNS = (*TEXTS, *FLOATS, *INTS)
 _WIDE = ("started",)
 REASON_LIMIT = 200
 GROUP_ROWS = 32_768
+#: A part that is no longer used stays so long for those who read it.
+KEPT_SECONDS = 600.0
 #: How many parts of about one size there may be.
 TIER = 8
 
 
 @dataclass
 class Stamp:
-    """What stamp.json says.  runs: id -> {"part", "mark", "cells", ...of its head}; left: id -> {"mark", "why"}."""
+    """What stamp.json says.  runs: id -> {"part", "mark", "cells", ...of its head}; left: id -> {"mark", "why"};
+    old: part that is no longer used -> since when, Unix time."""
 
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
     left: dict[str, dict[str, Any]] = field(default_factory=dict)
+    old: dict[str, float] = field(default_factory=dict)
 
     @property
     def parts(self) -> dict[str, list[str]]:
@@ -70,7 +76,7 @@ def read_stamp(folder: Path) -> Stamp | None:
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         found = json.loads((folder / STAMP).read_text(encoding="utf-8"))
         if found["version"] == VERSION:
-            stamp = Stamp(dict(found["runs"]), dict(found["left"]))
+            stamp = Stamp(dict(found["runs"]), dict(found["left"]), dict(found["old"]))
             if all((folder / part).is_file() for part in stamp.parts):
                 return stamp
     return None
@@ -108,8 +114,8 @@ def update(store: Store) -> tuple[Stamp, int, int]:
     known.left = left
     added = _add(folder, known, [runs[n] for n in new], marks)
     _merge(folder, known)
+    _retire(folder, known, time.time())
     _write_stamp(folder, known)
-    _sweep(folder, known)
     return known, added, len(gone - set(new))
 
 
@@ -281,17 +287,18 @@ def _merge(folder: Path, known: Stamp) -> None:
 
 def _write_stamp(folder: Path, stamp: Stamp) -> None:
     temporary = folder / f".{STAMP}.{os.getpid()}.tmp"
-    text = json.dumps({"version": VERSION, "runs": stamp.runs, "left": stamp.left})
+    text = json.dumps({"version": VERSION, "runs": stamp.runs, "left": stamp.left, "old": stamp.old})
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(folder / STAMP)
 
 
-def _sweep(folder: Path, stamp: Stamp) -> None:
-    """Delete parts that the stamp does not name.  One that another process is about to name is lost to it, and made
-    again by the next update."""
-    for path in folder.glob("part-*.parquet"):
-        if path.name not in stamp.parts:
-            path.unlink(missing_ok=True)
+def _retire(folder: Path, stamp: Stamp, now: float) -> None:
+    """Note which parts are no longer used, and delete those that nobody can still be reading."""
+    unused = {path.name for path in folder.glob("part-*.parquet")} - set(stamp.parts)
+    stamp.old = {part: min(stamp.old.get(part, now), now) for part in unused}
+    for part in [p for p, since in stamp.old.items() if now - since > KEPT_SECONDS]:
+        (folder / part).unlink(missing_ok=True)
+        del stamp.old[part]
 
 
 def _sound(path: Path) -> bool:

@@ -80,7 +80,7 @@ def read_table(path: Path) -> Iterator[dict[str, Any]]:
     with pq.ParquetFile(path, read_dictionary=texts) as file:
         for batch in file.iter_batches(batch_size=GROUP_ROWS):
             names = batch.schema.names
-            for values in zip(*(_values(column) for column in batch.columns)):
+            for values in zip(*(column_values(column) for column in batch.columns)):
                 yield dict(zip(names, values))
 
 
@@ -100,7 +100,8 @@ def read_where(path: Path, column: str, value: str) -> list[dict[str, Any]]:
     return found
 
 
-def _values(column: Any) -> list[Any]:
+def column_values(column: Any) -> list[Any]:
+    """The values of an Arrow array; those of a dictionary share their objects."""
     if not hasattr(column, "dictionary"):
         found: list[Any] = column.to_pylist()
         return found

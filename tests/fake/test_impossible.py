@@ -39,8 +39,8 @@ SPEEDS = (
     "tflops",
     "share_of_roof",
 )
-#: What a speed looks like in words.
-WORDS = re.compile(r"\d\s*(?:µs|us\b|GB/s|TFLOP/s|(?:%|percent) of roof)")
+#: What a speed looks like in words, or as a content of a heat map's cell.
+WORDS = re.compile(r"\d\s*(?:µs|us\b|GB/s|TFLOP/s|(?:%|percent) of roof)|<p(?: class=[a-z]\w*)?>\d")
 
 
 def matrix(liars: bool) -> str:

@@ -485,7 +485,7 @@ class _Page(HTMLParser):
             self.part = said.get("id", tag)
             self.parts.setdefault(self.part, [])
         name = ".".join([tag, *sorted(said.get("class", "").split())])
-        name += "".join(f"[{k}={said[k]}]" for k in ("id", "data-cell", "data-n") if k in said)
+        name += "".join(f"[{k}={said[k]}]" for k in ("id", "data-n") if k in said)
         self.parts[self.part].append(name)
         self.silent = tag in ("style", "script")
         for key in ("title", "data-t", "aria-label"):

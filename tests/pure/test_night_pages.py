@@ -99,6 +99,26 @@ def test_a_silent_backend_is_said(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "pages" / "index.json").read_text())["silent"] == {"rocm": night_store.run_id(1)}
 
 
+def test_a_run_of_a_few_cells_is_no_night_and_silences_no_backend(tmp_path: Path) -> None:
+    for number in range(2):
+        night_store.write_run(tmp_path, number, night_store.night(number, ("cuda", "rocm")))
+    few = [r for r in night_store.night(2, ("cuda",)) if r["mode"] == "row_packed"]
+    night_store.write_run(tmp_path, 2, few, plan_hash="another")
+    night_store.write_run(tmp_path, 3, night_store.night(3, ("cuda", "rocm")), plan_hash="new")
+    made = index.opened(Store(tmp_path))
+    found = views.newest(made)
+    assert found and found.run.id == night_store.run_id(3) and not found.nights.silent
+    assert [r.id for r in found.runs[:-1]] == [night_store.run_id(0), night_store.run_id(1)]
+    assert views.baseline(made, night_store.run_id(3)) == made.runs[1]
+    found = views.newest(index.Index(Store(tmp_path), _without(made, night_store.run_id(3))))
+    assert found and found.run.id == night_store.run_id(1)
+
+
+def _without(made: index.Index, run: str) -> Any:
+    stamp = made._stamp
+    return type(stamp)({name: kept for name, kept in stamp.runs.items() if name != run}, stamp.left, stamp.old)
+
+
 def test_every_page_stands_alone_is_small_and_has_its_data(pages: Path) -> None:
     found = sorted(pages.glob("*.html"))
     kinds = {p.name.split("-")[0].removesuffix(".html") for p in found}

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,12 @@ def test_many_nights_are_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         write(tmp_path, number)
         made = index.opened(Store(tmp_path))
         assert made.added == 1 and made.parts <= 4
-    assert made.parts == 4 and len(list((tmp_path / "index").glob("part-*"))) == made.parts
-    assert [r.id for r in made.last(2)] == [night_store.run_id(6), night_store.run_id(7)]
+    assert made.parts == 4 and len(list((tmp_path / "index").glob("part-*"))) > made.parts, "others may be reading"
+    monkeypatch.setattr(index_files, "KEPT_SECONDS", -1.0)
+    write(tmp_path, 8)
+    made = index.opened(Store(tmp_path))
+    assert len(list((tmp_path / "index").glob("part-*"))) == made.parts
+    assert [r.id for r in made.last(2)] == [night_store.run_id(7), night_store.run_id(8)]
     assert_true(tmp_path)
 
 
@@ -88,6 +93,41 @@ def test_what_cannot_be_in_it_is_said_and_harms_nothing(tmp_path: Path) -> None:
     assert f"schema {SCHEMA + 1}" in why[1] and "not complete" in why[3]
     assert all("cannot be read" in why[n] for n in (2, 4, 5))
     assert index.opened(Store(tmp_path)).left_out == made.left_out
+
+
+def test_many_at_once_read_one_index(tmp_path: Path) -> None:
+    """Threads of a server open the index while runs are added."""
+    write(tmp_path, 0)
+    opened = index.opened(Store(tmp_path))
+
+    def look(number: int) -> int:
+        if number % 4 == 0:
+            write(tmp_path, 1 + number // 4)
+        return len(index.opened(Store(tmp_path)).rows(["run"]))
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(look, range(12)))
+    assert all(n % 12 == 0 and n >= 12 for n in found) and len(opened.rows(["run"])) == 12, "the old one can be read"
+    assert_true(tmp_path)
+    assert index.check(Store(tmp_path)) == []
+
+
+def test_a_store_that_may_only_be_read_has_the_index_that_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, 0)
+    index.opened(Store(tmp_path))
+    write(tmp_path, 1)
+
+    def refused(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(index_files, "update", refused)
+    assert len(index.opened(Store(tmp_path)).runs) == 1
+    shutil.rmtree(tmp_path / "index")
+    with pytest.raises(StoreError, match="Permission denied") as error:
+        index.opened(Store(tmp_path))
+    assert error.value.id == "index-unwritable"
 
 
 def test_a_run_that_ends_comes_in(tmp_path: Path) -> None:
