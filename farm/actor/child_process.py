@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from farm.actor.child_messages import LONGEST_LINE, Door
+from farm.actor.sandboxed import Sandbox
 from farm.child import protocol
 from farm.deadline import Deadline
 from farm.errors import FarmSignal
@@ -46,7 +47,7 @@ class Child(LineProcess):
     """A running child; every wait has a deadline.
 
     `env`: its whole environment.  `given`: what of that is handed on where a container's client hands on nothing by
-    itself.  `spool`: the folder that its files are in.
+    itself.  `spool`: the folder that its files are in.  `box`: its sandbox, which ends with it.
     """
 
     def __init__(
@@ -59,12 +60,15 @@ class Child(LineProcess):
         *,
         given: Mapping[str, str] | None = None,
         spool: str = "",
+        box: Sandbox | None = None,
     ):
-        self._door = Door()
+        self._door, self._box = Door(), box
         self._mark = secrets.token_hex(16)
         self._log_at = 0
         self._behind: tuple[int, ...] = ()
-        self._wrapped, self._env = environment.wrapped, env
+        if box:
+            env = box.variables(env)
+        self._wrapped, self._env = environment.wrapped or box is not None, env
         self._name = f"farm-{self._mark[:16]}"
         handed = {**(given or {}), _MARK: self._mark}
         places: dict[str, str | Sequence[str]] = {
@@ -82,7 +86,13 @@ class Child(LineProcess):
         self._end = filled(environment.end, places)
         self._ended = not self._end
         words += [backend, device, json.dumps(dict(options)), *([self._name] if self._wrapped else [])]
-        super().__init__(words, env={**env, _MARK: self._mark}, orders=True, longest=LONGEST_LINE)
+        words = box.words(words) if box else words
+        try:
+            super().__init__(words, env={**env, _MARK: self._mark}, orders=True, longest=LONGEST_LINE)
+        except BaseException:
+            if box:
+                box.close()
+            raise
 
     @property
     def device_pid(self) -> int:
@@ -97,6 +107,26 @@ class Child(LineProcess):
     def working_pids(self) -> tuple[int, ...]:
         """As `device_pid` last found them: a search goes through all processes of the host."""
         return (self.pid, *self._behind)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it lives, and where it writes is still there."""
+        return self.alive and (self._box is None or self._box.there)
+
+    def place(self, out_dir: str) -> str:
+        """The folder in which it is to write what belongs into `out_dir`."""
+        return self._box.place(out_dir) if self._box else out_dir
+
+    def taken(self, reply: protocol.Measured, out_dir: str) -> protocol.Measured:
+        """The reply, with its outputs in `out_dir`."""
+        return self._box.taken(reply, out_dir) if self._box else reply
+
+    def look(self) -> None:
+        super().look()
+        too_much = self._box.overfull(self.log_size) if self._box else ""
+        if too_much:
+            self.kill(grace=0.0)
+            raise ChildLied(too_much)
 
     @property
     def gone(self) -> bool:
@@ -146,6 +176,8 @@ class Child(LineProcess):
             self.send(protocol.Exit())
             self.wait(_LEAVE_SECONDS)
         super().close(grace)
+        if self._box:
+            self._box.close()
 
     def show_stacks(self, wait_s: float = 0.3) -> None:
         """Have the child print where each of its threads is; it ends up in the log.  Works inside native code too; a

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from farm import backends, limits
-from farm.actor import child_process
+from farm.actor import child_process, sandboxed
 from farm.cell import Evidence
 from farm.child import protocol
 from farm.errors import FarmError, Message, UsageError
 from farm.node import config as nodes
+from farm.node import sandbox_host
 from farm.node.environment import Environment, child_variables, given_variables
 from farm.shipping import bundle, subjects
 from farm.shipping import providers as shipping
@@ -44,6 +45,7 @@ class DeviceSetup:
         self.environment = Environment.of(config["environment"])
         self.identity: backends.Identity | None = None
         self._written: dict[str, str] = {}  # path of an unpacked file or folder -> the one that its author edits
+        self._box_told = ""  # of the sandbox that the children run in
         #: What a child is told of the run's subject, once it is unpacked here; {} without one.
         self.subject: dict[str, Any] = {}
 
@@ -71,6 +73,7 @@ class DeviceSetup:
         try:
             asked = self.environment
             found = asked if asked.command or asked.python else nodes.environment(self.node, asked.name)
+            found = self._sandboxed(found, asked)
             path = (*self._subject_path(), *self._import_path(found))
             self.environment = replace(found, path=path, variables={**self._subject_variables(), **found.variables})
         except UsageError as error:
@@ -78,6 +81,16 @@ class DeviceSetup:
         except FarmError as error:
             raise child_process.NoChild(str(error)) from None
         self.identity = self._identified()
+
+    def _sandboxed(self, found: Environment, asked: Environment) -> Environment:
+        """The environment with the sandbox that it or the run asks for.  NoChild where there can be none."""
+        if found.sandbox is None and asked.sandbox is None:
+            return found
+        why = sandbox_host.unfit(found)
+        if why:
+            raise child_process.NoChild(f"no sandbox can be made here: {why}", final=True)
+        path = sandbox_host.own_path(found.path) if found.own else found.path
+        return replace(found, sandbox=asked.sandbox if found.sandbox is None else found.sandbox, path=path)
 
     def _subject_path(self) -> tuple[str, ...]:
         """The subject's folders, before everything else; none where the run has no subject."""
@@ -106,7 +119,7 @@ class DeviceSetup:
         path on which they were looked for goes on to mean what it meant."""
         spool = str(self.config["spool"])
         bundles = list(self.config.get("bundles") or [])
-        if not bundles and not environment.own:  # what runs here is what the other Python is to run
+        if not bundles and (environment.sandbox is not None or not environment.own):  # what runs here runs there
             bundles = [b.plain() for b in bundle.pack_all()]
         folders = [str(bundle.install(b["sha"], b["blob"], Path(spool, "bundles"))) for b in bundles]
         shipped = self.config.get("shipped")
@@ -129,6 +142,10 @@ class DeviceSetup:
         given = dict(self.host.child_env(self.config["device_id"]))
         env = child_variables(given, self.environment)
         more = self.host.child_options(self.config["deadlines"])
+        spool, box = str(self.config["spool"]), None
+        if self.environment.sandbox is not None:
+            box = sandboxed.Sandbox(self.environment, self.host_backend, spool)
+            self._box_told = box.told()
         started = child_process.Child(
             self.host_backend,
             self.config["device_id"],
@@ -136,7 +153,8 @@ class DeviceSetup:
             env,
             self.environment,
             given=given_variables(given, self.environment),
-            spool=str(self.config["spool"]),
+            spool=spool,
+            box=box,
         )
         started.write_seconds, started.kill_seconds = (self.config["deadlines"][k] for k in ("write", "teardown"))
         return started
@@ -146,6 +164,7 @@ class DeviceSetup:
         from farm.node import admission
 
         fingerprint = {**ready.fingerprint, "environment": self.environment.name}
+        fingerprint |= {"sandbox": self._box_told} if self._box_told else {}
         return replace(ready, target=admission.complete(ready.target, self.identity), fingerprint=fingerprint)
 
     def subject_not_taken(self, ready: protocol.Ready) -> str:

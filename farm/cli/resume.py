@@ -40,6 +40,7 @@ _FIRST: dict[str, Any] = {
     "wait_for_devices": None,
     "wait": None,
     "strict_peers": False,
+    "sandbox": False,
     **dict.fromkeys(command_line.OPTIONS),  # which subject
 }
 

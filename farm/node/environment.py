@@ -74,6 +74,8 @@ class Environment:
     are replaced; `{{` and `}}` are braces.  `wrapped`: the child is not the process that is started but runs behind it
     (for example behind a container's client).  `end`: the command that ends the child if the client's end does not.
     `passed`: which of the host's variables the child gets beside INHERITED: names, and prefixes with `*`.
+    `sandbox`: None where the child runs in none, else its limits (`farm.node.sandbox.KEYS`; those that are missing have
+    their defaults).
     """
 
     name: str = "default"
@@ -84,6 +86,7 @@ class Environment:
     wrapped: bool = False
     end: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
+    sandbox: Mapping[str, float] | None = None
 
     @classmethod
     def default(cls) -> Environment:
@@ -122,8 +125,10 @@ class Environment:
         return cls(**given)
 
     def plain(self) -> dict[str, Any]:
-        """This environment as plain data; without `passed` where that is empty, for nodes with an older farm."""
-        return {k: v for k, v in asdict(self).items() if k != "passed" or v}
+        """This environment as plain data; without what is not used and nodes with an older farm do not know.  Such a
+        node refuses a sandbox, which it cannot make."""
+        unused = {*(() if self.passed else ("passed",)), *(() if self.sandbox is not None else ("sandbox",))}
+        return {k: v for k, v in asdict(self).items() if k not in unused}
 
 
 def check_template(words: Sequence[str]) -> None:
