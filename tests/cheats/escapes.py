@@ -4,7 +4,7 @@ it reached where it could.  The children import this file as a module of a user'
 The same run without a sandbox shows that they are real, so each must be harmless where it succeeds: it creates files in
 the test's own folders and in the run's own spool alone; everything else it only opens, and writes nothing to it.
 """
-# ruff: noqa: PTH108, PTH112, PTH113, PTH116, PTH207, PTH211
+# ruff: noqa: PTH108, PTH112, PTH113, PTH114, PTH116, PTH207, PTH211
 
 from __future__ import annotations
 
@@ -64,6 +64,10 @@ def files(*folders):
     return [f"{at}/{name}" for top in folders for at, _, names in os.walk(top) for name in names]
 
 
+def is_file(path):
+    return os.path.isfile(path) and (path.startswith("/proc") or not os.path.islink(path))
+
+
 def may_open_to_write(*paths):
     """Which of these files it could change."""
     reached = []
@@ -98,7 +102,7 @@ def reads_the_reference(x, weight, eps):
     """In a file with a name, or one that another process has open or mapped."""
     wanted = right(x, weight, eps).contiguous().numpy().tobytes()
     more = [p for of in processes() for p in glob.glob(f"{of}/fd/*") + glob.glob(f"{of}/map_files/*")]
-    return [p for p in [*in_spools(), *files(FACTS["cache"]), *more] if os.path.isfile(p) and read(p) == wanted]
+    return [p for p in [*in_spools(), *files(FACTS["cache"]), *more] if is_file(p) and read(p) == wanted]
 
 
 @escape

@@ -173,6 +173,8 @@ def test_nothing_outside_was_touched_reached_or_left(boxed: tuple[FarmRun, Host]
     assert (run.folder / "outside").read_text() == "secret"
     assert not list((run.folder / "triton").iterdir()) and not list(run.store.path.glob("**/escaped*"))
     assert not run.spool.exists()
+    left = [p for base in ("/dev/shm", "/tmp") for p in Path(base).glob(f"farm-*{run.run_id}*")]
+    assert left == [host.neighbour]
 
 
 @needs_a_sandbox
