@@ -182,7 +182,7 @@ def check_sandbox(there: Environment, asked: bool) -> None:
     why = sandbox_host.unfit(there) if asked or there.sandbox is not None else ""
     if why:
         whose = "--sandbox" if asked else f"environment {there.name} has sandbox: true"
-        raise UsageError(f"{whose}: no sandbox can be made here: {why}", id="run-no-sandbox")
+        raise UsageError(f"{whose}: no sandbox can be made here: {why}", id="run-sandbox-impossible")
 
 
 def contract_version(op: str) -> int | None:

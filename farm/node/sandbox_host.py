@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from farm.errors import UsageError
 from farm.judge.cache import default_root
 from farm.node import sandbox
 from farm.node.environment import Environment
@@ -94,6 +95,16 @@ def visible(
         tuple(map(str, proc_read)),
         tuple(str(p) for p in proc_hidden if not p.is_dir()),
         tuple(str(p) for p in proc_hidden if p.is_dir()),
+    )
+
+
+def words(environment: Environment, told: list[str], folder: str) -> list[str]:
+    """The command line that runs a command once in a sandbox in which it can write to one folder.  UsageError."""
+    why = unfit(environment)
+    if why:
+        raise UsageError(f"no sandbox can be made here: {why}", id="run-no-sandbox")
+    return sandbox.words(
+        program(), visible(environment, told, "cpu", (), folder), limits(environment.sandbox or {}), told
     )
 
 
