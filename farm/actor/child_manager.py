@@ -44,7 +44,7 @@ class ChildManager:
         """A living child; `profiled` says whether one that has profiled will do.  NoChild where there can be none."""
         if (self.profiled and not profiled) or self._arm != self._placed.arm:
             self.replace()
-        if self.current and self.current.alive and self.ready:
+        if self.current and self.current.usable and self.ready:
             return self.ready
         self.let_go()
         if self.stuck:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from farm.actor import tools
 from farm.actor.child_messages import LONGEST_LINE, Door
+from farm.actor.sandboxed import Sandbox
 from farm.child import protocol
 from farm.child.preloaded import WAITS
 from farm.deadline import Deadline
@@ -51,6 +52,7 @@ class Child(LineProcess):
     `env`: its whole environment.  `given`: what of that is handed on where a container's client hands on nothing by
     itself.  `spool`: the folder that its files are in.  `under`: the words of the tool that starts it; what that writes
     is at `tool_output`.  `waits`: it only imports what every child imports, and opens its device after `begin`.
+    `box`: its sandbox, which ends with it.
     """
 
     def __init__(
@@ -65,12 +67,15 @@ class Child(LineProcess):
         spool: str = "",
         under: Sequence[str] = (),
         waits: bool = False,
+        box: Sandbox | None = None,
     ):
-        self._door = Door()
+        self._door, self._box = Door(), box
         self._mark = secrets.token_hex(16)
         self._log_at = 0
         self._behind: tuple[int, ...] = ()
-        self._wrapped, self._env = environment.wrapped or bool(environment.tool), env
+        if box:
+            env = box.variables(env)
+        self._wrapped, self._env = environment.wrapped or bool(environment.tool) or box is not None, env
         self._leave_s = tools.LEAVE_SECONDS if environment.tool else _LEAVE_SECONDS
         self._name = f"farm-{self._mark[:16]}"
         handed = {**(given or {}), _MARK: self._mark}
@@ -91,7 +96,13 @@ class Child(LineProcess):
         self._ended = not self._end
         last = [self._name] if self._wrapped else []
         words += [WAITS] if waits else [backend, device, json.dumps(dict(options)), *last]
-        super().__init__(words, env={**env, _MARK: self._mark}, orders=True, longest=LONGEST_LINE)
+        words = box.words(words) if box else words
+        try:
+            super().__init__(words, env={**env, _MARK: self._mark}, orders=True, longest=LONGEST_LINE)
+        except BaseException:
+            if box:
+                box.close()
+            raise
 
     def begin(self, order: Mapping[str, object]) -> None:
         """Let one that waits go on, by an order as `farm.child.preloaded` takes it."""
@@ -110,6 +121,26 @@ class Child(LineProcess):
     def working_pids(self) -> tuple[int, ...]:
         """As `device_pid` last found them: a search goes through all processes of the host."""
         return (self.pid, *self._behind)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it lives, and where it writes is still there."""
+        return self.alive and (self._box is None or self._box.there)
+
+    def place(self, out_dir: str) -> str:
+        """The folder in which it is to write what belongs into `out_dir`."""
+        return self._box.place(out_dir) if self._box else out_dir
+
+    def taken(self, reply: protocol.Measured, out_dir: str) -> protocol.Measured:
+        """The reply, with its outputs in `out_dir`."""
+        return self._box.taken(reply, out_dir) if self._box else reply
+
+    def look(self) -> None:
+        super().look()
+        too_much = self._box.overfull(self.log_size) if self._box else ""
+        if too_much:
+            self.kill(grace=0.0)
+            raise ChildLied(too_much)
 
     @property
     def gone(self) -> bool:
@@ -159,6 +190,8 @@ class Child(LineProcess):
             self.send(protocol.Exit())
             self.wait(self._leave_s)
         super().close(grace)
+        if self._box:
+            self._box.close()
 
     def show_stacks(self, wait_s: float = 0.3) -> None:
         """Have the child print where each of its threads is; it ends up in the log.  Works inside native code too; a

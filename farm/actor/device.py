@@ -405,7 +405,6 @@ class DeviceActor:
         """Send the attempt and follow its phases; None when the end was already reported."""
         cell = attempt["cell"]
         ids = (self._placed.revision, attempt["round"], attempt["number"])
-        message = protocol.Run(*ids, cell, prepared["tensors"], call, out_dir, prepared["work"])
         table = attempt["deadlines"]
         phase, timed_since = "spawn", time.monotonic()  # until the child says that it has begun
         self._show_start(attempt)
@@ -417,10 +416,11 @@ class DeviceActor:
         except child_process.NoChild as reason:
             self._end(attempt, "infra_error", "infra", f"no child could be started: {reason}")
             raise _DeviceGone(str(reason), reason.final) from None
+        place = child.place(out_dir)
         shared, self._children.served = self._children.served or self._children.trials > 0, True
         try:
             self._show(attempt, "import", table["write"] + table["import"])
-            child.send(message)
+            child.send(protocol.Run(*ids, cell, prepared["tensors"], call, place, prepared["work"]))
             deadline = Deadline(table["import"])
             while True:
                 said = child.receive(deadline)
@@ -432,6 +432,7 @@ class DeviceActor:
                     deadline = Deadline(table[phase])
                     self._show(attempt, phase)
                 elif isinstance(said, protocol.Measured):
+                    said = child.taken(said, out_dir)
                     self._hear(attempt)
                     evidence = self._children.ready.evidence if self._children.ready else ""
                     return believed(said, time.monotonic() - timed_since, evidence)
@@ -442,7 +443,7 @@ class DeviceActor:
             lied = isinstance(error, child_process.ChildLied)
             spoilt = shared and (lied or phase == "spawn")  # maybe by an earlier cell's code
             if self._stopping or not (spoilt or self._signalled(attempt, child, error, phase)):
-                return self._without_reply(attempt, call, child, error, phase, out_dir)
+                return self._without_reply(attempt, call, child, error, phase, place)
         # Asked again in a child of its own, the cell answers for itself.
         self._hear(attempt)
         self._children.replace()

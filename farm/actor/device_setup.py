@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from farm import backends, limits
-from farm.actor import child_process, tools, waiting
+from farm.actor import child_process, sandboxed, tools, waiting
 from farm.cell import Evidence
 from farm.child import protocol
 from farm.errors import FarmError, Message, UsageError
 from farm.node import config as nodes
+from farm.node import sandbox_host
 from farm.node.environment import Environment, child_variables, given_variables
 from farm.shipping import bundle, subjects
 from farm.shipping import providers as shipping
@@ -58,6 +59,7 @@ class DeviceSetup:
         self._written: dict[str, str] = {}  # path of an unpacked file or folder -> the one that its author edits
         #: What a waiting child is told of the users' files, by which it proves that it has nothing else.
         self._sent: dict[str, Any] = {"modules": [], "folder": "", "digest": ""}
+        self._box_told = ""  # of the sandbox that the children run in
         #: What a child is told of the run's subject, once it is unpacked here; {} without one.
         self.subject: dict[str, Any] = {}
         #: The arm that children belong to from now on, and whose code they run; "" where the run has no two.
@@ -101,6 +103,7 @@ class DeviceSetup:
         rounds."""
         asked = Environment.of(config["environment"])
         found = asked if asked.command or asked.python else nodes.environment(self.node, asked.name)
+        found = self._sandboxed(found, asked)
         told, first = self._subject(config.get("subject"))
         cache = {"TRITON_CACHE_DIR": str(Path(config["spool"], f"triton-{name}")), "TRITON_CACHE_AUTOTUNING": "1"}
         own = {**self._subject_variables(config), **(cache if name else {})}
@@ -115,6 +118,8 @@ class DeviceSetup:
         if not asked.tool:
             return made
         self.tool = tools.TOOLS[asked.tool]
+        if made.sandbox is not None:
+            raise child_process.NoChild(f"{self.tool.program} cannot run in a sandbox; run without one", final=True)
         if made.command:
             raise child_process.NoChild(
                 f"environment {made.name} starts children by a command of its own, under which {self.tool.program} "
@@ -127,6 +132,16 @@ class DeviceSetup:
         self.under = tools.under(program, self.tool)
         variables = {**self.tool.variables, **made.variables}
         return replace(made, tool=asked.tool, tool_out=asked.tool_out, variables=variables)
+
+    def _sandboxed(self, found: Environment, asked: Environment) -> Environment:
+        """The environment with the sandbox that it or the run asks for.  NoChild where there can be none."""
+        if found.sandbox is None and asked.sandbox is None:
+            return found
+        why = sandbox_host.unfit(found)
+        if why:
+            raise child_process.NoChild(f"no sandbox can be made here: {why}", final=True)
+        path = sandbox_host.own_path(found.path) if found.own else found.path
+        return replace(found, sandbox=asked.sandbox if found.sandbox is None else found.sandbox, path=path)
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -164,7 +179,7 @@ class DeviceSetup:
         path on which they were looked for goes on to mean what it meant."""
         spool = str(self.config["spool"])
         bundles = list(self.config.get("bundles") or [])
-        if not bundles and not environment.own:  # what runs here is what the other Python is to run
+        if not bundles and (environment.sandbox is not None or not environment.own):  # what runs here runs there
             bundles = [b.plain() for b in bundle.pack_all()]
         folders = [str(bundle.install(b["sha"], b["blob"], Path(spool, "bundles"))) for b in bundles]
         shipped = config.get("shipped")
@@ -191,9 +206,13 @@ class DeviceSetup:
         env = child_variables(given, self.environment)
         more = self.host.child_options(self.config["deadlines"])
         options = {**more, **self.options, **({"subject": self.subject} if self.subject else {})}
-        spool, device = str(self.config["spool"]), self.config["device_id"]
+        spool, device, box = str(self.config["spool"]), self.config["device_id"], None
+        if self.environment.sandbox is not None:
+            box = sandboxed.Sandbox(self.environment, self.host_backend, spool)
+            self._box_told = box.told()
         order = {"argv": [self.host_backend, device, json.dumps(options)], **self._sent}
-        alone = self.under or self.arm  # no child waits under a tool, nor for one of two arms
+        # no child waits under a tool, in a sandbox, or for one of two arms
+        alone = self.under or self.arm or box is not None
         waiting_one = None if alone else waiting.take(self.host_backend, env, self.environment, spool, order)
         started = waiting_one or child_process.Child(
             self.host_backend,
@@ -204,6 +223,7 @@ class DeviceSetup:
             given=given_variables(given, self.environment),
             spool=spool,
             under=self.under,
+            box=box,
         )
         started.write_seconds, started.kill_seconds = (self.config["deadlines"][k] for k in ("write", "teardown"))
         return started
@@ -213,6 +233,7 @@ class DeviceSetup:
         from farm.node import admission
 
         fingerprint = {**ready.fingerprint, "environment": self.environment.name}
+        fingerprint |= {"sandbox": self._box_told} if self._box_told else {}
         return replace(ready, target=admission.complete(ready.target, self.identity), fingerprint=fingerprint)
 
     def subject_not_taken(self, ready: protocol.Ready) -> str:

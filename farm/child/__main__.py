@@ -112,6 +112,7 @@ def main(argv: list[str]) -> int:
     flush = _print_at_once()
     from farm.child import confinement
 
+    confinement.limit(os.environ.pop("FARM_LIMITS", ""))
     unconfined = confinement.confine()  # before there are threads
     if os.environ.get("FARM_WRAPPED") == "1":
         threading.Thread(target=_end_with_pipe, args=(source.fileno(),), name="pipe", daemon=True).start()

@@ -33,8 +33,9 @@ def ask(path: str) -> dict[str, Any]:
 
 def main(argv: list[str]) -> int:
     """Prints the answers."""
-    from farm.child import subject_files
+    from farm.child import confinement, subject_files
 
+    confinement.limit(os.environ.pop("FARM_LIMITS", ""))
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     order = json.loads(argv[0])

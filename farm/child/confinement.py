@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import json
 import os
+import resource
 from pathlib import Path
 
 #: The same on every architecture that PyTorch runs on.
@@ -61,6 +63,15 @@ def confine() -> str:
         return refusal() or _confine()
     except Exception as error:
         return f"Landlock failed ({error})"
+
+
+def limit(told: str) -> None:
+    """Set this process's resource limits for good: JSON, names of `resource.RLIMIT_*` -> values; "" for none."""
+    for name, value in json.loads(told or "{}").items():
+        number = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(number)[1]
+        least = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(number, (least, least))
 
 
 def _confine() -> str:

@@ -71,6 +71,7 @@ def again(args: argparse.Namespace, store: Store) -> tuple[argparse.Namespace, F
         if getattr(made, option) is None:
             setattr(made, option, getattr(first, option))
     made.strict_peers = args.strict_peers or first.strict_peers
+    made.sandbox = args.sandbox or first.sandbox
     made.matrices = args.matrices or first.matrices
     made.backend = args.backend if args.backend is not None else first.backend
     made.contracts = args.contracts or first.contracts
@@ -149,4 +150,5 @@ def words(args: argparse.Namespace) -> list[str]:
             out += [option, str(getattr(args, name))]
     for option, values in (("--set", args.overrides), ("--provider", args.provider), ("--contracts", args.contracts)):
         out += [word for value in values for word in (option, str(value))]
-    return [*out, *(["--strict-peers"] if args.strict_peers else []), *(["-x"] if args.stop_at_first else [])]
+    flags = {"--sandbox": args.sandbox, "--strict-peers": args.strict_peers, "-x": args.stop_at_first}
+    return [*out, *(flag for flag, given in flags.items() if given)]

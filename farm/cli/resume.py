@@ -42,6 +42,7 @@ _FIRST: dict[str, Any] = {
     "wait": None,
     "strict_peers": False,
     "sanitize": None,
+    "sandbox": False,
     **dict.fromkeys(command_line.OPTIONS),  # which subject
     "a": None,
     "b": None,

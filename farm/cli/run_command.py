@@ -30,7 +30,7 @@ from farm.contracts import discovery
 from farm.coordinator import RunRequest, execute
 from farm.errors import BackendError, FarmError, InfraError, Message, StoreError, UsageError, id_of
 from farm.matrix import Plan
-from farm.node import config
+from farm.node import config, sandbox_host
 from farm.node.environment import Environment
 from farm.process import supervisor
 from farm.report import pairs_text
@@ -77,6 +77,12 @@ def options(p: argparse.ArgumentParser, *, resumed: bool = False) -> None:
         "--environment",
         metavar="NAME",
         help="start children in this environment of each node's configuration (default: the one named default)",
+    )
+    p.add_argument(
+        "--sandbox",
+        action="store_true",
+        help="run every child in a sandbox (bubblewrap), without a network, your files and the judge's; needed for "
+        "code that nobody has read (docs/trust.md)",
     )
     p.add_argument(
         "--wait-for-devices",
@@ -184,7 +190,7 @@ def busy_wait(args: argparse.Namespace) -> float:
 
 def environment(args: argparse.Namespace) -> Environment:
     """The environment that the run requests from its nodes."""
-    found = Environment.default()
+    found = replace(Environment.default(), sandbox={} if args.sandbox else None)
     found = replace(found, name=args.environment) if args.environment else found
     return replace(found, tool=args.tool, tool_out=args.tool_out) if args.tool else found
 
@@ -203,6 +209,14 @@ def under_tool(args: argparse.Namespace, planned: Plan, tool: tools.Tool, what: 
         raise BackendError(str(missing := tools.missing(tool, what)), id=missing.id)
     slower = [replace(m, deadlines=tools.deadlines(m.deadlines)) for m in planned.matrices]
     return replace(planned, matrices=tuple(slower))
+
+
+def check_sandbox(there: Environment, asked: bool) -> None:
+    """UsageError where the children of this host's environment are to run in a sandbox, and cannot."""
+    why = sandbox_host.unfit(there) if asked or there.sandbox is not None else ""
+    if why:
+        whose = "--sandbox" if asked else f"environment {there.name} has sandbox: true"
+        raise UsageError(f"{whose}: no sandbox can be made here: {why}", id="run-sandbox-impossible")
 
 
 def contract_version(op: str) -> int | None:
@@ -252,8 +266,8 @@ def connect(
     wanted: list[str] = []
     found: Planned | None = None
     if not joins:
-        if args.environment:
-            config.environment(config.load(), args.environment)  # otherwise every cell would end as lost
+        there = config.environment(config.load(), args.environment or "default")  # else every cell would end as lost
+        check_sandbox(there, args.sandbox)
         wanted = choose(host_has, False)
         found = planned(wanted)  # 10^5 cells take seconds: once
     ready()

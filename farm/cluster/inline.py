@@ -89,3 +89,4 @@ class InlineCluster:
             self.stop(device)
         self._judges.close()
         spool.remove(self.spool)
+        spool.remove(spool.reserve(self.spool))

@@ -539,7 +539,7 @@ class RayCluster:
                 break
             with contextlib.suppress(Exception):
                 step()
-        for folder in (self.spool, self._folder):
+        for folder in (self.spool, spool.reserve(self.spool), self._folder):
             if folder:
                 spool.remove(folder)
 

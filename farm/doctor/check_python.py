@@ -63,6 +63,9 @@ def _environment(f: Facts, e: EnvironmentFacts) -> Findings:
         what = f"children can read and change the farm's own processes ({first.data['unconfined']})"
         cure = "use Linux 5.19 or newer with Landlock (lsm=landlock,... at boot), or run untrusted code as another user"
         yield note("environment-unconfined", section, what, cure)
+    if e.sandboxed and f.system.unsandboxed:
+        what = f"its children are to run in a sandbox, which cannot be made here: {f.system.unsandboxed}"
+        yield fail("environment-unsandboxed", section, what, "do that, or remove sandbox from the node's configuration")
     numpy = e.trial("numpy")
     if not numpy.ok and not (e.own and f.packages.get("numpy") is None):
         what = f"numpy cannot be imported ({numpy}): no cell can run"
@@ -143,6 +146,17 @@ def _providers(f: Facts, e: EnvironmentFacts) -> Findings:
                 what,
                 "repair the installation of this provider, or exclude the provider with --select",
             )
+
+
+def sandbox(f: Facts) -> Findings:
+    if any(e.sandboxed for e in f.environments) and f.system.unsandboxed:
+        return  # told of them
+    if f.system.unsandboxed:
+        what = f"no child can run in a sandbox ({f.system.unsandboxed})"
+        cure = "do that before code runs here that nobody has read (docs/trust.md); nothing else needs it"
+        yield note("sandbox-missing", "sandbox", what, cure)
+    else:
+        yield ok("sandbox", "children can run in a sandbox (farm run --sandbox)")
 
 
 def compilers(f: Facts) -> Findings:

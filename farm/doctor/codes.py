@@ -37,6 +37,8 @@ CODES: Mapping[str, str] = {
     "environment-python-old": "an environment's Python is older than 3.10",
     "environment-dropped": "children do not get some variables of this host",
     "environment-unconfined": "children can read and change the farm's own processes",
+    "environment-unsandboxed": "an environment's children are to run in a sandbox, which cannot be made here",
+    "sandbox-missing": "no child can run in a sandbox, so code that nobody has read must not run here",
     "environment-numpy": "an environment cannot import numpy",
     # Ray
     "ray-missing": "ray cannot be imported",

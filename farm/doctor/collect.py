@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module, metadata
 from pathlib import Path
 from pkgutil import iter_modules
@@ -22,6 +23,7 @@ from farm.doctor.host import HostReader
 from farm.doctor.runner import trials
 from farm.errors import FarmError, UsageError
 from farm.judge.cache import default_root
+from farm.node import sandbox_host
 from farm.process.own_modules import own_variables
 
 if TYPE_CHECKING:
@@ -104,7 +106,7 @@ def gather(
         token=ray_token.look(environ, Path.home()),
         head=_head(asked.head, environ) if asked.head else None,
         node=node,
-        system=host.system(),
+        system=replace(host.system(), unsandboxed=sandbox_host.refusal()),
         now=time.time(),
         newest_source=max(p.stat().st_mtime for p in (kernel_package.ROOT / "farm").rglob("*.py")),
         asked=asked,
@@ -178,7 +180,7 @@ def _environments(
             continue
         steps = ["numpy", "torch", "triton", "accelerator", *_vendor_steps(vendors), "kernels"]
         found = runner.environment(there, [*steps, *(f"provider {p}" for p in peers)], name=name)
-        out.append(_further(there, found, vendors))
+        out.append(replace(_further(there, found, vendors), sandboxed=there.sandbox is not None))
     return tuple(out)
 
 
@@ -189,8 +191,6 @@ def _vendor_steps(vendors: Sequence[str]) -> list[str]:
 
 def _further(there: Environment, found: EnvironmentFacts, vendors: Sequence[str]) -> EnvironmentFacts:
     """Steps that depend on the first ones: torch without its plug-ins, and ptxas for exactly this part."""
-    from dataclasses import replace
-
     more = {}
     if "ascend" in vendors and not found.failure and not found.trial("torch").ok:
         alone = runner.environment(there, ["torch"], variables={"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})

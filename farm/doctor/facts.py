@@ -78,6 +78,7 @@ class EnvironmentFacts:
     missing_program: str = ""  # of its command
     trials: Mapping[str, ProbeResult] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()  # names of the host's variables that its children do not get
+    sandboxed: bool = False  # its children are to run in a sandbox
 
     def trial(self, step: str) -> ProbeResult:
         return self.trials.get(step, SKIPPED)
@@ -134,6 +135,7 @@ class SystemFacts:
     clock_synchronised: bool | None = None
     governor: str = ""
     numa_balancing: str = ""
+    unsandboxed: str = ""  # why no child can run in a sandbox here
 
 
 @dataclass(frozen=True)

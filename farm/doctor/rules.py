@@ -12,6 +12,7 @@ CHECKS: tuple[Callable[[Facts], Findings], ...] = (
     check_python.python,
     check_node.node,
     check_python.environments,
+    check_python.sandbox,
     check_devices.devices,
     check_ray.ray,
     check_ray.token,

@@ -205,7 +205,7 @@ class GivenFiles:
 
     def __init__(self, spool: Path, reserve: Path, sharers: int = 1):
         self._places, self._sharers = (spool, reserve), max(1, sharers)
-        self._name = f"inputs-{secrets.token_hex(8)}"
+        self._name = f"inputs/{secrets.token_hex(8)}"  # below one folder, which a sandbox shows
         self._number = itertools.count()
         self._there: dict[str, _Copies] = {}  # in the order of their last use
         self._total = 0  # bytes
@@ -238,7 +238,8 @@ class GivenFiles:
 
     def _copied_to(self, place: Path, arrays: Mapping[str, Any]) -> _Copies:
         above = place / self._name
-        above.mkdir(exist_ok=True, mode=0o700)
+        for made in (above.parent, above):
+            made.mkdir(exist_ok=True, mode=0o700)
         folder = above / str(next(self._number))
         folder.mkdir(mode=0o700)
         try:

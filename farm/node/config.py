@@ -18,7 +18,8 @@ An environment has `python` (its interpreter; the farm starts the child with it)
 `farm.node.environment.Environment`), and `variables`, `pass` (variables of the host that its children get beside
 `farm.node.environment.INHERITED`), `path` (additional folders for PYTHONPATH), `wrapped` (the child
 is not the started process, which is for example a container's client), `end` (the command that ends the container when
-that client is gone).  A run uses `default` unless it names another; without one it is the supervisor's own Python.
+that client is gone), `sandbox` (true, or its limits: children run in one, see `farm.node.sandbox`).  A run uses
+`default` unless it names another; without one it is the supervisor's own Python.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from farm import limits
 from farm.backends._simulated import SETTINGS
 from farm.errors import MatrixError, UsageError
+from farm.node import sandbox
 from farm.node.environment import MASKS, NEVER, Environment, check_template
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ VARIABLE = "FARM_NODE"
 DEFAULT_FILE = Path("/etc/farm/node.yaml")
 KEYS = ("backend", "devices", "expect", "labels", "environments", "deadlines", "simulate")
 EXPECT = ("model", "partition", "driver", "stack", "torch", "triton", "python")
-ENVIRONMENT = ("python", "command", "variables", "pass", "path", "wrapped", "end")
+ENVIRONMENT = ("python", "command", "variables", "pass", "path", "wrapped", "end", "sandbox")
 #: Keys of `simulate`; further keys with one word each are versions that its child's fingerprint reports.
 SIMULATE = (*SETTINGS, "driver", "stack", "torch", "triton", "python", "rocm", "cann", "uuid")
 MAX_DEVICES = 1024
@@ -188,6 +190,11 @@ class _Reader:
         if end and not _flag(parts.get("wrapped")):
             what = "removes what a container's client leaves running, so it needs wrapped: true"
             raise _refused(parts["end"], what, "end")
+        if _sandbox(parts.get("sandbox")) is not None and _flag(parts.get("wrapped")):
+            what = (
+                "hides the service that a container's client needs; remove it, and close the container by its command"
+            )
+            raise _refused(parts["sandbox"], what, "sandbox-wrapped")
         python = _word(parts["python"]) if "python" in parts else ""
         if python and not Path(python).expanduser().is_absolute():
             what = "is not an absolute path; a node's Ray may run with a different PATH than your shell"
@@ -201,6 +208,7 @@ class _Reader:
             wrapped=_flag(parts.get("wrapped")),
             end=end,
             passed=_passed(parts["pass"]) if "pass" in parts else (),
+            sandbox=_sandbox(parts.get("sandbox")),
         )
 
     def _deadlines(self, node: YamlNode) -> dict[str, float]:
@@ -290,9 +298,9 @@ def _count(node: YamlNode, most: int = MAX_DEVICES) -> int:
     return int(node.value)
 
 
-def _seconds(node: YamlNode, above: float = -1e-9) -> float:
+def _seconds(node: YamlNode, above: float = -1e-9, of: str = "seconds") -> float:
     if isinstance(node.value, bool) or not isinstance(node.value, (int, float)) or not node.value > above:
-        _wrong(node, "a number of seconds" + (" above 0" if above == 0 else ""))
+        _wrong(node, f"a number of {of}" + (" above 0" if above == 0 else ""))
     return float(node.value)
 
 
@@ -300,6 +308,14 @@ def _flag(node: YamlNode | None) -> bool:
     if node is not None and not isinstance(node.value, bool):
         _wrong(node, "true or false")
     return bool(node is not None and node.value)
+
+
+def _sandbox(node: YamlNode | None) -> dict[str, float] | None:
+    """True, false, or limits by their names."""
+    if node is None or not isinstance(node.value, dict):
+        return {} if _flag(node) else None
+    found = _entries(node, sandbox.KEYS, "limits of a sandbox")
+    return {k: _count(n, 1 << 22) if k == "processes" else _seconds(n, above=0.0, of="GiB") for k, n in found.items()}
 
 
 def _wrong(node: YamlNode, what: str) -> NoReturn:

@@ -76,6 +76,8 @@ class Environment:
     `passed`: which of the host's variables the child gets beside INHERITED: names, and prefixes with `*`.
     `tool`: what the child runs under (`farm.actor.tools`), which writes into the folder `tool_out` on its host, else
     into the run's.
+    `sandbox`: None where the child runs in none, else its limits (`farm.node.sandbox.KEYS`; those that are missing have
+    their defaults).
     """
 
     name: str = "default"
@@ -88,6 +90,7 @@ class Environment:
     passed: tuple[str, ...] = ()
     tool: str = ""
     tool_out: str = ""
+    sandbox: Mapping[str, float] | None = None
 
     @classmethod
     def default(cls) -> Environment:
@@ -126,8 +129,11 @@ class Environment:
         return cls(**given)
 
     def plain(self) -> dict[str, Any]:
-        """This environment as plain data; without what is empty and newer than some nodes' farm."""
-        return {k: v for k, v in asdict(self).items() if k not in ("passed", "tool", "tool_out") or v}
+        """This environment as plain data; without what is not used and nodes with an older farm do not know.  Such a
+        node refuses a sandbox, which it cannot make."""
+        unused = {name for name in ("passed", "tool", "tool_out") if not getattr(self, name)}
+        unused |= {"sandbox"} if self.sandbox is None else set()
+        return {k: v for k, v in asdict(self).items() if k not in unused}
 
 
 def check_template(words: Sequence[str]) -> None:

@@ -45,6 +45,18 @@ def boot() -> str:
     return kernel_setting("random/boot_id")
 
 
+#: Of a /proc, what is the whole host's in every namespace: what a process may read, and what it need not see.  The
+#: user root may write them without any capability.
+_SHARED = ("sys", "bus", "fs", "irq", "driver", "scsi", "tty", "sysrq-trigger", "mtrr")
+_HIDDEN = ("acpi", "asound", "kcore", "keys", "key-users", "kmsg", "latency_stats", "sched_debug", "timer_list")
+
+
+def shared_in_proc(root: Path = ROOT) -> tuple[list[Path], list[Path]]:
+    """(what is to be read-only, what is to be hidden) of a sandbox's own /proc, as far as this kernel has it."""
+    shared, hidden = ([p for name in names if (p := root / "proc" / name).exists()] for names in (_SHARED, _HIDDEN))
+    return shared, hidden
+
+
 def pid_namespace() -> str:
     """The namespace in which this process's pids count, as `pid:[4026531836]`."""
     with contextlib.suppress(OSError):

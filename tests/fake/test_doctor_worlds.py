@@ -150,6 +150,7 @@ ABOUT_THIS_HOST = (
     "kernels-clash",
     "environment-dropped",
     "environment-unconfined",
+    "sandbox",
     "provider",
 )
 

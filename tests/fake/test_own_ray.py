@@ -108,7 +108,7 @@ def test_what_a_child_can_still_read_as_the_same_user(run: FarmRun) -> None:
 def test_another_user_reads_and_replaces_nothing(run: FarmRun) -> None:
     """The store can be looked at where its folder lets others in (results are to be read), but nothing is written."""
     store = run.store.path
-    closed = [ray_folder(run), run.spool, *run.spool.glob("inputs-*")]
+    closed = [ray_folder(run), run.spool, *run.spool.glob("inputs/*")]
     assert all(p.is_dir() for p in closed)
     lock = store / "runs" / run.run_id / "writer.lock"
     proc = [Path(f"/proc/{pid}/{name}") for pid in marked(run.mark) for name in ("environ", "fd", "mem")]

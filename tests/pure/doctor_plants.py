@@ -198,6 +198,13 @@ PLANTS: dict[str, tuple[Facts, str, Level, str]] = {
         N,
         "the kernel has no Landlock",
     ),
+    "no bubblewrap": (system(unsandboxed="bubblewrap (bwrap) is not installed"), "sandbox-missing", N, "not installed"),
+    "an environment without its sandbox": (
+        replace(env(sandboxed=True), system=system(unsandboxed="namespaces are forbidden").system),
+        "environment-unsandboxed",
+        F,
+        "namespaces are forbidden",
+    ),
     # Ray
     "no ray": (supervisors(SOUND, ray=missing("ray")), "ray-missing", F, "--address inline"),
     "no time": (supervisors(SOUND, ray=ProbeResult("skipped", "no time")), "ray-missing", F, "no time"),

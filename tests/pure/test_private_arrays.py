@@ -196,10 +196,10 @@ def test_copies_are_bounded_and_the_young_stay(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(cache, "GIVEN_SHARE", 0.0)
     for i in range(4):
         store.files(f"k{i}", arrays)
-    assert len(list((tmp_path / "spool").glob("inputs-*/*"))) == 4
+    assert len(list((tmp_path / "spool").glob("inputs/*/*"))) == 4
     monkeypatch.setattr(cache, "YOUNG_SECONDS", 0.0)
     last = store.files("k4", arrays)["x"]
-    assert list((tmp_path / "spool").glob("inputs-*/*")) == [last.parent]
+    assert list((tmp_path / "spool").glob("inputs/*/*")) == [last.parent]
 
 
 def test_what_the_spool_cannot_hold_goes_to_the_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ def test_what_the_spool_cannot_hold_goes_to_the_reserve(tmp_path: Path, monkeypa
     monkeypatch.setattr(cache, "_write", write)
     found = store.files("k", arrays)
     assert tmp_path / "reserve" in found["x"].parents and (tmp_path / "reserve" / "owners").is_dir()
-    assert list((tmp_path / "spool").glob("inputs-*/*")) == []
+    assert list((tmp_path / "spool").glob("inputs/*/*")) == []
 
 
 def test_no_folder_is_made_for_a_run_that_has_ended(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from subject_repositories import SUBJECT, committed, git, write
 from farm.errors import FarmError
 from farm.matrix.expand import cells
 from farm.matrix.load import load_all
+from farm.node import sandbox_host
 from farm.shipping import subjects
 from farm.subject import command_line, wheels
 from farm.subject.command_line import LoadedSubject
@@ -26,7 +27,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def options(**given: Any) -> argparse.Namespace:
-    return argparse.Namespace(**{**dict.fromkeys(command_line.OPTIONS), **given})
+    return argparse.Namespace(**{**dict.fromkeys(command_line.OPTIONS), "sandbox": False, **given})
 
 
 def load(**given: Any) -> LoadedSubject:
@@ -306,3 +307,37 @@ def test_modes_are_asked_in_a_child_with_the_subjects_files(repository: Path) ->
     assert found.calls["rms_norm:liger"]["path"] == "my_adapters:with_modes"
     (repository / "farm.yaml").write_text(entry(call % "no_modes"))
     assert "RuntimeError: no compiler" in refused("subject-modes-asked", repo=str(repository))
+
+
+def test_nothing_of_a_repository_runs_outside_of_the_sandbox(repository: Path, tmp_path: Path) -> None:
+    (repository / "farm.yaml").write_text(BUILD.replace("$COUNT", str(tmp_path / "ran")))
+    assert "build.command would run outside" in refused("subject-sandbox-build", repo=str(repository), sandbox=True)
+    assert not (tmp_path / "ran").exists()
+    (repository / "contracts").mkdir()
+    text = SUBJECT + "contracts: [contracts]\n"
+    (repository / "farm.yaml").write_text(text)
+    assert "decide what is right" in refused("subject-sandbox-contracts", repo=str(repository), sandbox=True)
+    own = write(tmp_path / "operators", farm_yaml=text) / "farm.yaml"
+    (repository / "contracts").rename(tmp_path / "operators" / "contracts")
+    assert load(repo=str(repository), subject=str(own), sandbox=True).subject.contracts
+
+
+@pytest.mark.skipif(bool(sandbox_host.refusal()), reason="no sandbox can be made here")
+def test_modes_are_asked_in_the_sandbox(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function tries to leave a file, and to read one."""
+    monkeypatch.setenv("FARM_SECRET", str(tmp_path / "secret"))
+    (tmp_path / "secret").write_text("it")
+    adapters = repository / "my_adapters.py"
+    tries = (
+        "import os\n\ndef asked():\n"
+        f"    there = os.path.exists({str(tmp_path / 'secret')!r}) or 'FARM_SECRET' in os.environ\n"
+        f"    try:\n        open({str(repository / 'ran')!r}, 'w')\n        there = True\n"
+        "    except OSError:\n        pass\n"
+        "    return ['reached' if there else 'nothing']\n"
+    )
+    adapters.write_text(adapters.read_text() + "\n\n" + tries)
+    (repository / "farm.yaml").write_text(entry('{call: "my_adapters:with_modes", modes: "my_adapters:asked"}'))
+    modes = [
+        load(repo=str(repository), sandbox=boxed).providers["liger"].of("rms_norm").modes for boxed in (True, False)
+    ]
+    assert modes == [("nothing",), ("reached",)]

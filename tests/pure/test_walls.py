@@ -49,6 +49,7 @@ PURE = (
     "limits",
     "matrix",
     "node/admission",
+    "node/sandbox",
     "pr/blocks",
     "pr/commands",
     "pr/comment",
@@ -170,6 +171,8 @@ PROC_ELSEWHERE = (
     ("farm/backends/rocm.py", "/proc/self/maps", "the libraries of a child's own process, read in the child"),
     ("farm/doctor/devices.py", "/proc/driver/nvidia/version", "a driver's file, looked for under the doctor's root"),
     ("farm/doctor/check_rocm.py", "echo 0 > /proc/sys/kernel/numa_balancing (AMD recommends it)", "advice to people"),
+    ("farm/node/sandbox.py", "/proc", "where bubblewrap mounts a sandbox's own"),
+    ("farm/node/sandbox_host.py", "/proc", "the same, in the trial of it"),
 )
 
 

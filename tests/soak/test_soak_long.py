@@ -12,6 +12,7 @@ from farm_process import ROOT
 
 #: file under tests -> estimated seconds of its long tests
 LONG = {
+    "cheats/test_escapes.py": 15,
     "cheats/test_poisoning.py": 30,
     "compiled/test_built_ring.py": 30,
     "compiled/test_built_ring_cells.py": 30,
