@@ -72,8 +72,8 @@ def test_a_large_cell_is_judged(op: str, operation: str, sizes: dict[str, int], 
         took = f"{time.monotonic() - start:.0f} s, {_cpu() - used:.0f} CPU s of {judging_seconds(cell, contract):.0f}"
         print(f"{op} {operation}: {took} estimated, peak {_peak():.1f} GiB")
         for name, values in outputs.items():
-            # the last column; the last row, which of dk and dv is the key that only the last query sees: too small to
-            # be found beside the others of its batch (docs/contracts.md)
+            # the last column; the last row, which of dk and dv is the key that only the last query sees: too small
+            # (below 1 % of the root mean square) to be found beside the others of its batch (docs/contracts.md)
             rows = [(..., -1, slice(None))] if values.ndim > 1 and name not in ("dk", "dv") else []
             for place in [(..., -1), *rows]:
                 wrong = values.copy()
