@@ -42,11 +42,11 @@ def encode(values: Array, dtype: str) -> Array:
     """`values` rounded to `dtype`, in its storage dtype: ties to even, beyond the largest finite infinity, NaN kept."""
     values = np.asarray(values)
     if dtype in PACKED:
-        codes = _codes4(values, dtype) if is_float(dtype) else values.astype(np.int64).astype(np.uint8) & 0xF
+        codes = _coded(values, dtype) if is_float(dtype) else values.astype(np.int64).astype(np.uint8) & 0xF
         packed: Array = codes[..., ::2] | codes[..., 1::2] << 4
         return packed
     if dtype in FLOATS8:
-        return _codes8(values, dtype)
+        return _coded(values, dtype)
     if dtype != "bfloat16":
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             return values.astype(storage_dtype(dtype))
@@ -79,11 +79,9 @@ def round_to(values: Array, dtype: str) -> Array:
     values = np.asarray(values, dtype=np.float32)
     if dtype == "float32":
         return values
-    if dtype in PACKED:
-        return _table(dtype)[_codes4(values, dtype)].astype(np.float32)
+    if DTYPES[dtype].bits <= 8:
+        return _table(dtype).astype(np.float32)[_coded(values, dtype)]
     stored = encode(values, dtype)
-    if dtype in FLOATS8:
-        return _table(dtype)[stored].astype(np.float32)
     if dtype == "bfloat16":
         return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return stored.astype(np.float32)
@@ -109,33 +107,43 @@ def _steps(dtype: str) -> tuple[Array, int]:
     return (finite + np.append(finite[1:], beyond)) / 2, code
 
 
-def _nearest(size: Array, points: Array) -> Array:
-    """The place of each `size` between `points`, ties to even."""
+def _nearest(values: Array, dtype: str) -> Array:
+    """The codes of a float of at most 8 bits, to nearest, ties to even.  Beyond the largest: of 8 bits infinity, or NaN
+    without one; of 4 bits the largest, and 0 for NaN."""
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        values = np.asarray(values, dtype=np.float64)
+    points, beyond = _steps(dtype)
+    size, packed = np.abs(values), DTYPES[dtype].packed
     code: Array = np.searchsorted(points, size, side="left")
     tie = points[np.minimum(code, len(points) - 1)] == size
-    return np.where(tie & (code & 1 == 1), code + 1, code)
-
-
-def _codes4(values: Array, dtype: str) -> Array:
-    """The codes of a 4-bit float, to nearest, ties to even; beyond the largest the largest, and 0 for NaN."""
-    values = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=0.0, posinf=None, neginf=None)
-    points, _ = _steps(dtype)
-    code = np.minimum(_nearest(np.abs(values), points), len(points) - 1)
-    return (code | np.where(np.signbit(values), 8, 0)).astype(np.uint8)
-
-
-def _codes8(values: Array, dtype: str) -> Array:
-    """The codes of an 8-bit float, to nearest, ties to even; beyond the largest infinity, or NaN without one."""
-    values = np.asarray(values, dtype=np.float64)
-    points, beyond = _steps(dtype)
-    size = np.abs(values)
-    code = _nearest(size, points)
-    code = np.where((code >= len(points)) | ~(size <= np.inf), beyond, code)
-    code = np.where(np.isnan(values), 0x80 if DTYPES[dtype].fnuz else 0x7F, code)
-    negative = np.signbit(values) & ~np.isnan(values)
-    if DTYPES[dtype].fnuz:
+    code = np.where(tie & (code & 1 == 1), code + 1, code)
+    code = np.where((code >= len(points)) | ~(size <= np.inf), len(points) - 1 if packed else beyond, code)
+    fnuz, nan = DTYPES[dtype].fnuz, np.isnan(values)
+    code = np.where(nan, 0 if packed else 0x80 if fnuz else 0x7F, code)
+    negative = np.signbit(values) & ~nan
+    if fnuz:
         negative &= (code != 0) & (code != 0x80)
-    return (code | np.where(negative, 0x80, 0)).astype(np.uint8)
+    return (code | np.where(negative, 1 << (DTYPES[dtype].bits - 1), 0)).astype(np.uint8)
+
+
+@cache
+def _by_upper_half(dtype: str) -> Array:
+    """The code of a float32 by its upper 16 bits and whether any of the lower ones is set, uint8 [2^17]: these tell on
+    which side of every tie it lies, since no tie has more than 7 bits behind the point."""
+    place = np.arange(1 << 17, dtype=np.uint32)
+    return _nearest(((place >> 1) << 16 | (place & 1)).view(np.float32), dtype)
+
+
+def _coded(values: Array, dtype: str) -> Array:
+    """`_nearest`, for many values."""
+    flat = np.ascontiguousarray(values).reshape(-1)
+    table, out = _by_upper_half(dtype), np.empty(flat.shape, dtype=np.uint8)
+    for at in range(0, len(flat), _CHUNK):
+        part = flat[at : at + _CHUNK]
+        narrow = part if part.dtype == np.float32 else _narrow_to_odd(part.astype(np.float64))
+        bits = narrow.view(np.uint32)
+        out[at : at + _CHUNK] = table[(bits >> 15 & 0x1FFFE) | ((bits & 0xFFFF) != 0)]
+    return out.reshape(np.shape(values))
 
 
 def _bfloat16_bits(values: Array) -> Array:

@@ -142,6 +142,15 @@ def row_sample(cell: Cell, total: int) -> Array | None:
     return np.unique(np.array(chosen, dtype=np.int64))
 
 
+def compared_rows(cell: Cell, contract: Contract) -> int:
+    """How many rows the reference is evaluated in: all where an output is a sum over them, else those of the sample."""
+    judged = judged_tensors(cell, contract)
+    largest = max((t.size for t in judged if t.blocked), default=0)
+    whole = not contract.rows_independent or any(not t.blocked for t in judged)
+    large = largest > SAMPLE_ABOVE and row_count(cell) > SAMPLE_ROWS + 2
+    return SAMPLE_ROWS + 2 if large and not whole else row_count(cell)
+
+
 @lru_cache(maxsize=64)
 def input_key(cell: Cell, contract: Contract) -> str:
     """What a cell's inputs are cached by: all that `contract.inputs` can read, and the tensors that it fills."""

@@ -99,6 +99,7 @@ EVENTS: Mapping[str, Check] = {
                 **dict.fromkeys(("worst_output", "worst_metric", "output_hash", "input_hash"), optional(_SHORT)),
                 "worst_ratio": optional(number(finite=False)),
                 "places": mapped(plain(depth=6)),
+                "sampled_rows": integer(1),
             },
         ),
         ("ended", {**_OF_CELL, "status": _SHORT, "owner": _SHORT, "reason": _LONG, "origin": _ORIGIN}, {"log": _LOG}),

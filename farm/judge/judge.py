@@ -145,6 +145,8 @@ class Judge:
             tolerances=request.get("tolerances", []),
         )
         told: dict[str, Any] = {}
+        if judgement.sampled_rows is not None:
+            told["sampled_rows"] = judgement.sampled_rows
         if op.work_from_inputs:
             told["work"] = evaluate.work_of(cell, op, inputs.arrays).plain()
         return {

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from farm.accuracy import evaluate
 from farm.accuracy.contract_check import tensors_problem
 from farm.cell import Cell
 from farm.contracts.base import Contract
@@ -260,23 +261,37 @@ _FIXED = {"cuda": 0.1, "rocm": 0.1, "ascend": 0.2, "cpu": 0.01, "sim": 0.01}
 _ELEMENT = 15e-9  # generating, computing in float64 and comparing one element, on one core
 _PASSES = {"forward": 1, "no-grad-forward": 1, "backward": 3, "full": 3}  # a backward runs a forward first
 _CPU_ELEMENT = 33e-9  # on `cpu` it is also computed there
+#: Cells whose dimensions have a larger product are estimated by their tensors and operations: per element of any
+#: tensor, and per operation of the reference in float64, on one core (measured, docs/contracts.md).
+_LARGE, _LARGE_ELEMENT, _OPERATION = 1 << 26, 10e-9, 5e-11
 
 
 def estimate_seconds(cell: Cell, contract: Contract | None) -> float:
     """Roughly how long `cell` occupies one device, in seconds: for leases and for `farm plan`.
 
-    Fixed cost, plus host work per element of the largest tensor, plus on `cpu`, for our kernels, what the contract says
-    of their interpretation, plus the timing budget where it is timed.  `contract`: None if this farm has no such op.
+    Fixed cost, plus host work (of a large cell what the judge computes, else per element of the first two dimensions),
+    plus on `cpu` computing it, and for our kernels what the contract says of their interpretation, plus the timing
+    budget where it is timed.  `contract`: None if this farm has no such op.
     """
-    sizes = [*cell.dims.values(), 1, 1]
-    rows, columns = sizes[:2]
     if cell.backend == "sim":
         return _FIXED["sim"]
-    passes = _PASSES.get(cell.operation, 1)
+    sizes = [*cell.dims.values(), 1, 1]
+    elements = sizes[0] * sizes[1] * _PASSES.get(cell.operation, 1)
+    judging = judging_seconds(cell, contract) if contract and prod(sizes) > _LARGE else _ELEMENT * elements
+    seconds = _FIXED.get(cell.backend, 0.1) + judging
     if cell.backend == "cpu":
-        seconds = _FIXED["cpu"] + _CPU_ELEMENT * rows * columns * passes
+        seconds += (_CPU_ELEMENT - _ELEMENT) * elements
         return seconds + (contract.interpreted_seconds(cell) if contract and cell.provider == "farm" else 0.0)
-    seconds = _FIXED.get(cell.backend, 0.1) + _ELEMENT * rows * columns * passes
     if cell.timing.method != "none":
         seconds += 0.2 * cell.timing.max_seconds  # the stopping rule seldom needs all of it
     return seconds
+
+
+def judging_seconds(cell: Cell, contract: Contract) -> float:
+    """Roughly how long one core makes the inputs of a large cell, evaluates its reference and compares: in the rows
+    that are compared, but for sums over all rows, and twice where the tolerances are from the function's own error."""
+    tensors = evaluate.tensors_of(cell, contract)
+    sample = evaluate.compared_rows(cell, contract)
+    operations = sum(evaluate.work_of(cell, contract).operations.values()) * sample / max(1, evaluate.row_count(cell))
+    once = _LARGE_ELEMENT * sum(t.size for t in tensors) + _OPERATION * operations
+    return once * (2 if contract.own_tolerances else 1)

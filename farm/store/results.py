@@ -200,6 +200,9 @@ def finish_row(
         row.update(_accuracy(judged))
     if measured:
         row.update(_measurement(measured))
+    if judged and judged.get("sampled_rows"):
+        sampled = f"compared in {judged['sampled_rows']:,} of {next(iter(cell.dims.values())):,} rows"
+        row["flags"] = json.dumps([*json.loads(row["flags"]), sampled])
     if built:
         row.update({k: v if isinstance(v, str | float | None) else json.dumps(v) for k, v in built.items()})
     return row

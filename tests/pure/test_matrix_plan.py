@@ -333,6 +333,32 @@ def cell_of(**change: Any) -> Cell:
     return Cell(**{**base, **change})
 
 
+_LONG_KEYS = {"batch": 1, "shared": 2, "kv_heads": 1, "queries": 4096, "keys": 32768, "width": 128}
+
+
+@pytest.mark.parametrize(
+    ("op", "operation", "dims", "took"),
+    [
+        ("matmul", "forward", {"m": 16384, "n": 16384, "k": 16384}, 29),
+        ("attention", "forward", _LONG_KEYS, 13),
+        ("attention", "backward", _LONG_KEYS, 38),
+        ("cross_entropy", "forward", {"rows": 512, "classes": 262144}, 2),
+        ("cross_entropy", "backward", {"rows": 512, "classes": 262144}, 9),
+    ],
+)
+def test_the_judging_of_large_cells_is_estimated_within_a_factor_of_two(
+    op: str, operation: str, dims: dict[str, int], took: float
+) -> None:
+    """`took`: CPU seconds as measured (docs/contracts.md)."""
+    c = contract(op)
+    cell = Cell(
+        *("cuda", op, "p", "auto", operation, dict.fromkeys(c.typed, c.dtypes[-1]), dims),
+        {p.name: p.default for p in c.parameters},
+        timing=Timing("none"),
+    )
+    assert 0.5 <= estimate_seconds(cell, c) / took <= 2
+
+
 def seconds(cell: Cell) -> float:
     return estimate_seconds(cell, contract("rms_norm"))
 

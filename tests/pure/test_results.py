@@ -69,6 +69,13 @@ def test_evidence_is_claimed_only_by_what_ran() -> None:
     assert a_row(origin={"target": "t", "fingerprint": {"a": 1}})["evidence"] == "executed"
 
 
+def test_a_row_says_that_a_sample_was_compared() -> None:
+    judged = {"status": "passed", "sampled_rows": 1026}
+    row = a_row(measured=measured([10.0] * 20), judged=judged)
+    assert json.loads(row["flags"]) == ["x", "compared in 1,026 of 4 rows"]
+    assert json.loads(a_row(measured=measured([10.0] * 20), judged={"status": "passed"})["flags"]) == ["x"]
+
+
 def test_speed_is_work_over_the_median() -> None:
     row = a_row(measured=measured([10.0] * 20))
     assert row["time_us_p50"] == 10.0

@@ -218,6 +218,17 @@ def test_a_contract_of_8_bit_floats_is_computed_in_float32_and_rounded_once(dtyp
     assert not evaluate.evaluate(cell, contract, {"y": dtypes.encode(exact * 1.5, dtype)}, inputs).ok
 
 
+@pytest.mark.parametrize("dtype", [*FLOATS8, "float4_e2m1fn"])
+def test_values_beside_every_tie_round_to_the_nearest(dtype: str) -> None:
+    """Also of a float64 that differs from a tie by less than a float32 can."""
+    finite = np.sort(code_values(dtype)[np.isfinite(code_values(dtype))])
+    finite = np.unique(finite)
+    ties = (finite[1:] + finite[:-1]) / 2
+    for tie, low, high in zip(ties, finite, finite[1:]):
+        pairs = [[np.nextafter(tie, -np.inf), np.nextafter(tie, np.inf)]]
+        assert dtypes.decode(dtypes.encode(np.array(pairs), dtype), dtype).tolist() == [[low, high]]
+
+
 @pytest.mark.parametrize("dtype", PACKED)
 def test_elements_of_4_bits_are_packed_in_pairs(dtype: str) -> None:
     codes = np.arange(256, dtype=np.uint8).reshape(4, 64)

@@ -15,10 +15,14 @@ from torch_contracts import cell_of, evaluated_here
 from farm.accuracy import evaluate
 from farm.accuracy.dtypes import encode
 from farm.contracts import discovery
+from farm.matrix.plan import judging_seconds
 
 #: op, operation, sizes, the rows that are compared (None: all).
 LARGE = [
     pytest.param("matmul", "forward", {"m": 16384, "n": 16384, "k": 16384}, 1026, marks=pytest.mark.soak(seconds=60)),
+    pytest.param(
+        "block_scaled_matmul", "forward", {"m": 16384, "n": 16384, "k": 16384}, 1026, marks=pytest.mark.soak(seconds=60)
+    ),
     *(
         pytest.param(
             "attention",
@@ -47,7 +51,7 @@ def test_a_large_cell_is_judged(op: str, operation: str, sizes: dict[str, int], 
     import torch
 
     contract = discovery.contract(op)
-    cell = cell_of(contract, operation, "bfloat16", **sizes)
+    cell = cell_of(contract, operation, contract.dtypes[0] if op == "block_scaled_matmul" else "bfloat16", **sizes)
     start, used = time.monotonic(), _cpu()
     with evaluated_here(), ThreadPoolExecutor(2) as pool:
         torch.set_num_threads(2)
@@ -65,7 +69,8 @@ def test_a_large_cell_is_judged(op: str, operation: str, sizes: dict[str, int], 
         right = judged(outputs)
         assert right.ok, right.reason
         assert right.sampled_rows == compared
-        print(f"{op} {operation}: {time.monotonic() - start:.0f} s, {_cpu() - used:.0f} CPU s, peak {_peak():.1f} GiB")
+        took = f"{time.monotonic() - start:.0f} s, {_cpu() - used:.0f} CPU s of {judging_seconds(cell, contract):.0f}"
+        print(f"{op} {operation}: {took} estimated, peak {_peak():.1f} GiB")
         for name, values in outputs.items():
             # the last column; the last row, which of dk and dv is the key that only the last query sees
             rows = [(..., -1, slice(None))] if values.ndim > 1 else []
