@@ -111,7 +111,7 @@ def tensors_problem(contract: Contract, cell: Cell) -> str:
                 f"dimension, {rows}; write blocked=False"
             )
         if t.role == "mutated" and cell.operation == "backward":
-            return f"the tensor {t.name} is mutated in backward, where nobody judges the forward that writes to it; use full"
+            return f"the tensor {t.name} is mutated in backward, which is judged without its forward; use full"
         if t.role == "mutated" and any(u.role == "gradient" and u.of == t.name for u in found):
             return f"the tensor {t.name} is mutated and has a gradient; autograd cannot write to such an input"
         if t.role == "gradient" and t.of not in inputs:
