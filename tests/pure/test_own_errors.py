@@ -79,6 +79,17 @@ def test_samples_are_fewer_in_larger_cells_and_none_where_rows_are_independent()
         assert 0 < np.abs(others - found["dbias"]).max() < 0.05 * size
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_sample_is_no_worse_conditioned_than_the_cell_itself(dtype: str) -> None:
+    """The family `mixed` has constant rows, whose variance is 0: beside them it is the error of a difference."""
+    contract = discovery.contract("layer_norm")
+    cell = cell_of(contract, "full", dtype, rows=40, hidden=72, family="mixed")
+    found = evaluate.fill_reference(cell, contract, evaluate.fill_inputs(cell, contract))
+    for name in ("dweight", "dbias"):
+        own, others = (np.abs(found[f"{name}.{kind}"] - found[name]).max() for kind in ("own", "others"))
+        assert own / 4 < others < 4 * own
+
+
 def softmax_through_the_maximum(x: Any) -> Any:
     grown = (x - x.amax(-1, keepdim=True)).exp()
     return grown / grown.sum(-1, keepdim=True)
