@@ -110,8 +110,10 @@ def tensors_problem(contract: Contract, cell: Cell) -> str:
                 f"the tensor {t.name} of sizes {list(t.dims)} is blocked, but its first size is not that of the row "
                 f"dimension, {rows}; write blocked=False"
             )
-        if t.role == "mutated" and any(u.role in ("upstream", "gradient") for u in found):
-            return f"the tensor {t.name} is mutated where there are gradients; autograd cannot write to it"
+        if t.role == "mutated" and cell.operation == "backward":
+            return f"the tensor {t.name} is mutated in backward, which is judged without its forward; use full"
+        if t.role == "mutated" and any(u.role == "gradient" and u.of == t.name for u in found):
+            return f"the tensor {t.name} is mutated and has a gradient; autograd cannot write to such an input"
         if t.role == "gradient" and t.of not in inputs:
             return f"the gradient {t.name} is of {t.of!r}, which is not an input; name one in of="
     for name in contract.typed:

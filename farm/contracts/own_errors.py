@@ -19,8 +19,8 @@ FEWEST_LINES = 32
 #: One element of a float32 gradient may have the rounding errors of a sum over its row: softmax's largest element, if
 #: the gradient goes through the maximum too.  In ULP, for each square root of a column, up to so many columns.
 ROW_SUM_ULP, ROW_SUM_COLUMNS = 32.0, 1 << 16
-#: Where one row is all there is (no independent rows), its metrics are one sample of the function's own error, which
-#: may be small by chance.  So more samples are taken: up to so many elements of all tensors, so many.
+#: Where one row is all there is (no independent rows, or a sum over them), its metrics are one sample of the function's
+#: own error, which may be small by chance.  So more samples are taken: up to so many elements of all tensors, so many.
 SAMPLES = ((1 << 14, 8), (1 << 19, 4))
 
 

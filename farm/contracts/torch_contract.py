@@ -138,10 +138,10 @@ class TorchContract(Contract):
 
     def reference(self, inputs: Mapping[str, Array], cell: CellLike, block: tuple[int, int]) -> dict[str, Array]:
         """Outputs and gradients in float64; under `NAME.own` what the function gives at the cell's dtypes; and under
-        `NAME.others`, [samples - 1, ...], the reference with further samples of the function's own error."""
-        # where rows are independent each is a sample of its own; and a sample must not depend on the block
-        count = 1 if self.rows else own.samples(sum(t.size for t in self.tensors(cell)))
-        return self._evaluated(inputs, cell, block, count)
+        `NAME.others`, [samples - 1, ...], of what has no rows: the reference with further samples of that error."""
+        tensors = self.tensors(cell)
+        whole = any(t.role in ("output", "gradient") and not t.blocked for t in tensors)
+        return self._evaluated(inputs, cell, block, own.samples(sum(t.size for t in tensors)) if whole else 1)
 
     def exact(self, inputs: Mapping[str, Array], cell: CellLike, block: tuple[int, int]) -> dict[str, Array]:
         """`reference` without the function's own errors."""
@@ -183,7 +183,8 @@ class TorchContract(Contract):
                     id="contract-torch-shape",
                 )
             out[t.name] = value
-            out |= {n: found[n] for n in (f"{t.name}.own", f"{t.name}.others") if n in found}
+            kept = (f"{t.name}.own", *([] if t.blocked else [f"{t.name}.others"]))  # each row is a sample of its own
+            out |= {n: found[n] for n in kept if n in found}
             if t.dtype in FLOATS:
                 out |= self._sizes(t, value)
         return out

@@ -70,6 +70,21 @@ def test_another_input_that_changes_is_a_finding() -> None:
     assert "changed its inputs" in made.findings
 
 
+def test_gradients_stand_between_what_is_returned_and_what_is_overwritten() -> None:
+    x, w = VALUES["x"].clone(), VALUES["w"].clone().requires_grad_(True)
+    dy = torch.full((4, 8), 2.0)
+
+    def running(x: Any, w: Any) -> Any:
+        y = x.clone() * w
+        x.add_(w.detach())
+        return y
+
+    problem = provider_call.Problem([x, w], [dy], [w], "full", mutated=[x])
+    y, dw, after = problem.run(running)
+    assert torch.equal(y, VALUES["x"] * VALUES["w"]) and torch.equal(dw, 2 * VALUES["x"].sum(0))
+    assert torch.equal(after, VALUES["x"] + VALUES["w"])
+
+
 def test_outputs_are_judged_in_the_order_in_which_they_are_given() -> None:
     gradient = {**W, "name": "dw", "role": "gradient"}
     assert [p["name"] for p in provider_call.judged([X, W, S, gradient])] == ["s", "dw", "x"]

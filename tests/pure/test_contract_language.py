@@ -201,6 +201,57 @@ def test_a_gradient_that_is_rounded_twice_passes_where_that_is_declared() -> Non
         from_torch(square, inputs={"x": "rows n"}, outputs={"y": "rows n"}, roundings={"dz": 2})
 
 
+# a tensor that is overwritten, beside gradients
+
+RUNNING = """
+operations = ("forward", "full")
+
+def tensors(self, cell):
+    t, d = self.shape(cell), cell.dtypes["x"]
+    out = [Tensor("x", d, t, "input"), Tensor("state", "float32", t, "mutated"), Tensor("y", d, t, "output")]
+    if cell.operation == "full":
+        out += [Tensor("dy", d, t, "upstream"), Tensor("dx", d, t, "gradient", of=OF)]
+    return tuple(out)
+
+def inputs(self, cell, family, block):
+    columns = cell.dims["columns"]
+    made = {"x": self.x(cell, family, block), "state": family.normal("state", block, columns, "float32")}
+    if cell.operation == "full":
+        made["dy"] = family.upstream("dy", block, columns, cell.dtypes["x"], total=cell.dims["rows"])
+    return made
+
+def reference(self, inputs, cell, block):
+    x, state = (inputs[n].astype(np.float64) for n in ("x", "state"))
+    found = {"y": x * state, "state": state + x}
+    return found | ({"dx": inputs["dy"] * state} if cell.operation == "full" else {})
+
+def gates(self, cell):
+    return {t.name: {"max_ulp": 1.0} for t in self.tensors(cell) if t.role in ("output", "gradient", "mutated")}
+"""
+
+
+def test_an_overwritten_state_is_judged_beside_gradients(tmp_path: Path) -> None:
+    with known(write(tmp_path, "running", RUNNING, 'OF = "x"')):
+        contract = discovery.contract("running")
+        assert contract_check.problem(contract, "running") == ""
+        score = contract_score.score(contract, ["normal"])
+        assert not score.accused
+        found = {plant.where for _, plant in score.found}
+        assert {"y", "dx", "state"} <= found and not score.escaped, score.escaped
+
+
+@pytest.mark.parametrize(
+    ("body", "of", "says"),
+    [
+        (RUNNING, "state", "is mutated and has a gradient"),
+        (RUNNING.replace("full", "backward"), "x", "is mutated in backward"),
+    ],
+)
+def test_what_autograd_cannot_write_to_is_refused(tmp_path: Path, body: str, of: str, says: str) -> None:
+    with known(write(tmp_path, "running", body, f'OF = "{of}"')):
+        assert says in contract_check.problem(discovery.contract("running"), "running")
+
+
 # a judge of a reduction
 
 EXTREMES = '''

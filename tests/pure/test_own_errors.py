@@ -67,9 +67,27 @@ def test_the_error_of_few_tokens_has_more_than_one_sample(monkeypatch: pytest.Mo
 
 def test_samples_are_fewer_in_larger_cells_and_none_where_rows_are_independent() -> None:
     assert [own_errors.samples(n) for n in (1, 1 << 16, 1 << 24)] == [8, 4, 1]
-    contract = discovery.contract("softmax")
-    cell = cell_of(contract, "forward", "bfloat16")
-    assert "y.others" not in evaluate.fill_reference(cell, contract, evaluate.fill_inputs(cell, contract))
+    contract = discovery.contract("layer_norm")
+    cell = cell_of(contract, "full", "bfloat16", rows=8, hidden=64)
+    inputs = evaluate.fill_inputs(cell, contract)
+    found = evaluate.fill_reference(cell, contract, inputs)
+    assert {n for n in found if n.endswith(".others")} == {"dweight.others", "dbias.others"}
+    cut = evaluate.fill_reference(cell, contract, inputs, rows_per_block=3)["dbias.others"]
+    size = np.abs(found["dbias"]).max()
+    assert cut.shape == found["dbias.others"].shape == (7, 64)
+    for others in (cut, found["dbias.others"]):  # the shares of the blocks add up to the whole
+        assert 0 < np.abs(others - found["dbias"]).max() < 0.05 * size
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_sample_is_no_worse_conditioned_than_the_cell_itself(dtype: str) -> None:
+    """The family `mixed` has constant rows, whose variance is 0: beside them it is the error of a difference."""
+    contract = discovery.contract("layer_norm")
+    cell = cell_of(contract, "full", dtype, rows=40, hidden=72, family="mixed")
+    found = evaluate.fill_reference(cell, contract, evaluate.fill_inputs(cell, contract))
+    for name in ("dweight", "dbias"):
+        own, others = (np.abs(found[f"{name}.{kind}"] - found[name]).max() for kind in ("own", "others"))
+        assert own / 4 < others < 4 * own
 
 
 def softmax_through_the_maximum(x: Any) -> Any:

@@ -372,7 +372,7 @@ def test_ten_lines_in_a_folder_are_read_without_torch_and_evaluated_in_a_process
             assert references.version() == torch.__version__
             found = evaluate.fill_reference(cell, contract, inputs)
             assert set(found) == set(want)
-            for name in (n for n in want if not n.endswith(".own")):  # torch sums bfloat16 by thread
+            for name in (n for n in want if not n.endswith((".own", ".others"))):  # torch sums bfloat16 by thread
                 np.testing.assert_allclose(found[name], want[name], rtol=1e-6, atol=1e-6)
             with pytest.raises(ContractError) as refused:
                 evaluate.fill_reference(replace(cell, params={"eps": "no"}), contract, inputs)
