@@ -59,7 +59,7 @@ def again(args: argparse.Namespace, store: Store) -> tuple[argparse.Namespace, F
         args.matrices, name = [*args.matrices, Path(name)], "last"
     run = store.run(name)
     with common.readable(run):
-        first = first_options(store, run)
+        first = options(store, run)
         rows = run.rows
     if args.plan or first.plan:
         raise UsageError(
@@ -96,8 +96,8 @@ def _subject(args: argparse.Namespace, first: argparse.Namespace) -> dict[str, A
     return {**was, **now}
 
 
-def first_options(store: Store, run: Run) -> Any:
-    """The options of the `farm run` that made a run, or the run that it was derived from."""
+def options(store: Store, run: Run) -> Any:
+    """The options of the `farm run` that made a run, or the run that it was derived from.  UsageError if none did."""
     from farm.cli.main import parser
 
     seen = [run.id]

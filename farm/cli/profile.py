@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     found = store.run(args.run)
     with common.readable(found):
         row = cell_facts.find(found.rows, args.cell, found.id)
-        first = failed.first_options(store, found)
+        first = failed.options(store, found)
     if first.plan:
         raise UsageError(
             f"{found.id} is a part of a plan; run the cell from its matrix, then profile it in that run",
