@@ -22,23 +22,23 @@ def marked(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
+    library = _roctx() if torch.version.hip else None
+    begin, end = torch.cuda.profiler.start, torch.cuda.profiler.stop
     if torch.version.hip:
-        library = _roctx()
-        if library is not None:
-            library.roctxProfilerResume(0)
+        begin = (lambda: library.roctxProfilerResume(0)) if library else (lambda: None)
+        end = (lambda: library.roctxProfilerPause(0)) if library else (lambda: None)
+    begin()
+    try:
         yield
-        if library is not None:
-            library.roctxProfilerPause(0)
-        return
-    torch.cuda.profiler.start()
-    yield
-    torch.cuda.profiler.stop()
+    finally:
+        end()
 
 
 def _roctx() -> ctypes.CDLL | None:
     for name in _ROCTX:
         with contextlib.suppress(OSError, AttributeError):
             library = ctypes.CDLL(name)
-            _ = library.roctxProfilerResume
+            for function in (library.roctxProfilerResume, library.roctxProfilerPause):
+                function.argtypes = [ctypes.c_uint64]  # a thread; 0 for all
             return library
     return None

@@ -206,33 +206,30 @@ class Problem:
         return (*found, *self.mutated)
 
 
-def problem_of(
-    plans: Sequence[dict[str, Any]], operation: str, load: Callable[[dict[str, Any]], torch.Tensor]
-) -> Problem:
-    """The problem of a cell's tensor plans; `load` gives a tensor of its own memory for the plan of what is given."""
-    inputs: list[Any] = []
-    upstream: list[torch.Tensor] = []
-    by_name: dict[str, torch.Tensor] = {}
-    for t in plans:
-        if t["role"] in ("input", "mutated") and t.get("file"):
-            by_name[t["name"]] = load(t)
-            inputs.append(by_name[t["name"]])
-        elif t["role"] == "input":
-            inputs.append(None)
-        elif t["role"] == "upstream":
-            upstream.append(load(t))
-    overwritten = [t["name"] for t in plans if t["role"] == "mutated"]
-    if operation != "no-grad-forward":
-        for name, tensor in by_name.items():
-            if tensor.dtype.is_floating_point and name not in overwritten:  # autograd refuses to write to a leaf
-                tensor.requires_grad_(True)
-    wrt = [by_name[t["of"]] for t in plans if t["role"] == "gradient"]
-    returns = any(t["role"] == "output" for t in plans) or not overwritten
-    mutated = [by_name[name] for name in overwritten]
-    return Problem(inputs, upstream, wrt, operation, mutated=mutated, returns=returns)
-
-
 def judged(plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The plans of what `Problem.run` gives, in its order."""
     made = [p for p in plans if p["role"] in ("output", "gradient")]
     return [*made, *(p for p in plans if p["role"] == "mutated")]
+
+
+def problem(plans: Sequence[dict[str, Any]], operation: str, load: Callable[[dict[str, Any]], torch.Tensor]) -> Problem:
+    """A fresh set of a cell's tensors; `load` gives a fresh one of a plan's values."""
+    inputs: list[Any] = []
+    upstream: list[torch.Tensor] = []
+    by_name: dict[str, torch.Tensor] = {}
+    for plan in plans:
+        if plan["role"] in ("input", "mutated") and plan.get("file"):
+            by_name[plan["name"]] = load(plan)
+            inputs.append(by_name[plan["name"]])
+        elif plan["role"] == "input":
+            inputs.append(None)
+        elif plan["role"] == "upstream":
+            upstream.append(load(plan))
+    overwritten = [p["name"] for p in plans if p["role"] == "mutated"]
+    if operation != "no-grad-forward":
+        for name, tensor in by_name.items():
+            if tensor.dtype.is_floating_point and name not in overwritten:  # autograd refuses to write to a leaf
+                tensor.requires_grad_(True)
+    wrt = [by_name[p["of"]] for p in plans if p["role"] == "gradient"]
+    returns = any(p["role"] == "output" for p in plans) or not overwritten
+    return Problem(inputs, upstream, wrt, operation, mutated=[by_name[name] for name in overwritten], returns=returns)

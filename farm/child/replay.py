@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from farm.accuracy import evaluate, tensor_plans
+from farm.accuracy import evaluate, plans
 from farm.accuracy.dtypes import storage_dtype
 from farm.backends.api import no_fault
 from farm.cell import Cell
@@ -113,13 +113,16 @@ def _opened(backend: str) -> torch.device:
 def _verdict(cell: Cell, contract: Contract, device: torch.device, given: Mapping[str, Any]) -> Verdict:
     call = given["call"]
     inputs = evaluate.fill_inputs(cell, contract)
-    described = tensor_plans.plans_of(cell, contract, lambda name: name)
+    described = plans.described(cell, contract)
+    for plan in described:
+        if plan["name"] in inputs:
+            plan["file"] = plan["name"]
 
     def values(plan: Mapping[str, Any]) -> torch.Tensor:
         return _tensor(inputs[plan["name"]], plan["dtype"]).to(device)
 
     def problem() -> provider_call.Problem:
-        return provider_call.problem_of(described, cell.operation, lambda p: placing.placed(values(p).clone(), p))
+        return provider_call.problem(described, cell.operation, lambda p: placing.placed(values(p).clone(), p))
 
     def synchronize() -> None:
         if device.type != "cpu":

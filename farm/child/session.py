@@ -276,7 +276,7 @@ class _Attempt:
     def make(self) -> provider_call.Problem:
         """A fresh set of the cell's tensors on the device, with the values of the judge's files."""
         self.making = True  # what goes wrong until it is done is no fault of the code under test
-        made = provider_call.problem_of(self.m.tensors, self.m.cell["operation"], self.s.load)
+        made = provider_call.problem(self.m.tensors, self.m.cell["operation"], self.s.load)
         self.making = False
         return made
 

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from farm import limits
-from farm.accuracy import dtypes, evaluate, tensor_plans, tolerances
+from farm.accuracy import dtypes, evaluate, plans, tolerances
 from farm.cell import Cell
 from farm.child.findings import disqualifying
-from farm.contracts import discovery
+from farm.contracts import discovery, view
 from farm.contracts.base import Contract
 from farm.contracts.discovery import contract
 from farm.contracts.torch_contract import evaluate_with
@@ -70,7 +70,10 @@ class Judge:
         _same_content(cell, op)
         inputs = self._inputs(cell).arrays
         files = self._given.files(self._input_key(cell), inputs)
-        tensors = tensor_plans.plans_of(cell, op, lambda name: str(files[name]))
+        tensors = plans.described(cell, op)
+        for plan in tensors:
+            if plan["role"] in view.GIVEN and plan["name"] in files:
+                plan["file"] = str(files[plan["name"]])
         work = evaluate.work_of(cell, op, inputs)
         told: dict[str, Any] = {"bytes_moved": work.bytes_read + work.bytes_written}
         if op.batch_invariant:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from farm import backends
-from farm.accuracy import contract_check, dtypes, evaluate, tensor_plans
+from farm.accuracy import contract_check, dtypes, evaluate, plans
 from farm.cell import Cell
 from farm.child import interpreter, placing, provider_call, tensor_files
 from farm.child.checked_calls import CheckedCalls
@@ -26,7 +26,7 @@ from farm.contracts.base import Contract
 from farm.contracts.call import call_for
 from farm.errors import BackendError, MatrixError, Unsupported, UsageError, WrongAnswer
 from farm.guard import locks
-from farm.matrix import plan
+from farm.matrix import plan as planned
 from farm.matrix.load import load_text
 
 WHERE = "farm.testing.judge"
@@ -103,7 +103,7 @@ def _cells(
         found = load_text(text, WHERE, extra_providers={PROVIDER: "a:function"})
     except MatrixError as error:  # which speaks of a file
         raise MatrixError(str(error).replace(f"{WHERE}:1: axes.", f"{WHERE}: "), id=error.id) from None
-    return plan(found, [backend]).cells
+    return planned(found, [backend]).cells
 
 
 def _plain(value: Any) -> Any:
@@ -196,8 +196,11 @@ def _wrong(
     if reason := evaluate.unsupported(cell, contract):
         return f"the op does not support this: {reason}"
     stored = evaluate.fill_inputs(cell, contract)
-    plans = tensor_plans.plans_of(cell, contract, lambda name: name)
-    given = {p["name"]: p["dtype"] for p in plans if p.get("file")}
+    described = plans.described(cell, contract)
+    given = {p["name"]: p["dtype"] for p in described if p["name"] in stored}
+    for plan in described:  # by which a child knows that there are values
+        if plan["name"] in given:
+            plan["file"] = plan["name"]
 
     def load(tensor: Mapping[str, Any]) -> torch.Tensor:
         return placing.placed(values(tensor), dict(tensor))
@@ -213,16 +216,16 @@ def _wrong(
     try:
         bound = provider_call.bind(function, call_for(cell, contract, {"name": PROVIDER}))
         if device.type != "cpu":  # it may compile, and the checked call's findings are of a call that does not
-            provider_call.problem_of(plans, cell.operation, load).run(bound)
-        problem = provider_call.problem_of(plans, cell.operation, load)
-        calls = CheckedCalls(device, plans, problem, values, synchronize)
+            provider_call.problem(described, cell.operation, load).run(bound)
+        problem = provider_call.problem(described, cell.operation, load)
+        calls = CheckedCalls(device, described, problem, values, synchronize)
         outputs = calls.first(bound)
         others = calls.others(bound, stranger=True)
     except (WrongAnswer, Unsupported) as error:
         return str(error)
     if bad := disqualifying(calls.findings):
         return f"the function {bad[0]}"
-    expected = provider_call.judged(plans)
+    expected = provider_call.judged(described)
     for made, when in ((outputs, ""), (others, "called again at the same addresses with other values: ")):
         if made is not None:
             said = _inaccurate(cell, contract, dict(zip([p["name"] for p in expected], made)), stored, tolerances)

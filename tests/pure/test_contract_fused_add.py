@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from farm.accuracy.dtypes import decode, encode
 from farm.accuracy.evaluate import fill_reference, input_key, make_inputs, reference_key
 from farm.accuracy.inputs import NONFINITE
-from farm.accuracy.tensor_plans import with_absent
+from farm.accuracy.plans import _with_absent
 from farm.cell import Cell
 from farm.contracts.discovery import contract
 from farm.contracts.ops.rms import rounded
@@ -158,7 +158,7 @@ def test_an_absent_weight_keeps_its_place_among_the_arguments(op: str, order: li
     if op != OP.op:
         c = replace(c, params={p.name: p.default for p in contract(op).parameters} | {"weight": False})
     told = [{"name": t.name, "role": t.role} for t in contract(op).tensors(c)]
-    found = with_absent(c, contract(c.op), told)
+    found = _with_absent(c, contract(c.op), told)
     assert [t["name"] for t in found] == order
     assert "file" not in found[order.index("weight")]
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from farm.actor import sanitizer, tools
+from farm.actor.child_process import NoChild
+from farm.actor.device_setup import DeviceSetup
 from farm.cli import run_command
 from farm.cli.main import main, parser
 from farm.errors import BackendError, UsageError
@@ -120,6 +122,31 @@ def test_a_child_under_a_tool_ends_in_order_and_without_a_parents_signal() -> No
     assert "FARM_UNDER_TOOL" not in plain and under["FARM_UNDER_TOOL"] == under["FARM_WRAPPED"] == "1"
     assert Environment.of(Environment(tool="ncu", tool_out="/x").plain()).tool_out == "/x"
     assert not {"tool", "tool_out"} & Environment().plain().keys(), "nodes with an older farm do not know them"
+
+
+def placed(folder: Path, environment: Environment) -> DeviceSetup:
+    more = {"device": "sim:0", "device_id": "0", "spool": str(folder), "bundles": [], "deadlines": {}}
+    return DeviceSetup({"backend": "sim", "environment": environment.plain(), **more})
+
+
+def test_a_node_without_the_tool_says_so_and_serves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FARM_NODE", raising=False)
+    monkeypatch.setattr(tools, "found", lambda tool: "")
+    with pytest.raises(NoChild, match="needs compute-sanitizer, which is not installed") as caught:
+        placed(tmp_path, Environment(tool="memcheck")).prepare()
+    assert caught.value.final
+
+
+def test_a_container_is_no_place_for_the_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FARM_NODE", raising=False)
+    monkeypatch.setattr(tools, "found", lambda tool: "/bin/true")
+    boxed = Environment("box", command=("docker", "run", "{child}"), tool="memcheck")
+    with pytest.raises(NoChild, match="environment box starts children by a command of its own") as caught:
+        placed(tmp_path, boxed).prepare()
+    assert caught.value.final
+    setup = placed(tmp_path, Environment(tool="memcheck"))
+    setup.prepare()
+    assert setup.environment.variables["PYTORCH_NO_CUDA_MEMORY_CACHING"] == "1" and "/bin/true" in setup.under
 
 
 # the command line
