@@ -59,7 +59,7 @@ def again(args: argparse.Namespace, store: Store) -> tuple[argparse.Namespace, F
         args.matrices, name = [*args.matrices, Path(name)], "last"
     run = store.run(name)
     with common.readable(run):
-        first = options(store, run)
+        first = first_options(store, run)
         rows = run.rows
     if args.plan or first.plan:
         raise UsageError(
