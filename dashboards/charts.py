@@ -145,7 +145,11 @@ def content_css() -> str:
         rule("#show{0}:checked~.blocks .heat p:nth-of-type({0})", numbers, "{display:block}")
         + rule("#show{0}:checked~.picker label[for=show{0}]", numbers, chosen)
         + rule("#show{0}:focus-visible~.picker label[for=show{0}]", numbers, "{outline:2px solid var(--link)}")
-        + rule("#show{0}:checked~.blocks td:is([class^=v],.unsure)", plain, "{background:none;color:inherit}")
+        + rule(
+            "#show{0}:checked~.blocks .heat:not(.builds) td:is([class^=v],.unsure)",
+            plain,
+            "{background:none;color:inherit}",
+        )
     )
 
 

@@ -213,6 +213,9 @@ def test_the_server_shows_what_the_builder_writes(store: Path, pages: Path) -> N
         assert status == 200 and head["etag"] and body.startswith("<!doctype html>"), path
         status, head, body = ask(live, path + ".json")
         assert status == 200 and head["content-type"].startswith("application/json") and json.loads(body), path
+    ranked = ask(live, f"/run/{LAST}")[2].partition('id="ranked"')[2].partition("</section>")[0]
+    leads = re.findall(r'href="(/cell/[^"]+)"', ranked)
+    assert leads and ask(live, leads[0])[0] == 200
     assert json.loads(ask(live, "/night.json")[2])["run"] == LAST
     for path in ("/cell/none", "/backend/none", f"/compare/{a}/none", "/cell/..%2f", "/compare/../.."):
         assert ask(live, path)[0] == 404, path

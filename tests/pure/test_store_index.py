@@ -52,7 +52,7 @@ def assert_true(store: Path) -> None:
 def test_whatever_comes_and_goes_the_index_says_what_the_runs_say(tmp_path: Path) -> None:
     """Runs are added, deleted, replaced, one at a time and several; parts are merged on the way."""
     rng, have = random.Random(1), set[int]()
-    for step in range(8):
+    for step in range(6):
         for number in rng.sample(range(30), 3):
             if number in have and rng.random() < 0.6:
                 shutil.rmtree(tmp_path / "runs" / night_store.run_id(number))
