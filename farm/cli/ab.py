@@ -144,7 +144,9 @@ class Arms:
         self.a, self.b = contents.pair(args.a, args.b)
         self.contents: tuple[ArmContent, ArmContent] | None = None
         if any(arm.kind for arm in (self.a, self.b)) or args.repo or args.subject:
-            self.contents = contents.contents(self.a, self.b, repo=args.repo or "", subject=args.subject or "")
+            self.contents = contents.contents(
+                self.a, self.b, repo=args.repo or "", subject=args.subject or "", sandbox=args.sandbox
+            )
         self.subjects: tuple[LoadedSubject | None, ...] = (None, None)
         if self.contents:
             self.subjects = tuple(content.subject for content in self.contents)

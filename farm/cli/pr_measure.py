@@ -9,7 +9,8 @@ import secrets
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from farm import __version__, backends
 from farm.cli import ab, common, run_command, stage_zero
 from farm.cli.text import printable
 from farm.errors import InfraError, UsageError
+from farm.node import sandbox, sandbox_host
 from farm.node.environment import Environment, child_variables
 from farm.pr import comment as comments
 from farm.pr import event_file, events, measured, own_tests, test_reports
@@ -48,6 +50,12 @@ def options(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--all", action="store_true", help="run every cell on devices, not only those a change can touch")
     p.add_argument("--no-device", action="store_true", help="run nothing on devices, even where there are some")
+    p.add_argument("--sandbox", action="store_true", help="run everything in sandboxes; code of a fork always is")
+    p.add_argument(
+        "--no-sandbox",
+        action="store_true",
+        help="run code of a fork without a sandbox; only on a host that is thrown away afterwards",
+    )
     p.add_argument("--result", type=Path, default=Path("result.json"), metavar="FILE", help="default: result.json")
     p.add_argument("--seconds", type=float, default=own_tests.SECONDS, metavar="S", help="for each own test file")
     common.store_option(p)
@@ -83,6 +91,7 @@ class _Work:
     """One measuring job.  `nothing`: why there is nothing to do."""
 
     nothing = ""
+    from_fork = False
     sentinels = SENTINELS
 
     def __init__(self, args: argparse.Namespace):
@@ -97,7 +106,7 @@ class _Work:
             if isinstance(found, Refusal):
                 raise UsageError(found.why, id="pr-refused")
             self.repository, self.number, self.config = found.repository, found.number, found.config
-            base, head = base or found.base, head or found.head
+            base, head, self.from_fork = base or found.base, head or found.head, found.from_fork
         if not base:
             raise UsageError(
                 "nothing says what head is compared with; give --base REV, or --event FILE", id="pr-no-base"
@@ -110,6 +119,13 @@ class _Work:
             )
         self.history = repository.history(top, base, head or "HEAD")
         self.top = top
+        self.sandbox = args.sandbox or sandbox.required(self.from_fork, args.no_sandbox)
+        if self.sandbox and (why := sandbox_host.refusal()):
+            raise UsageError(
+                f"code of a fork runs in a sandbox only, and none can be made here: {why}; --no-sandbox runs it "
+                "without one, on a host that is thrown away afterwards",
+                id="pr-no-sandbox",
+            )
         self.id = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-pr-{secrets.token_hex(2)}"
 
     def result(self) -> dict[str, Any]:
@@ -152,7 +168,7 @@ class _Work:
 
     def _contents(self) -> tuple[ArmContent, ArmContent]:
         a, b = arms.pair(f"revision={self.history.base}", f"revision={self.history.head}")
-        return arms.contents(a, b, repo=str(self.top), subject=self.args.subject or "")
+        return arms.contents(a, b, repo=str(self.top), subject=self.args.subject or "", sandbox=self.sandbox)
 
     def _stage_zero(self, a: ArmContent, b: ArmContent) -> Answer | None:
         told = ["--target", self.args.target] if self.args.target != "none" else []
@@ -208,9 +224,15 @@ class _Work:
                     variables=child_variables({}, Environment.default()),
                     path=(content.folder / (of.source.path or "."), content.folder),
                     seconds=self.args.seconds,
+                    wrap=self._boxed if self.sandbox else _as_it_is,
                 )
             )
         return test_reports.joined(*both)
+
+    def _boxed(self, words: Sequence[str], tree: Path, writable: Path) -> list[str]:
+        """A command of the repository's own in a sandbox."""
+        shown = replace(Environment.default(), path=(str(tree), *sandbox_host.own_path(Environment.default().path)))
+        return sandbox_host.words(shown, list(words), str(writable))
 
     def _skipped(self) -> list[dict[str, str]]:
         """What the config block asked not to run."""
@@ -243,6 +265,7 @@ class _Work:
         args = self.args
         argv = ["ab", *map(str, args.matrices), "--a", f"revision={self.history.base}", "--b"]
         argv += [f"revision={self.history.head}", "--repo", str(self.top), *self._subject(), "--run-id", self.id, *more]
+        argv += ["--sandbox"] if self.sandbox else []
         for option, value in (("--select", args.select), ("--out", args.out)):
             argv += [option, str(value)] if value else []
         for option, values in (
@@ -262,6 +285,10 @@ class _Work:
             return do()
         finally:
             self.stages.append({"stage": stage, "seconds": round(time.monotonic() - begun, 1)})
+
+
+def _as_it_is(words: Sequence[str], tree: Path, writable: Path) -> Sequence[str]:
+    return words
 
 
 def _unchanged() -> dict[str, Any]:

@@ -86,7 +86,7 @@ def answered(args: argparse.Namespace) -> Answer | None:
     targets = parse(args.target) if args.target else []
     chains_exist(targets)
     pair = arms.pair(args.a, args.b)
-    a, b = arms.contents(*pair, repo=args.repo or "", subject=args.subject or "")
+    a, b = arms.contents(*pair, repo=args.repo or "", subject=args.subject or "", sandbox=args.sandbox)
     if a.digest == b.digest and not differences(*pair).keys() - {"files"}:
         _same(args, a.digest)
         return None
@@ -107,6 +107,7 @@ def answered(args: argparse.Namespace) -> Answer | None:
         args.workers or 0,
         args.devices,
         args.environment or "",
+        args.sandbox,
         "farm " + shlex.join(args.argv),
         args.argv,
     )

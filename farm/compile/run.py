@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,12 +25,13 @@ from farm.compile.planning import target_of, told
 from farm.compile.targets import TARGETS, CompileTarget
 from farm.compile.workers import Chain, WorkerPool
 from farm.contracts.discovery import contract
-from farm.errors import BackendError
+from farm.errors import BackendError, UsageError
 from farm.kernel_package import ROOT
 from farm.matrix import Plan
+from farm.node import sandbox_host
 from farm.process import interrupts, supervisor
+from farm.shipping import bundle, subjects
 from farm.shipping import providers as shipping
-from farm.shipping import subjects
 from farm.shipping.subjects import PackedSubject
 from farm.store import RunWriter, results
 
@@ -67,6 +68,7 @@ class CompileRequest:
     machine_code: bool = False  # count instructions in the machine code, where that takes longer
     variables: Mapping[str, str] = field(default_factory=dict)  # of every worker, over the subject's
     asm: str = ""  # a folder for the compiled code of each kernel as text
+    sandbox: bool = False  # compile in sandboxes: a compiler runs the code beside the kernels
     workers: int = 0  # processes at a time; 0: as many as there are processors, at most 8
 
 
@@ -122,6 +124,17 @@ def chains(targets: Sequence[CompileTarget], folder: Path, first: Sequence[str])
     return out
 
 
+def boxed(chain: Chain, folder: Path) -> Chain:
+    """The same for workers in a sandbox, where a checkout is not to be seen: the farm comes from bundles.  UsageError
+    where no sandbox can be made."""
+    why = sandbox_host.refusal()
+    if why:
+        raise UsageError(f"no sandbox can be made here: {why}", id="run-no-sandbox")
+    ours = tuple(str(bundle.install(b.sha, b.blob, folder)) for b in bundle.pack_all())
+    theirs = sandbox_host.own_path(chain.path) if chain.python == sys.executable else ()
+    return replace(chain, path=(*ours, *theirs))
+
+
 def execute(
     request: CompileRequest, writer: RunWriter | None, progress: CompileProgress | None = None
 ) -> CompileOutcome:
@@ -161,9 +174,12 @@ class _Compilation:
                 first = [*path, *first]
                 told_subject = {**subject.described(), "folder": str(place)}
             found = chains(self.request.targets, folder, first)
+            if self.request.sandbox:
+                found = {name: boxed(chain, folder) for name, chain in found.items()}
             if self.writer:
                 self.writer.plan(self._head(), self.cells)
-            kept = cache.folder(folder / "cache")
+            # what strangers' code could write to, nobody else reads
+            kept = folder / "cache" if self.request.sandbox else cache.folder(folder / "cache")
             cache.trim(kept)
             pool = WorkerPool(
                 self,
@@ -175,6 +191,7 @@ class _Compilation:
                 cell_seconds=lambda index: self.seconds[self.cells[index].matrix],
                 machine_code=self.request.machine_code,
                 asm=self.request.asm,
+                sandbox=self.request.sandbox,
                 subject=told_subject,
                 variables=lambda name: {
                     **(subject.variables.get(TARGETS[name].backend, {}) if subject else {}),

@@ -22,6 +22,7 @@ from farm.compile.jobs import CompileJob, after
 from farm.deadline import Deadline, stalled
 from farm.errors import FarmError, InfraError, UsageError, describe
 from farm.field_checks import Check, integer, listed, mapped, number, one_of, plain, record, refuse, text
+from farm.node import sandbox, sandbox_host
 from farm.node.environment import Environment, child_variables
 from farm.process.group import describe_exit
 from farm.process.line_process import ChildLied, LineProcess
@@ -108,10 +109,11 @@ class WorkerPool:
         start_seconds: float = START_SECONDS,
         machine_code: bool = False,
         asm: str = "",
+        sandbox: bool = False,
         subject: Mapping[str, Any] | None = None,
         variables: Callable[[str], Mapping[str, str]] = lambda target: {},
     ):
-        self.subject, self.variables, self.asm = subject, variables, asm
+        self.subject, self.variables, self.asm, self.sandbox = subject, variables, asm, sandbox
         self.collector, self.workers, self.folder, self.cache = collector, workers, folder, cache
         self.describe, self.chains = describe, chains
         self.cell_seconds, self.start_seconds, self.machine_code = cell_seconds, start_seconds, machine_code
@@ -173,6 +175,10 @@ class WorkerPool:
             Environment(path=chain.path),
         )
         words = [*module_words("farm.compile.worker", chain.python), str(file)]
+        if self.sandbox:
+            there = Environment(path=(*chain.path, *chain.first))
+            words = sandbox_host.words(there, words, str(self.folder))
+            variables = sandbox.variables(variables, sandbox_host.limits({}), grouped=False)
         process = LineProcess(words, env=variables, cwd=self.folder, longest=_LONGEST_LINE)
         worker = _Running(job, process, Deadline(self.start_seconds))
         self.selector.register(process, selectors.EVENT_READ, worker)

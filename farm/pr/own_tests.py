@@ -14,8 +14,9 @@ from farm.process.group import describe_exit
 
 SECONDS = 600.0
 _TAIL = 400
-#: Puts a process's command line and environment into a sandbox, or leaves them.
-Wrap = Callable[[Sequence[str], Sequence[Path]], Sequence[str]]
+#: (a command line, the tree that it reads, the folder that it writes to) -> the command line that is run: in a sandbox,
+#: or the same.
+Wrap = Callable[[Sequence[str], Path, Path], Sequence[str]]
 
 
 def run(
@@ -27,7 +28,7 @@ def run(
     variables: Mapping[str, str],
     path: Sequence[Path] = (),
     seconds: float = SECONDS,
-    wrap: Wrap = lambda words, writable: words,
+    wrap: Wrap = lambda words, tree, writable: words,
 ) -> list[OwnResult]:
     """What the files of the tree `folder` say, each in a process of its own.  `path`: folders to import from first;
     `variables`: the whole environment; `seconds`: for each file."""
@@ -52,7 +53,7 @@ def _pytest(
         report = Path(scratch, "report.xml")
         words = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
         words += [f"--junitxml={report}", f"--rootdir={folder}", "--", name]
-        done = command.run(wrap(words, [Path(scratch)]), seconds, env=env, cwd=folder, longest=1 << 20)
+        done = command.run(wrap(words, folder, Path(scratch)), seconds, env=env, cwd=folder, longest=1 << 20)
         found: list[OwnResult] = []
         why = ""
         try:
@@ -70,8 +71,11 @@ def _pytest(
 def _benchmark(
     folder: Path, name: str, python: str, env: Mapping[str, str], seconds: float, wrap: Wrap
 ) -> list[OwnResult]:
-    words = [python, str(Path(perf_reports.__file__)), str(folder / name)]
-    done = command.run(wrap(words, []), seconds, env=env, cwd=folder, longest=8 << 20)
+    with tempfile.TemporaryDirectory(prefix="farm-tests-") as scratch:
+        program = Path(scratch, "perf_reports.py")
+        program.write_bytes(Path(perf_reports.__file__).read_bytes())  # where a sandbox sees it
+        words = [python, str(program), str(folder / name)]
+        done = command.run(wrap(words, folder, Path(scratch)), seconds, env=env, cwd=folder, longest=8 << 20)
     found = [OwnResult(f"{name}::{t.id}", *_rest(t)) for t in perf(done.out.splitlines())]
     return found if done.code == 0 and found else [*found, OwnResult(name, "benchmark", *_ending(done, "", seconds))]
 

@@ -49,6 +49,7 @@ class Stage:
     workers: int = 0
     devices: int | None = None
     environment: str = ""  # of the interpreted cells, where an arm names none
+    sandbox: bool = False
     command: str = ""
     argv: Sequence[str] = ()
 
@@ -108,6 +109,7 @@ def _built(
         shipped=stage.shipped,
         subject=content.packed,
         machine_code=True,
+        sandbox=stage.sandbox,
         variables=content.arm.variables,
         workers=stage.workers,
     )
@@ -139,6 +141,7 @@ def _interpreted(
         environment,
         name=content.arm.environment or stage.environment or environment.name,
         variables={**environment.variables, **content.arm.variables},
+        sandbox={} if stage.sandbox else None,
     )
     writer = store.create(run_id)
     cluster = InlineCluster(stage.devices, run_id)

@@ -77,9 +77,12 @@ def pair(a: str, b: str) -> tuple[Arm, Arm]:
     return named(a, b, refused=NODES)
 
 
-def contents(a: Arm, b: Arm, *, repo: str = "", subject: str = "") -> tuple[ArmContent, ArmContent]:
+def contents(
+    a: Arm, b: Arm, *, repo: str = "", subject: str = "", sandbox: bool = False
+) -> tuple[ArmContent, ArmContent]:
     """What both hold.  `repo`: PATH or URL, default the working folder's repository; `subject`: a `farm.yaml` kept
-    elsewhere, or NONE.  Without it that of arm a counts for both: what head changes there is told, and does not decide.
+    elsewhere, or NONE; `sandbox`: run nothing of theirs outside of one.  Without a `subject` that of arm a counts for
+    both: what head changes there is told, and does not decide.
 
     UsageError, MatrixError or InfraError for what cannot be had.
     """
@@ -88,7 +91,9 @@ def contents(a: Arm, b: Arm, *, repo: str = "", subject: str = "") -> tuple[ArmC
     if described is None:
         return _own(a, homes[0]), _own(b, homes[1])
     notes = described.notes
-    left, right = (_subjects(arm, home, own) for arm, home, own in zip((a, b), homes, described.subjects))
+    left, right = (
+        _subjects(arm, home, own, subject, sandbox) for arm, home, own in zip((a, b), homes, described.subjects)
+    )
     adapters = [{n: d for n, d in side.content() if n.startswith("adapters/")} for side in (left, right)]
     if adapters[0] != adapters[1]:
         names = sorted(n for n in {**adapters[0], **adapters[1]} if adapters[0].get(n) != adapters[1].get(n))
@@ -234,7 +239,7 @@ def _own(arm: Arm, home: Repository) -> ArmContent:
     return ArmContent(arm, home.revision, packed.sha[:16], kernels=packed, folder=folder)
 
 
-def _subjects(arm: Arm, home: Repository, subject: Subject) -> ArmContent:
+def _subjects(arm: Arm, home: Repository, subject: Subject, given: str, sandbox: bool) -> ArmContent:
     """A subject's files at one arm."""
     wheel = Path(arm.source) if arm.kind == "wheel" else None
     if wheel and not wheel.is_file():
@@ -248,7 +253,9 @@ def _subjects(arm: Arm, home: Repository, subject: Subject) -> ArmContent:
             "version=NAME==VERSION",
             id="arm-revision-of-release",
         )
-    made = command_line.loaded(subject, home, wheel, arm.source if arm.kind == "version" else "")
+    if sandbox:
+        command_line.refuse_unboxed(subject, operators=bool(given))
+    made = command_line.loaded(subject, home, wheel, arm.source if arm.kind == "version" else "", boxed=sandbox)
     notes = _left_out(arm, home, subject)
     return ArmContent(arm, made.packed.revision, made.packed.digest, made, notes=notes, folder=home.folder)
 

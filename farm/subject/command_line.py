@@ -131,7 +131,7 @@ def load(args: argparse.Namespace) -> LoadedSubject | None:
             raise MatrixError(f"{error}; to run without it: --subject {NONE}", id=error.id) from None
     boxed = bool(getattr(args, "sandbox", False))
     if boxed:
-        _refuse_unboxed(subject, operators=bool(args.subject))
+        refuse_unboxed(subject, operators=bool(args.subject))
     home = home or repository.working_tree(repository.top(file.parent) or file.parent)
     return loaded(subject, home, args.wheel, release, boxed=boxed)
 
@@ -150,7 +150,7 @@ def loaded(
     return LoadedSubject(_asked(subject, made, boxed), made)
 
 
-def _refuse_unboxed(subject: Subject, *, operators: bool) -> None:
+def refuse_unboxed(subject: Subject, *, operators: bool) -> None:
     """UsageError for what would run outside of the sandbox.  `operators`: the file is not the repository's own."""
     if subject.source.build:
         raise UsageError(
