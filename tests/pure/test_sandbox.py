@@ -14,7 +14,8 @@ import pytest
 
 from farm.actor import sandboxed
 from farm.child import confinement, protocol
-from farm.cli.main import main
+from farm.cli import failed, resume, run_command
+from farm.cli.main import main, parser
 from farm.errors import UsageError
 from farm.node import config, sandbox, sandbox_host
 from farm.node.environment import Environment
@@ -173,6 +174,17 @@ def test_a_run_that_needs_one_is_refused_before_it_begins(
     assert not list((tmp_path / "store").glob("runs/*"))
 
 
+def test_what_repeats_a_run_asks_for_it_too() -> None:
+    first = parser("run").parse_args(["run", "m.yaml", "--sandbox"])
+    assert run_command.environment(first).sandbox == {}
+    assert "--sandbox" in failed.words(first)
+    again = parser("resume").parse_args(["resume", "last"])
+    resume._as_begun(again, ["run", "m.yaml", "--sandbox"])
+    assert again.sandbox is True
+    without = parser("run").parse_args(["run", "m.yaml"])
+    assert run_command.environment(without).sandbox is None and "--sandbox" not in failed.words(without)
+
+
 @pytest.mark.parametrize(
     ("value", "found"),
     [("true", {}), ("false", None), ("{memory_gib: 4, processes: 64}", {"memory_gib": 4.0, "processes": 64})],
@@ -213,8 +225,8 @@ def groups(folder: Path, own: str) -> dict[str, Any]:
 
 def test_a_group_is_made_where_the_controllers_are_handed_down(tmp_path: Path) -> None:
     where = groups(tmp_path, "0::/slice/unit\n")
-    for folder, handed in (("", "cpu memory pids"), ("slice", "memory pids"), ("slice/unit", "memory pids")):
-        place = tmp_path / "cgroup" / folder
+    for name, handed in (("", "cpu memory pids"), ("slice", "memory pids"), ("slice/unit", "memory pids")):
+        place = tmp_path / "cgroup" / name
         place.mkdir(parents=True, exist_ok=True)
         (place / "cgroup.subtree_control").write_text(handed)
     (tmp_path / "cgroup" / "cgroup.controllers").write_text("memory pids")
