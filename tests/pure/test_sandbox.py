@@ -123,7 +123,7 @@ def test_every_link_of_an_interpreter_is_seen_and_no_home_folder(tmp_path: Path)
     (venv / "pyvenv.cfg").write_text("home = /opt/base/bin\n")
     word = f'source /x/set_env.sh && exec {venv}/bin/python "$@"'
     assert set(sandbox_host._prefixes(word)) == {str(venv), str(real), "/opt/base"}
-    seen = sandbox_host.visible(Environment(path=(str(Path.home()), str(real))), [word], "cpu", ("/in",), "/out")
+    seen = sandbox_host.visible(Environment(path=(str(Path.home()), str(real))), [word], "cpu", ("/in",), ["/out"])
     assert {str(venv), str(real), "/in"} <= set(seen.read) and str(Path.home()) not in seen.read
     assert (seen.write, seen.devices) == (("/out",), ())
     assert not any(p in seen.read for p in ("/", "/etc", "/home", "/root", "/tmp", "/var", "/run"))
@@ -213,6 +213,19 @@ def test_what_a_node_cannot_ask_for(tmp_path: Path, value: str, id_: str) -> Non
     with pytest.raises(UsageError) as refused:
         config.read(file)
     assert refused.value.id == f"node-config-{id_}"
+
+
+@pytest.mark.skipif(bool(sandbox_host.refusal()), reason="no sandbox can be made here")
+def test_a_command_runs_once_in_one(tmp_path: Path) -> None:
+    """In a folder of the host that it can read, beside one that it can write and one that is not there."""
+    for name in ("read", "write", "hidden"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    text = f"cat file; touch new; cat {tmp_path}/hidden/file; echo > {tmp_path}/write/new"
+    read, write = str(tmp_path / "read"), str(tmp_path / "write")
+    words = sandbox_host.words(Environment(), ["/bin/sh", "-c", text], [write], [read], cwd=read)
+    assert subprocess.run(words, capture_output=True, text=True, check=False, timeout=30).stdout == "read"
+    assert (tmp_path / "write" / "new").exists() and not (tmp_path / "read" / "new").exists()
 
 
 # control groups
