@@ -53,7 +53,7 @@ class Sandbox:
     def words(self, told: Sequence[str]) -> list[str]:
         """The command line around a child's."""
         read = [str(p) for p in self._inputs]
-        seen = sandbox_host.visible(self._environment, told, self._backend, read, str(self.folder))
+        seen = sandbox_host.visible(self._environment, told, self._backend, read, [str(self.folder)])
         return self._group.words(sandbox.words(self._bwrap, seen, self.limits, told))
 
     def variables(self, given: Mapping[str, str]) -> dict[str, str]:

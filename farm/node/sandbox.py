@@ -100,8 +100,9 @@ def required(from_fork: bool, told_without: bool = False) -> bool:
     return from_fork and not told_without
 
 
-def words(bwrap: str, visible: Visible, limits: Limits, command: Sequence[str]) -> list[str]:
-    """The command line that runs `command` in a sandbox.  The process group is in a session of its own already."""
+def words(bwrap: str, visible: Visible, limits: Limits, command: Sequence[str], cwd: str = TMP) -> list[str]:
+    """The command line that runs `command` in a sandbox, in the folder `cwd`.  The process group that it is started in
+    is in a session of its own already."""
     out = [bwrap, "--unshare-user", "--disable-userns", "--unshare-pid", "--unshare-net", "--unshare-ipc"]
     out += ["--unshare-uts", "--unshare-cgroup-try", "--hostname", "sandbox", "--die-with-parent", "--cap-drop", "ALL"]
     out += ["--proc", "/proc"]
@@ -121,7 +122,7 @@ def words(bwrap: str, visible: Visible, limits: Limits, command: Sequence[str]) 
     binds.update(dict.fromkeys(visible.devices, "--dev-bind"))
     for place, how in sorted(binds.items()):  # what lies in another after it
         out += [how, place, place]
-    return [*out, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", TMP, "--", *command]
+    return [*out, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cwd, "--", *command]
 
 
 def readable(asked: Iterable[str], protected: Iterable[str], links: Iterable[str]) -> tuple[str, ...]:

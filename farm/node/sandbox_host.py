@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from farm.errors import UsageError
@@ -74,10 +74,10 @@ def own_path(path: Iterable[str]) -> tuple[str, ...]:
 
 
 def visible(
-    environment: Environment, words: Iterable[str], backend: str, read: Iterable[str], write: str
+    environment: Environment, words: Iterable[str], backend: str, read: Iterable[str], write: Iterable[str]
 ) -> sandbox.Visible:
     """What a child of `environment` that is started by `words` sees: programs and libraries, its interpreter and
-    import path, the vendor's stack and devices, `read`, and the one folder `write`."""
+    import path, the vendor's stack and devices, `read`, and the folders `write`."""
     links = {p: os.readlink(p) for p in sandbox.SYSTEM if Path(p).is_symlink()}  # noqa: PTH115 - as it is written
     asked = [*sandbox.SYSTEM, *sandbox.ETC, *(p for pattern in sandbox.VENDORS for p in glob.glob(pattern))]  # noqa: PTH207 - absolute
     asked += [p for word in words for p in _prefixes(word)] + list(environment.path)
@@ -89,7 +89,7 @@ def visible(
     proc_read, proc_hidden = host.shared_in_proc()
     return sandbox.Visible(
         (*found, *read),
-        (write,),
+        tuple(write),
         devices,
         links,
         tuple(map(str, proc_read)),
@@ -98,14 +98,23 @@ def visible(
     )
 
 
-def words(environment: Environment, told: list[str], folder: str) -> list[str]:
-    """The command line that runs a command once in a sandbox in which it can write to one folder.  UsageError."""
+def words(
+    environment: Environment,
+    told: Sequence[str],
+    write: Sequence[str] = (),
+    read: Sequence[str] = (),
+    backend: str = "cpu",
+    cwd: str = sandbox.TMP,
+) -> list[str]:
+    """The command line that runs a command once in a sandbox that shows the folders `write` and `read`.  UsageError.
+
+    Its variables must go through `sandbox.variables`, and only the farm's own processes set the resource limits there.
+    """
     why = unfit(environment)
     if why:
         raise UsageError(f"no sandbox can be made here: {why}", id="run-no-sandbox")
-    return sandbox.words(
-        program(), visible(environment, told, "cpu", (), folder), limits(environment.sandbox or {}), told
-    )
+    seen = visible(environment, told, backend, read, write)
+    return sandbox.words(program(), seen, limits(environment.sandbox or {}), told, cwd)
 
 
 def _protected() -> list[str]:

@@ -247,7 +247,7 @@ def _answers(made: PackedSubject, paths: list[str], boxed: bool) -> dict[str, An
         if boxed:
             farm = (str(bundle.install(b.sha, b.blob, folder)) for b in bundle.pack_all())
             environment = replace(environment, path=(*first, *farm, *sandbox_host.own_path(environment.path)))
-            words = sandbox_host.words(environment, words, folder)
+            words = sandbox_host.words(environment, words, [folder])
         env = child_variables({}, environment)
         env = sandbox.variables(env, sandbox_host.limits({}), grouped=False) if boxed else env
         done = command.run(words, ASK_SECONDS, env=env, cwd=folder)

@@ -14,7 +14,8 @@ import pytest
 
 from farm.actor import sandboxed
 from farm.child import confinement, protocol
-from farm.cli.main import main
+from farm.cli import failed, resume, run_command
+from farm.cli.main import main, parser
 from farm.errors import UsageError
 from farm.node import config, sandbox, sandbox_host
 from farm.node.environment import Environment
@@ -122,7 +123,7 @@ def test_every_link_of_an_interpreter_is_seen_and_no_home_folder(tmp_path: Path)
     (venv / "pyvenv.cfg").write_text("home = /opt/base/bin\n")
     word = f'source /x/set_env.sh && exec {venv}/bin/python "$@"'
     assert set(sandbox_host._prefixes(word)) == {str(venv), str(real), "/opt/base"}
-    seen = sandbox_host.visible(Environment(path=(str(Path.home()), str(real))), [word], "cpu", ("/in",), "/out")
+    seen = sandbox_host.visible(Environment(path=(str(Path.home()), str(real))), [word], "cpu", ("/in",), ["/out"])
     assert {str(venv), str(real), "/in"} <= set(seen.read) and str(Path.home()) not in seen.read
     assert (seen.write, seen.devices) == (("/out",), ())
     assert not any(p in seen.read for p in ("/", "/etc", "/home", "/root", "/tmp", "/var", "/run"))
@@ -173,6 +174,17 @@ def test_a_run_that_needs_one_is_refused_before_it_begins(
     assert not list((tmp_path / "store").glob("runs/*"))
 
 
+def test_what_repeats_a_run_asks_for_it_too() -> None:
+    first = parser("run").parse_args(["run", "m.yaml", "--sandbox"])
+    assert run_command.environment(first).sandbox == {}
+    assert "--sandbox" in failed.words(first)
+    again = parser("resume").parse_args(["resume", "last"])
+    resume._as_begun(again, ["run", "m.yaml", "--sandbox"])
+    assert again.sandbox is True
+    without = parser("run").parse_args(["run", "m.yaml"])
+    assert run_command.environment(without).sandbox is None and "--sandbox" not in failed.words(without)
+
+
 @pytest.mark.parametrize(
     ("value", "found"),
     [("true", {}), ("false", None), ("{memory_gib: 4, processes: 64}", {"memory_gib": 4.0, "processes": 64})],
@@ -203,6 +215,19 @@ def test_what_a_node_cannot_ask_for(tmp_path: Path, value: str, id_: str) -> Non
     assert refused.value.id == f"node-config-{id_}"
 
 
+@pytest.mark.skipif(bool(sandbox_host.refusal()), reason="no sandbox can be made here")
+def test_a_command_runs_once_in_one(tmp_path: Path) -> None:
+    """In a folder of the host that it can read, beside one that it can write and one that is not there."""
+    for name in ("read", "write", "hidden"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    text = f"cat file; touch new; cat {tmp_path}/hidden/file; echo > {tmp_path}/write/new"
+    read, write = str(tmp_path / "read"), str(tmp_path / "write")
+    words = sandbox_host.words(Environment(), ["/bin/sh", "-c", text], [write], [read], cwd=read)
+    assert subprocess.run(words, capture_output=True, text=True, check=False, timeout=30).stdout == "read"
+    assert (tmp_path / "write" / "new").exists() and not (tmp_path / "read" / "new").exists()
+
+
 # control groups
 
 
@@ -213,8 +238,8 @@ def groups(folder: Path, own: str) -> dict[str, Any]:
 
 def test_a_group_is_made_where_the_controllers_are_handed_down(tmp_path: Path) -> None:
     where = groups(tmp_path, "0::/slice/unit\n")
-    for folder, handed in (("", "cpu memory pids"), ("slice", "memory pids"), ("slice/unit", "memory pids")):
-        place = tmp_path / "cgroup" / folder
+    for name, handed in (("", "cpu memory pids"), ("slice", "memory pids"), ("slice/unit", "memory pids")):
+        place = tmp_path / "cgroup" / name
         place.mkdir(parents=True, exist_ok=True)
         (place / "cgroup.subtree_control").write_text(handed)
     (tmp_path / "cgroup" / "cgroup.controllers").write_text("memory pids")
