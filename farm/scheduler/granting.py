@@ -97,6 +97,7 @@ class Granting(SchedulerState):
                 budget=leases.budget(queue.seconds * pace, len(peers), rounds=self._arms is not None),
                 seconds=lambda cell: self._seconds(cell) * pace,
                 tries=tries,
+                most=leases.MAX_LEASE_CELLS if self._arms is None else leases.MAX_ROUND_CELLS,
             )
         taken = []
         for cell in self._in_order([c for lead in cells for c in self._pair(lead)]):

@@ -12,6 +12,7 @@ from farm.scheduler.workqueue import WorkQueue
 LEASE_SECONDS = 1.0
 ROUND_SECONDS = 20.0  # of a lease with two arms, for each of which a child starts anew, in some seconds
 MAX_LEASE_CELLS = 64  # one lease's results stay well under 100 KiB on the wire
+MAX_ROUND_CELLS = 256  # pairs: starting children must not take longer than what they are started for
 
 
 def budget(waiting_seconds: float, devices: int, *, rounds: bool = False) -> float:
@@ -23,14 +24,20 @@ def budget(waiting_seconds: float, devices: int, *, rounds: bool = False) -> flo
 
 
 def take(
-    queue: WorkQueue, device: str, *, budget: float, seconds: Callable[[int], float], tries: Callable[[int], bool]
+    queue: WorkQueue,
+    device: str,
+    *,
+    budget: float,
+    seconds: Callable[[int], float],
+    tries: Callable[[int], bool],
+    most: int = MAX_LEASE_CELLS,
 ) -> list[int]:
-    """Pop the cells of a device's next lease, at least one and no more once their seconds reach `budget`.  Cells that
-    the device may not try now go back to the head of the queue."""
+    """Pop the cells of a device's next lease, at least one and at `most` so many, and no more once their seconds reach
+    `budget`.  Cells that the device may not try now go back to the head of the queue."""
     taken: list[int] = []
     passed: list[int] = []
     spent = 0.0
-    while len(taken) < MAX_LEASE_CELLS and (not taken or spent < budget):
+    while len(taken) < most and (not taken or spent < budget):
         cell = queue.pop(device)
         if cell is None:
             break

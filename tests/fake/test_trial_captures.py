@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from farm.contracts.call import call_for
 from farm.contracts.discovery import contract
 from farm.matrix import load_files
 from farm.matrix import plan as make_plan
+from farm.node.environment import Environment
 
 NODES = {
     "rocm": {"backend": "rocm", "simulate": {"model": "AMD Instinct MI300X", "devices": 1}},
@@ -32,7 +34,7 @@ Script = Mapping[str, Any]
 class Traced(OneDevice):
     """A device whose children are seen: what each was ordered, and how it ended."""
 
-    def __init__(self, folder: Path, backend: str, patch: pytest.MonkeyPatch):
+    def __init__(self, folder: Path, backend: str, patch: pytest.MonkeyPatch, **config: Any):
         (folder / "node.yaml").write_text(json.dumps(NODES[backend]), encoding="utf-8")
         patch.setenv("FARM_NODE", str(folder / "node.yaml"))
         self.orders: list[tuple[child_process.Child, str, dict[str, Any]]] = []
@@ -43,7 +45,7 @@ class Traced(OneDevice):
             send(child, message)
 
         patch.setattr(child_process.Child, "send", traced)
-        super().__init__(folder, backend)
+        super().__init__(folder, backend, **config)
         self.leases = 0
 
     def submit(
@@ -53,9 +55,10 @@ class Traced(OneDevice):
         providers: tuple[str, ...] = ("torch",),
         hidden: tuple[int, ...] = (64,),
         operations: tuple[str, ...] = ("forward",),
+        arms: tuple[str, ...] = ("",),
         **deadlines: float,
     ) -> list[dict[str, Any]]:
-        """Queue one lease of the product; its cells."""
+        """Queue one lease of the product, arm by arm; its cells."""
         file = self.folder / "lease.yaml"
         file.write_text(
             json.dumps(
@@ -72,8 +75,9 @@ class Traced(OneDevice):
                 }
             )
         )
-        planned = make_plan(load_files([file]), [self.backend]).cells
-        cells, attempts = [c.to_dict() for c in planned], []
+        found = make_plan(load_files([file]), [self.backend]).cells
+        planned = [replace(c, arm=arm) for arm in arms for c in found]
+        cells, attempts = [{**c.to_dict(), "index": i} for i, c in enumerate(planned)], []
         for made, cell in zip(planned, cells):
             call = call_for(made, contract("rms_norm"), {"name": cell["provider"]})
             call["sim"] = {"time_us": 10, **(script(cell) if callable(script) else script)}
@@ -322,5 +326,23 @@ def test_where_the_backend_does_not_ask_for_it_there_is_no_trial(
         (row,) = one.lease({"fault": "capture"}, hidden=(128,))
         assert row["flags"][0].startswith("timed by events: capture failed (AcceleratorError")
         assert one.of(TRIAL) == []
+    finally:
+        one.stop()
+
+
+def test_what_one_arm_cannot_capture_says_nothing_of_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = Environment.named("default").plain()
+    arms = {name: {"revision": name, "environment": environment, "variables": {}} for name in ("a", "b")}
+    one = Traced(tmp_path, "rocm", monkeypatch, arms=arms)
+    try:
+        assert list(one.up()["arms"]) == ["b", "a"]  # each has proved itself; the first that serves was started last
+        for order in (("a", "b"), ("b", "a")):
+            rows = one.lease(lambda cell: {"fault": "capture_refused"} if cell["arm"] == "b" else {}, arms=order)
+            assert {r["cell"]["arm"]: r["method"] for r in rows} == {"a": "rotating_graph", "b": "events"}
+        assert len(one.of(TRIAL)) == 2
+        served = [child for child, _ in one.of(RUN)]
+        assert len(set(served)) == len(served) == 4  # each arm of each lease has a new child
+        revisions = [e["revision"] for e in one.events if e["event"] == "measured"]
+        assert revisions == ["a", "b", "b", "a"]
     finally:
         one.stop()

@@ -231,10 +231,10 @@ def test_a_run_waits_for_more_rounds_until_none_come() -> None:
 
 @pytest.mark.parametrize("rounds", [False, True])
 def test_a_lease_with_two_arms_takes_a_whole_share(rounds: bool) -> None:
-    arms, mates = ([0] * 50 + [1] * 50, {i: 50 + i for i in range(50)}) if rounds else (None, None)
-    s = Scheduler(["sim"] * 100, [0.05] * 100, [10.0] * 100, {"sim:0": "sim"}, arms=arms, mates=mates)
+    arms, mates = ([0] * 100 + [1] * 100, {i: 100 + i for i in range(100)}) if rounds else (None, None)
+    s = Scheduler(["sim"] * 200, [0.05] * 200, [10.0] * 200, {"sim:0": "sim"}, arms=arms, mates=mates)
     s.begin(0.0)
     (grant,) = s.step(DeviceUp(0.0, "sim:0", "sim:sim-1"))
     assert isinstance(grant, Grant)
-    assert len(grant.lease.attempts) == (100 if rounds else 20)
+    assert len(grant.lease.attempts) == (200 if rounds else 20)
     assert s.step(Interrupted(1.0)) == [Finish()]
