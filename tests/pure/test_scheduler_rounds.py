@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -163,24 +164,30 @@ class World:
                 assert self.of[a, self.ends[a].attempt] == self.of[b, self.ends[b].attempt]
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    dice=st.randoms(use_true_random=False),
-    pairs=st.integers(1, 12),
-    single=st.integers(0, 3),
-    devices=st.integers(1, 4),
-    bad=st.sampled_from((0.0, 0.1, 0.4)),
-    deaths=st.sampled_from((0.0, 0.02, 0.1)),
+worlds = st.fixed_dictionaries(
+    {
+        "pairs": st.integers(1, 12),
+        "single": st.integers(0, 3),
+        "devices": st.integers(1, 4),
+        "bad": st.sampled_from((0.0, 0.1, 0.4)),
+        "deaths": st.sampled_from((0.0, 0.02, 0.1)),
+    }
 )
-def test_every_round_is_whole_on_one_device_and_nothing_is_lost(
-    dice: random.Random, pairs: int, single: int, devices: int, bad: float, deaths: float
-) -> None:
-    world = World(dice, pairs, single, devices, bad, deaths)
+
+
+def play(shape: dict[str, Any], dice: random.Random) -> None:
+    world = World(dice, **shape)
     world.play(4)
     assert world.finished is not None
     assert world.finished.stopped or world.scheduler.open_cells == 0
-    if bad == deaths == 0.0:
+    if shape["bad"] == shape["deaths"] == 0.0:
         assert world.rounds and max(world.granted.values()) <= len(world.rounds)
+
+
+@settings(max_examples=60, deadline=None)
+@given(shape=worlds, dice=st.randoms(use_true_random=False))
+def test_every_round_is_whole_on_one_device_and_nothing_is_lost(shape: dict[str, Any], dice: random.Random) -> None:
+    play(shape, dice)
 
 
 def pair() -> tuple[Scheduler, Lease]:

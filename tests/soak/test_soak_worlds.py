@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import test_child_messages
 import test_scheduler
 import test_scheduler_health
 import test_scheduler_pools
+import test_scheduler_rounds
 from farm_process import ROOT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -38,6 +40,13 @@ def test_the_scheduler_in_many_worlds_of_targets(
     world: test_scheduler_pools.Plan, seconds: float, dice: random.Random
 ) -> None:
     test_scheduler_pools.play(world, seconds, dice)
+
+
+@pytest.mark.soak(seconds=30)
+@settings(MANY, max_examples=1500)
+@given(shape=test_scheduler_rounds.worlds, dice=st.randoms(use_true_random=False))
+def test_the_scheduler_in_many_worlds_of_two_arms(shape: dict[str, Any], dice: random.Random) -> None:
+    test_scheduler_rounds.play(shape, dice)
 
 
 @pytest.mark.soak(seconds=15)
