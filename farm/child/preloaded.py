@@ -53,7 +53,7 @@ def _import() -> None:
     with contextlib.suppress(ImportError):  # the session says so
         import torch  # noqa: F401
 
-        from farm.child import measure, session  # noqa: F401
+        from farm.child import session  # noqa: F401
 
         if os.environ.get("TRITON_INTERPRET") == "1":
             from farm.child import interpreter
@@ -61,6 +61,8 @@ def _import() -> None:
             interpreter.install()
         else:
             import triton  # noqa: F401
+
+            from farm.child import measure  # noqa: F401
 
 
 def prove(order: Mapping[str, Any]) -> None:

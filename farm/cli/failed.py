@@ -19,6 +19,7 @@ from farm.report.queries import Row
 from farm.shipping import providers as shipping
 from farm.store import Run, Store
 from farm.store.results import NO_RESULT, place
+from farm.store.runs import PLAN
 from farm.subject.command_line import NONE
 from farm.subject.command_line import OPTIONS as SUBJECT
 
@@ -52,8 +53,10 @@ class FailedCells:
 
 def again(args: argparse.Namespace, store: Store) -> tuple[argparse.Namespace, FailedCells]:
     """(the options of the earlier run, those that are given now taking precedence; its failed cells).  The new `argv`
-    is the complete command line, so that everything that repeats or resumes the new run works from it.  UsageError if
-    the run was not made from matrices."""
+    is the complete command line, so that everything that repeats or resumes the new run works from it.
+
+    A run of a part of a plan is repeated from the plan that it kept, as a run of its own: `farm merge` does not take
+    it.  UsageError if no farm run made the earlier one."""
     name = args.failed
     if name.endswith((".yaml", ".yml")):  # `--failed` takes the word behind it
         args.matrices, name = [*args.matrices, Path(name)], "last"
@@ -61,15 +64,18 @@ def again(args: argparse.Namespace, store: Store) -> tuple[argparse.Namespace, F
     with common.readable(run):
         first = first_options(store, run)
         rows = run.rows
-    if args.plan or first.plan:
+    if args.plan:
         raise UsageError(
-            f"{run.id} is a part of a plan, which runs as a whole; repeat farm run --plan with the same --target",
-            id="run-failed-of-plan",
+            f"--failed repeats {run.id} with the plan that it kept, if it is of a plan; omit --plan",
+            id="run-failed-with-plan",
         )
     made = argparse.Namespace(**{**vars(args), "failed": run.id})
     for option in _OPTIONS:
         if getattr(made, option) is None:
             setattr(made, option, getattr(first, option))
+    if first.plan:
+        kept = run.dir / PLAN
+        made.plan, made.target = kept if kept.is_file() else first.plan, first.target
     made.strict_peers = args.strict_peers or first.strict_peers
     made.sandbox = args.sandbox or first.sandbox
     made.matrices = args.matrices or first.matrices
@@ -141,6 +147,8 @@ def words(args: argparse.Namespace) -> list[str]:
         ("--wait-for-devices", "wait_for_devices"),
         ("--wait", "wait"),
         ("--sanitize", "sanitize"),
+        ("--plan", "plan"),
+        ("--target", "target"),
         ("--failed", "failed"),
         ("--run-id", "run_id"),
         ("--out", "out"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from farm.cli import common
-from farm.cli.text import counted, duration
-from farm.errors import StoreError
+from farm.cli.text import counted, duration, sentence
+from farm.errors import StoreError, UsageError
 from farm.matrix import plan
 from farm.matrix.plan import Count
 
@@ -45,11 +46,13 @@ def run(args: argparse.Namespace) -> int:
     subject = common.subject(args)
     matrices = common.matrices(args, subject)
     found = plan(matrices, asked, select=args.select)
-    text = ""
-    if args.out or args.json:
+    text, calls = "", {**common.own_providers(args), **common.declared_calls(matrices)}
+    if not (args.out or args.json):
+        _check_calls(calls)
+    else:
         from farm.sites import planfile
 
-        providers, _ = common.packed({**common.own_providers(args), **common.declared_calls(matrices)})
+        providers, _ = common.packed(calls)
         text = planfile.write(found, providers, subject.packed.described() if subject else {})
     if args.out:
         beside = args.out.with_name(f".{args.out.name}.{os.getpid()}")  # an older plan is not lost to a full disk
@@ -77,6 +80,17 @@ def run(args: argparse.Namespace) -> int:
     if args.out:
         print(f"plan: {args.out}; to run one part at each site: farm run --plan {args.out} --target BACKEND")
     return 0
+
+
+def _check_calls(calls: Mapping[str, str]) -> None:
+    """UsageError for a call that its module does not define.  A module that is not here may be where the run is."""
+    for name, path in calls.items():
+        try:
+            common.packed({name: path})
+        except UsageError as error:
+            if error.id != "shipping-provider-module":
+                raise
+            print(f"farm plan: {sentence(error)}", file=sys.stderr)
 
 
 def _check_out(path: Path) -> None:

@@ -221,7 +221,7 @@ class _Work:
                     tests,
                     benchmarks,
                     python=sys.executable,
-                    variables=child_variables({}, Environment.default()),
+                    variables=self._variables(),
                     path=(content.folder / (of.source.path or "."), content.folder),
                     seconds=self.args.seconds,
                     wrap=self._boxed if self.sandbox else _as_it_is,
@@ -229,10 +229,14 @@ class _Work:
             )
         return test_reports.joined(*both)
 
+    def _variables(self) -> dict[str, str]:
+        given = child_variables({}, Environment.default())
+        return sandbox.variables(given, sandbox_host.limits({}), grouped=False) if self.sandbox else given
+
     def _boxed(self, words: Sequence[str], tree: Path, writable: Path) -> list[str]:
         """A command of the repository's own in a sandbox."""
-        shown = replace(Environment.default(), path=(str(tree), *sandbox_host.own_path(Environment.default().path)))
-        return sandbox_host.words(shown, list(words), str(writable))
+        shown = replace(Environment.default(), path=sandbox_host.own_path(Environment.default().path))
+        return sandbox_host.words(shown, words, [str(writable)], [str(tree)], cwd=str(tree))
 
     def _skipped(self) -> list[dict[str, str]]:
         """What the config block asked not to run."""

@@ -92,7 +92,7 @@ def once(args: argparse.Namespace) -> int:
     common.use_contracts(args)
     if again is not None and not again.statuses:
         return _nothing_failed(common.store(args), again.run_id)
-    work: Any = _PlanPart(args) if args.plan else Matrices(args, again)
+    work: Any = _PlanPart(args, again) if args.plan else Matrices(args, again)
     providers, shipped = common.packed(work.providers)
     work.check_providers(providers)
     subject = work.subject
@@ -116,7 +116,7 @@ def once(args: argparse.Namespace) -> int:
     try:
         writer = store.create(run_id)
         common.keep_contracts(writer)
-        if work.file:
+        if work.file and again is None:
             writer.keep_plan(work.file.text)
     except BaseException:
         cluster.close()
@@ -134,7 +134,7 @@ def once(args: argparse.Namespace) -> int:
         strict_peers=args.strict_peers,
         stop_at_first=args.stop_at_first,
         calibrations=run_command.damaged_calibrations("run", store),
-        part=work.file.described(args.target) if work.file else {},
+        part=work.file.described(args.target) if work.file and again is None else {},
         wait_for_devices_s=run_command.grace(args),
         wait_s=run_command.busy_wait(args),
     )
@@ -234,7 +234,7 @@ class _PlanPart:
 
     note = ""
 
-    def __init__(self, args: argparse.Namespace):
+    def __init__(self, args: argparse.Namespace, again: FailedCells | None = None):
         given = {
             "MATRIX": args.matrices,
             "--select": args.select is not None,
@@ -262,14 +262,25 @@ class _PlanPart:
                 f"{where}: {unfit}; use the farm version that wrote the plan, or plan again with this version",
                 id="run-plan-unfit",
             )
-        self.subject = planned_subject(args, self.file.subject, where)
+        self._again = again
+        if again:
+            failing = [c for c in self._part.cells if (c.cell_key, c.target) in again.statuses]
+            if not failing:
+                raise UsageError(
+                    f"{where}: the plan has none of the cells that failed in {again.run_id}; name another run",
+                    id="run-failed-missing",
+                )
+            self._part = planfile.of_cells(self._part, failing)
+            self.subject = common.subject(args) if self.file.subject else None  # with today's files
+        else:
+            self.subject = planned_subject(args, self.file.subject, where)
         self._where = where
         self._planned = planfile.providers_of(self.file, self._part.cells)
         self.providers = {name: its["path"] for name, its in self._planned.items()}
 
     def check_providers(self, found: dict[str, dict[str, str]]) -> None:
-        """UsageError for a provider whose files differ from the planned ones."""
-        for name, its in self._planned.items():
+        """UsageError for a provider whose files differ from the planned ones, unless failed cells run again."""
+        for name, its in {} if self._again else self._planned.items():
             if its["sha256"] != found[name]["sha256"]:
                 raise UsageError(
                     f"{self._where}: the files of provider {name} ({its['path']}) differ from the files in the "

@@ -39,6 +39,7 @@ from farm.store import RunWriter, Store, results
 MAX_WAIT_SECONDS = 7 * 24 * 3600.0
 GRACE_SECONDS = 600.0  # on a cluster, for cells whose backend or target has no device left
 BUSY_SECONDS = 1800.0  # for a device that another run uses
+FEW_CELLS = 8
 _ENVIRONMENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 Has = Callable[[str], bool]
 Planned = TypeVar("Planned")
@@ -71,7 +72,11 @@ def options(p: argparse.ArgumentParser, *, resumed: bool = False) -> None:
     """Add the options that say how to run.  If a run is `resumed`, every default is that run's own."""
     address_option(p, "that of the original command, else " if resumed else "")
     p.add_argument(
-        "--devices", type=int, metavar="N", help="use N devices per backend and node (default: all; for cpu and sim: 2)"
+        "--devices",
+        type=int,
+        metavar="N",
+        help="use N devices per backend and node (default: all; for cpu and sim: 2, "
+        "for a few cells on this host's cpu: 1)",
     )
     p.add_argument(
         "--environment",
@@ -274,7 +279,7 @@ def connect(
     address.check(args.address)
     patient = joins and bool(args.wait_for_devices)
     if args.address == "inline":
-        cluster: Any = InlineCluster(args.devices, run_id)
+        cluster: Any = InlineCluster(args.devices or _enough(wanted, found), run_id)
     else:
         try:
             cluster = RayCluster(args.address, args.devices, run_id, None if joins else wanted)
@@ -295,6 +300,12 @@ def connect(
     except BaseException:
         cluster.close()
         raise
+
+
+def _enough(wanted: Sequence[str], planned: Any) -> int | None:
+    """One slot of the processor for a few cells: a second child imports torch for longer than it would help."""
+    cells = getattr(planned, "cells", None)  # a calibration has none
+    return 1 if list(wanted) == ["cpu"] and cells is not None and len(cells) <= FEW_CELLS else None
 
 
 def go(

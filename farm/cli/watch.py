@@ -68,7 +68,8 @@ def run(args: argparse.Namespace, once: Callable[[argparse.Namespace], int]) -> 
 
 def _of_a_file(error: FarmError) -> bool:
     """Whether a save can correct it; what is wrong with the command line, none can."""
-    return isinstance(error, (ContractError, MatrixError)) or (error.id or "").startswith("shipping-provider")
+    of_content = isinstance(error, (ContractError, MatrixError)) and error.id != "matrix-file-missing"
+    return of_content or (error.id or "").startswith("shipping-provider")
 
 
 def _check(args: argparse.Namespace) -> None:

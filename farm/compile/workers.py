@@ -177,7 +177,7 @@ class WorkerPool:
         words = [*module_words("farm.compile.worker", chain.python), str(file)]
         if self.sandbox:
             there = Environment(path=(*chain.path, *chain.first))
-            words = sandbox_host.words(there, words, str(self.folder))
+            words = sandbox_host.words(there, words, [str(self.folder)], cwd=str(self.folder))
             variables = sandbox.variables(variables, sandbox_host.limits({}), grouped=False)
         process = LineProcess(words, env=variables, cwd=self.folder, longest=_LONGEST_LINE)
         worker = _Running(job, process, Deadline(self.start_seconds))

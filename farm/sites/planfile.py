@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -107,13 +107,18 @@ def part(plan: Plan, target: str) -> Plan:
             f"--target {target}: the plan has no such part; {hint}parts of the plan: {', '.join(names)}",
             id="plan-part-unknown",
         )
+    return of_cells(plan, chosen)
+
+
+def of_cells(plan: Plan, chosen: Sequence[Cell]) -> Plan:
+    """These cells of a plan, all of one backend, renumbered."""
     cells = tuple(replace(cell, index=index) for index, cell in enumerate(chosen))
     used = {cell.matrix for cell in cells}
     work = [c for c in cells if not c.skip_reason]
     seconds = sum(estimate_seconds(c, discovery.find(c.op)) for c in work)
     count = Count(len(cells), len(cells) - len(work), round(seconds, 3))
     matrices = tuple(m for m in plan.matrices if m.name in used)
-    return Plan(cells, matrices, plan_hash(cells), {backend: count})
+    return Plan(cells, matrices, plan_hash(cells), {chosen[0].backend: count})
 
 
 def _serves(cell: Cell, target: str, pattern: str) -> bool:

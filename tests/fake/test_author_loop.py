@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 from farm_command import FarmCommand
 
+from farm.cli import main
 from farm.store import Store
 
 MATRIX = json.dumps(
@@ -61,3 +62,18 @@ def test_the_loop(tmp_path: Path) -> None:
     said = farm(tmp_path, "compare", "s", "t", code=0)
     assert "fixed: 1 cell" in said and "the matrices differ: loop" in said
     assert [line.split()[0] for line in farm(tmp_path, "ls", code=0).splitlines()] == ["t", "s", "r"]
+
+
+def test_failed_cells_of_a_part_of_a_plan_run_again_as_a_run_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    assert main(["plan", str(tmp_path / "m.yaml"), "--backend", "sim", "--out", str(tmp_path / "PLAN")]) == 0
+    (tmp_path / "m.yaml").unlink()
+    how = ("--devices", "1", "--no-page")
+    farm(tmp_path, "run", "--plan", "PLAN", "--target", "sim", *how, "--run-id", "r", code=1)
+    (tmp_path / "PLAN").unlink()
+    for run_id, of in (("s", "r"), ("t", "s")):
+        said = farm(tmp_path, "run", "--failed", of, *how[2:], "--run-id", run_id, code=1)
+        assert "findings in 2 cells: exit 1" in said
+        made = Store(tmp_path / "store").run(run_id)
+        assert sorted(row["shape"] for row in made.rows) == ["2x123", "2x65"] and "plan" not in made.head
+    assert "[run-failed-with-plan]" in farm(tmp_path, "run", "--failed", "--plan", "PLAN", code=2)

@@ -76,7 +76,7 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "nothing to run, without a subject": (["run"], ["no subject is found here or named", "farm init"]),
     "failed cells of no run": (["run", "--failed"], ["has no runs; start one with farm run", "[store-run-unknown]"]),
     "failed cells of another run": (["run", "--failed", "r9"], ['no run matches "r9"']),
-    "failed cells of a plan": (["run", "--failed", "r1", "--plan", "p", "--out", "store"], ["[run-failed-of-plan]"]),
+    "failed cells of a plan": (["run", "--failed", "r1", "--plan", "p", "--out", "store"], ["[run-failed-with-plan]"]),
     "write no kind": (["run", "m.yaml", "--write", "report.xml"], ["KIND=FILE"]),
     "write another kind": (["run", "m.yaml", "--write", "html=report.html"], ["junit, markdown, json, csv"]),
     "write to a folder": (["run", "m.yaml", "--write", "junit=."], ["[option-write-unwritable]"]),
@@ -88,6 +88,30 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "half a device": (["run", "m.yaml", "--devices", "0.5"], ["farm run: ", "--devices"]),
     "an id with a path": (["run", "m.yaml", "--run-id", "../a"], ["[option-run-id-invalid]"]),
     "two plans": (["run", "m.yaml", "--plan", "p", "--target", "cpu"], ["MATRIX would change the plan"]),
+    "watch on a cluster": (["run", "m.yaml", "--watch", "--address", "h:6379"], ["[watch-address]"]),
+    "watch with an id": (["run", "m.yaml", "--watch", "--run-id", "a"], ["[watch-with]"]),
+    "watch a plan": (["run", "--watch", "--plan", "p", "--target", "cpu"], ["[watch-with]"]),
+    "watch what failed": (["run", "--watch", "--failed"], ["[watch-with]"]),
+    "watch no matrix": (["run", "--watch"], ["[run-nothing-named]"]),
+    "watch a matrix that is not there": (["run", "--watch", "no.yaml"], ["no.yaml"]),
+    # plan
+    "a function that is not there": (["plan", "m.yaml", "--provider", "p=okmod:no"], ["[shipping-provider-function]"]),
+    "a module of a module": (["plan", "m.yaml", "--provider", "p=okmod.a:ok"], ["[shipping-provider-not-a-package]"]),
+    "a provider without a function": (["plan", "m.yaml", "--provider", "p=okmod"], ["[shipping-provider-form]"]),
+    "a provider twice": (
+        ["plan", "m.yaml", "--provider", "p=okmod:ok", "--provider", "p=okmod:ok"],
+        ["[option-provider-twice]"],
+    ),
+    # repro
+    "repeat nothing": (["repro"], ["CELL"]),
+    "repeat of no store": (["repro", "x"], ["[store-run-unknown]"]),
+    "repeat of no run": (["repro", "x", "--run", "r9", "--out", "store"], ['no run matches "r9"']),
+    "repeat an unknown cell": (["repro", "cpu/rms_norm/farm/auto/forward/fp23/4x64", "--out", "store"], [NEAR]),
+    "repeat several cells": (["repro", "cpu/", "--out", "store"], ["[show-cell-ambiguous]"]),
+    "repeat to a folder": (
+        ["repro", "cpu/rms_norm/torch/auto/forward/fp32/4x64", "--out", "store", "-o", "."],
+        ["[repro-unwritable]"],
+    ),
     # show, ls, compare, export
     "show nothing": (["show"], ["CELL"]),
     "show of no store": (["show", "x"], ["[store-run-unknown]"]),
@@ -174,6 +198,12 @@ def test_the_table_is_long_enough() -> None:
 def test_a_command_line_that_is_right(words: list[str], cells: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert end(["plan", "m.yaml", *words]) == 0
     assert sum("rms_norm/torch" in line for line in capsys.readouterr().out.splitlines()) == cells
+
+
+def test_a_plan_reports_a_module_that_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert end(["plan", "m.yaml", "--provider", "p=elsewhere:f"]) == 0
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1 and "[shipping-provider-module]" in said.err and "rms_norm/p/" in said.out
 
 
 def test_a_plan_may_replace_a_plan(here: Path) -> None:

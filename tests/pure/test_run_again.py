@@ -193,11 +193,7 @@ def test_where_nothing_failed_nothing_runs(
 
 @pytest.mark.parametrize(
     ("head", "id"),
-    [
-        ({"kind": "compile"}, "run-failed-kind"),
-        ({"argv": ["run", "m.yaml", "--of-a-newer-farm"]}, "run-failed-kind"),
-        ({"argv": ["run", "--plan", "p", "--target", "cpu"]}, "run-failed-of-plan"),
-    ],
+    [({"kind": "compile"}, "run-failed-kind"), ({"argv": ["run", "m.yaml", "--of-a-newer-farm"]}, "run-failed-kind")],
 )
 def test_a_run_that_cannot_be_repeated_so(tmp_path: Path, head: dict[str, Any], id: str) -> None:
     made_runs.make(tmp_path, "a", wrong, **head)

@@ -148,3 +148,15 @@ def test_a_waiting_child_proves_what_it_would_call(here: Path, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "sent_mine.part", types.ModuleType("sent_mine.part"))
     with pytest.raises(preloaded.Stale, match="sent_mine was imported before"):
         preloaded.prove(order)
+
+
+def test_a_few_interpreted_cells_need_one_child() -> None:
+    from farm.cli import run_command
+
+    def planned(count: int) -> Any:
+        return types.SimpleNamespace(cells=[None] * count)
+
+    few, many = planned(run_command.FEW_CELLS), planned(run_command.FEW_CELLS + 1)
+    assert run_command._enough(["cpu"], few) == 1
+    assert [run_command._enough(*of) for of in ((["cpu"], many), (["sim"], few), (["cpu", "sim"], few))] == [None] * 3
+    assert run_command._enough(["cpu"], ["a calibration's backends"]) is None

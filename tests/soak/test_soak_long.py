@@ -36,7 +36,7 @@ LONG = {
     "fake/test_sites.py": 15,
     "fake/test_slurm.py": 70,
     "fake/test_telemetry_and_locks.py": 15,
-    "fake/test_watch.py": 60,
+    "fake/test_watched_saves.py": 60,
     "fake/test_wheels_installed.py": 35,
     "interpreted/test_bitwise.py": 10,
     "interpreted/test_gpu_branches.py": 15,

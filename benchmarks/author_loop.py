@@ -1,0 +1,154 @@
+"""What a kernel's author waits for: six cells of an own Triton kernel, by a plain script, `farm run` and `--watch`.
+
+    python -m benchmarks.author_loop [--rounds 5]
+
+The three take turns on this host's CPU, in Triton's interpreter: wall and CPU seconds (of a process and all that it
+started), the load beside each.  The plain script is what an author writes without a farm: it imports torch and Triton,
+makes inputs, calls the kernel and compares with torch.  Of `--watch`: seconds from a save to the verdict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+SHAPES, DTYPES = ((16, 1000), (32, 512)), ("float32", "float16", "bfloat16")
+KERNEL = """import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _norm(X, W, Y, hidden, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < hidden
+    x = tl.load(X + row * hidden + columns, mask=inside, other=0.0).to(tl.float32)
+    w = tl.load(W + columns, mask=inside, other=0.0).to(tl.float32)
+    y = (x / tl.sqrt(tl.sum(x * x) / hidden + eps)).to(Y.dtype.element_ty).to(tl.float32) * w
+    tl.store(Y + row * hidden + columns, y.to(Y.dtype.element_ty), mask=inside)
+
+
+def rms_norm(x, weight, eps):
+    y = torch.empty_like(x)
+    _norm[(x.shape[0],)](x, weight, y, x.shape[1], eps, BLOCK=triton.next_power_of_2(x.shape[1]))
+    return y
+"""
+PLAIN = f"""import os
+os.environ["TRITON_INTERPRET"] = "1"
+import torch
+import mine
+
+for rows, hidden in {SHAPES}:
+    for name in {DTYPES}:
+        dtype = getattr(torch, name)
+        x, weight = torch.randn(rows, hidden).to(dtype), torch.randn(hidden).to(dtype)
+        expected = torch.nn.functional.rms_norm(x.double(), (hidden,), weight.double(), 1e-6)
+        found = mine.rms_norm(x, weight, 1e-6).double()
+        print(name, rows, hidden, bool(torch.allclose(found, expected, atol=0.05, rtol=0.05)))
+"""
+MATRIX = {
+    "name": "six",
+    "op": "rms_norm",
+    "axes": {
+        "shape": [{"rows": rows, "hidden": hidden} for rows, hidden in SHAPES],
+        "dtype": list(DTYPES),
+        "operation": "no-grad-forward",
+    },
+    "providers": ["mine"],
+}
+FARM = (sys.executable, "-m", "farm", "run", "m.yaml", "--backend", "cpu", "--provider", "mine=mine:rms_norm")
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def once(words: tuple[str, ...], folder: Path) -> dict[str, float]:
+    """Wall and CPU seconds of a command."""
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    done = subprocess.run(words, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+    wall, after = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}: exit {done.returncode}\n{done.stderr}")
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"wall_s": wall, "cpu_s": cpu, "load": os.getloadavg()[0]}
+
+
+class Watch:
+    """`farm run --watch` over the kernel in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "mine.py"
+        self.process = subprocess.Popen(
+            (*FARM, "--watch", "--no-page"), cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True
+        )
+        self.until("exit 0")
+        self.until("watching")
+
+    def until(self, text: str) -> None:
+        assert self.process.stderr is not None
+        while text not in (line := self.process.stderr.readline()):
+            if not line:
+                raise SystemExit(f"farm run --watch ended before it printed {text!r}")
+
+    def save(self, number: int, pause_s: float) -> dict[str, float]:
+        time.sleep(pause_s)  # an author types meanwhile, and the waiting children import
+        load, begun = os.getloadavg()[0], time.monotonic()
+        self.file.write_text(f"{KERNEL}# save {number}\n")
+        self.until("exit 0")
+        wall = time.monotonic() - begun
+        self.until("watching")
+        return {"wall_s": wall, "load": load}
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(timeout=30)
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.author_loop", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--pause", type=float, default=6.0, help="seconds between a verdict and the next save")
+    args = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        (folder / "mine.py").write_text(KERNEL)
+        (folder / "plain.py").write_text(PLAIN)
+        (folder / "m.yaml").write_text(json.dumps(MATRIX))
+        found: dict[str, list[dict[str, float]]] = {"plain script": [], "farm run": [], "save to verdict": []}
+        for _ in range(args.rounds):
+            found["plain script"].append(once((sys.executable, "plain.py"), folder))
+            found["farm run"].append(once((*FARM, "--no-page"), folder))
+            print(json.dumps({name: _rounded(values[-1]) for name, values in found.items() if values}), flush=True)
+        watch = Watch(folder)
+        try:
+            for number in range(args.rounds):
+                found["save to verdict"].append(watch.save(number, args.pause))
+        finally:
+            watch.end()
+    for name, values in found.items():
+        print(f"{name:16} " + "   ".join(f"{key} {median(v[key] for v in values):.2f}" for key in values[0]))
+    for key in ("wall_s", "cpu_s"):
+        ratios = [f[key] / p[key] for f, p in zip(found["farm run"], found["plain script"])]
+        print(f"farm run / plain script, {key}: median {median(ratios):.2f} of {args.rounds} rounds")
+    return 0
+
+
+def _rounded(values: dict[str, float]) -> dict[str, Any]:
+    return {key: round(value, 2) for key, value in values.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
