@@ -125,12 +125,17 @@ def chains(targets: Sequence[CompileTarget], folder: Path, first: Sequence[str])
 
 
 def boxed(chain: Chain, folder: Path) -> Chain:
-    """The same for workers in a sandbox, where a checkout is not to be seen: the farm comes from bundles.  UsageError
-    where no sandbox can be made."""
+    """The same for workers in a sandbox, which sees a copy of the farm's sources and not the checkout.  UsageError where
+    no sandbox can be made."""
     why = sandbox_host.refusal()
     if why:
         raise UsageError(f"no sandbox can be made here: {why}", id="run-no-sandbox")
-    ours = tuple(str(bundle.install(b.sha, b.blob, folder)) for b in bundle.pack_all())
+    copy = folder / "farm-sources"
+    if not copy.exists():  # not its links, which are other folders of a checkout
+        left_out = shutil.ignore_patterns("__pycache__", "dashboards", "matrices")
+        shutil.copytree(ROOT / "farm", copy / "farm", ignore=left_out)
+    kernels = bundle.pack("kernels")
+    ours = (str(copy), str(bundle.install(kernels.sha, kernels.blob, folder)))
     theirs = sandbox_host.own_path(chain.path) if chain.python == sys.executable else ()
     return replace(chain, path=(*ours, *theirs))
 
