@@ -128,6 +128,8 @@ class Carried(MetaPathFinder, Loader):
 
 
 def main(words):
+    if sys.path and os.path.abspath(sys.path[0]) == os.path.dirname(os.path.abspath(__file__)):
+        del sys.path[0]  # a file beside this script may have the name of a module
     for name, value in VARIABLES.items():  # before torch and triton are imported
         os.environ.pop(name, None)
         if value is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +100,21 @@ def of_another_contract(cell: Any) -> Any:
     from dataclasses import replace
 
     return replace(cell, contract_version=99)
+
+
+def test_a_file_beside_the_script_stands_in_the_way_of_no_module(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made_runs.make(tmp_path, "r")
+    _, out, _ = told(capsys, CELL, "--out", tmp_path)
+    body = out.partition("\ndef main(words):")[2].partition("    try:")[0]  # up to its first import
+    (tmp_path / "numpy.py").touch()
+    (tmp_path / "script.py").write_text(
+        f"import os, sys\nVARIABLES = {{}}\nclass Carried:\n    def find_spec(self, *given): ...\n\ndef main(words):{body}\nmain([])\n"
+        "import importlib.util\nfound = importlib.util.find_spec('numpy')\n"
+        "print(found.origin if found else 'none')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", str(tmp_path / "script.py")], capture_output=True, text=True, check=True
+    )
+    assert str(tmp_path) not in done.stdout
