@@ -68,7 +68,13 @@ def build(
             page = out / "index.html"
             for name in [known.id for known in store.runs()]:
                 try:
-                    _build_run(store, store.run(name), out, found)
+                    run = store.run(name)
+                    _ = run.head, run.rows
+                except Exception as error:
+                    unreadable(name, error)
+                    continue
+                try:
+                    _build_run(store, run, out, found)
                 except OSError:
                     raise
                 except Exception as error:  # the list reports it too

@@ -43,8 +43,8 @@ def options(p: argparse.ArgumentParser) -> None:
     common.matrix_options(p, needed=False)
     p.add_argument("--repo", metavar="PATH", default=".", help="the repository (default: this folder's)")
     p.add_argument("--subject", metavar="FILE", help="describe the subject by this farm.yaml, not by base's own")
-    p.add_argument("--base", metavar="REV", help="the branch that head is to be merged into (default: the event's)")
-    p.add_argument("--head", metavar="REV", help="what is to be merged (default: the event's, else HEAD)")
+    p.add_argument("--base", metavar="REV", help="the branch that head will be merged into (default: the event's)")
+    p.add_argument("--head", metavar="REV", help="what will be merged (default: the event's, else HEAD)")
     p.add_argument(
         "--target", default=TARGETS, metavar="T,..", help=f"compile both arms for these, or none (default: {TARGETS})"
     )

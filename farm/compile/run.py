@@ -125,8 +125,8 @@ def chains(targets: Sequence[CompileTarget], folder: Path, first: Sequence[str])
 
 
 def boxed(chain: Chain, folder: Path) -> Chain:
-    """The same for workers in a sandbox, which sees a copy of the farm's sources and not the checkout.  UsageError where
-    no sandbox can be made."""
+    """The same for workers in a sandbox, to which a copy of the farm's sources is shown, and not the checkout.
+    UsageError where no sandbox can be made."""
     why = sandbox_host.refusal()
     if why:
         raise UsageError(f"no sandbox can be made here: {why}", id="run-no-sandbox")

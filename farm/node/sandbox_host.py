@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from farm.errors import UsageError
-from farm.judge.cache import default_root
 from farm.node import sandbox
 from farm.node.environment import Environment
 from farm.process import command, host
@@ -119,6 +118,8 @@ def words(
 
 def _protected() -> list[str]:
     """Folders that no listed one may be, or contain."""
+    from farm.judge.cache import default_root  # on demand: most commands make no sandbox
+
     fixed = ["/root", "/home", "/etc", "/tmp", "/var", "/run", "/dev", "/mnt", "/media", "/srv"]
     return [*fixed, str(Path.home()), str(default_root()), *(os.environ.get(n, "") for n in ("TMPDIR", "FARM_STORE"))]
 

@@ -11,6 +11,7 @@ from farm.child import perf_reports
 from farm.pr.test_reports import MAX_REPORT, OwnResult, junit, perf
 from farm.process import command
 from farm.process.group import describe_exit
+from farm.process.own_modules import module_words
 
 SECONDS = 600.0
 _TAIL = 400
@@ -51,7 +52,7 @@ def _pytest(
 ) -> list[OwnResult]:
     with tempfile.TemporaryDirectory(prefix="farm-tests-") as scratch:
         report = Path(scratch, "report.xml")
-        words = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
+        words = [*module_words("pytest", python), "-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
         words += [f"--junitxml={report}", f"--rootdir={folder}", "--", name]
         done = command.run(wrap(words, folder, Path(scratch)), seconds, env=env, cwd=folder, longest=1 << 20)
         found: list[OwnResult] = []

@@ -350,7 +350,7 @@ def _reached(one: Reached) -> str:
     if one.change.state == "gone":
         return f"was launched by {_cells(len(one.all_cells))} of arm a" if one.all_cells else "launched by no cell of a"
     if one.state == "unreached":
-        return "launched by no cell, so nothing was said about it"
+        return "launched by no cell, so nothing is known about it"
     if one.through:
         return f"used by {', '.join(one.through[:_SHOWN])}, which cells launched"
     told = [f"{name} ({_cells(len(cells))})" for name, cells in _distinct(one.cells).items()]

@@ -16,11 +16,10 @@ from farm.errors import MatrixError, UsageError
 from farm.kernel_package import ROOT
 from farm.matrix import ProviderInfo
 from farm.matrix.document import suggest
-from farm.node import sandbox, sandbox_host
 from farm.node.environment import Environment, child_variables
 from farm.process import command
 from farm.process.own_modules import module_words
-from farm.shipping import bundle, subjects
+from farm.shipping import subjects
 from farm.shipping.subjects import PackedSubject
 from farm.subject import content, repository
 from farm.subject.model import AUTOGRAD, FILE, Subject, SubjectProvider
@@ -245,11 +244,15 @@ def _answers(made: PackedSubject, paths: list[str], boxed: bool) -> dict[str, An
         environment = replace(environment, path=(*first, str(ROOT), *environment.path))
         words = [*module_words("farm.child.ask_modes"), json.dumps({"subject": told, "paths": paths})]
         if boxed:
+            from farm.node import sandbox, sandbox_host
+            from farm.shipping import bundle
+
             farm = (str(bundle.install(b.sha, b.blob, folder)) for b in bundle.pack_all())
             environment = replace(environment, path=(*first, *farm, *sandbox_host.own_path(environment.path)))
             words = sandbox_host.words(environment, words, [folder])
-        env = child_variables({}, environment)
-        env = sandbox.variables(env, sandbox_host.limits({}), grouped=False) if boxed else env
+            env = sandbox.variables(child_variables({}, environment), sandbox_host.limits({}), grouped=False)
+        else:
+            env = child_variables({}, environment)
         done = command.run(words, ASK_SECONDS, env=env, cwd=folder)
     try:
         return dict(json.loads(done.out.strip().splitlines()[-1]))
