@@ -110,7 +110,8 @@ def test_a_file_beside_the_script_stands_in_the_way_of_no_module(
     body = out.partition("\ndef main(words):")[2].partition("    try:")[0]  # up to its first import
     (tmp_path / "numpy.py").touch()
     (tmp_path / "script.py").write_text(
-        f"import os, sys\nVARIABLES = {{}}\nclass Carried:\n    def find_spec(self, *given): ...\n\ndef main(words):{body}\nmain([])\n"
+        "import os, sys\nVARIABLES = {}\nclass Carried:\n    def find_spec(self, *given): ...\n"
+        f"\ndef main(words):{body}\nmain([])\n"
         "import importlib.util\nfound = importlib.util.find_spec('numpy')\n"
         "print(found.origin if found else 'none')\n"
     )
