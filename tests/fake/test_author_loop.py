@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from farm_command import FarmCommand
 
 from farm.cli import main
@@ -64,6 +65,7 @@ def test_the_loop(tmp_path: Path) -> None:
     assert [line.split()[0] for line in farm(tmp_path, "ls", code=0).splitlines()] == ["t", "s", "r"]
 
 
+@pytest.mark.long
 def test_failed_cells_of_a_part_of_a_plan_run_again_as_a_run_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text(MATRIX)
     assert main(["plan", str(tmp_path / "m.yaml"), "--backend", "sim", "--out", str(tmp_path / "PLAN")]) == 0
