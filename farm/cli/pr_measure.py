@@ -56,7 +56,7 @@ def options(p: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run code of a fork without a sandbox; only on a host that is thrown away afterwards",
     )
-    p.add_argument("--result", type=Path, default=Path("result.json"), metavar="FILE", help="default: result.json")
+    p.add_argument("--result", type=Path, metavar="FILE", help="where the result is written (default: result.json)")
     p.add_argument("--seconds", type=float, default=own_tests.SECONDS, metavar="S", help="for each own test file")
     common.store_option(p)
     run_command.address_option(p)
@@ -78,12 +78,13 @@ def run(args: argparse.Namespace) -> int:
     result = work.result()
     text = json.dumps(result, indent=1)
     results.read(text)  # what a publishing job would refuse is an error here
-    args.result.write_text(text, encoding="utf-8")
+    place = args.result or Path("result.json")
+    place.write_text(text, encoding="utf-8")
     if args.comment is not None:
         args.comment.write_text(comments.comment(result), encoding="utf-8")
     outcome = results.outcome(result)
     print(f"\nfarm pr: {comments.headline(result, outcome, printable)}")
-    print(f"{outcome.name}: exit {outcome.exit_code}; {args.result}")
+    print(f"{outcome.name}: exit {outcome.exit_code}; {place}")
     return outcome.exit_code
 
 
