@@ -56,7 +56,8 @@ def test_outcomes() -> None:
     assert outcome(pair(status_b="lost")) == ("infrastructure failures", 3)
     assert outcome(pair(), faults=["the judge died"]) == ("infrastructure failures", 3)
     assert outcome() == ("not proven", 4)
-    assert outcome(pair(), static=static(unreached=["_backward"])) == ("worse", 1)
+    assert outcome(pair(), static=static(unreached=["_backward"])) == ("not covered", 1)
+    assert outcome(static=static(unreached=["_backward"])) == ("not covered", 1)
     assert outcome(pair(speed="inconclusive")) == ("inconclusive", 4)
     assert outcome(pair("cpu/rms_norm/liger/x"), static=static()) == ("not proven", 4)
     broken = {"cell": WIDE, "status_a": "built", "status_b": "compile_error", "reason": "x"}
