@@ -44,6 +44,12 @@ class Summary:
     exit_code: int
     why: tuple[str, ...]
 
+    @property
+    def for_bisect(self) -> int:
+        """The exit code that git bisect understands: 0 good, 1 bad, 125 to skip.  A commit is not bad because it
+        changed a kernel that no cell launches."""
+        return {"worse": 1, "not covered": 0, "not worse": 0}.get(self.name, 125)
+
 
 def summary(pairs: Sequence[Pair], unreached: Sequence[str] = ()) -> Summary:
     """The verdict.  `unreached`: changed kernels that no cell launched, about which nothing is known."""
