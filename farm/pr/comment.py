@@ -6,12 +6,12 @@ markup, mention or link).  The text is shortened by whole rows from the least ha
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from farm.pr import ledger as ledgers
 from farm.pr import result as results
+from farm.pr import untimed
 from farm.pr.ledger import Ledger
 from farm.pr.result import DEVICES, FAILS, Outcome, statuses
 from farm.report.findings import where
@@ -19,7 +19,7 @@ from farm.report.format import cells, clip, count, duration, label, sig
 from farm.report.markdown import code, plain
 
 LIMIT = 60_000  # characters; GitHub refuses 65,536
-GROUPS, ROWS, MOVES = 8, 10, 12
+GROUPS, ROWS = 8, 10
 SIGNS = {"worse": "❌", "not covered": "❌", "not worse": "✅", "unchanged": "✅", "infrastructure failures": "⚠️"}
 _DEVICE = {"cuda": "NVIDIA GPU", "rocm": "AMD GPU", "ascend": "NPU"}
 Json = Mapping[str, Any]
@@ -35,10 +35,21 @@ def comment(result: Json, before: Ledger | None = None, limit: int = LIMIT) -> s
         now.line(),
         f"### {SIGNS.get(found.name, '◻️')} **{headline(result, found)}**",
         "",
+        _verdict(found),
+        "",
         *_warnings(result),
         *_backends(result),
     ]
-    tail = [*_static(result), *_tests(result), *_since(before, now), *_acks(now), *_not_run(result), *_foot(result)]
+    static = untimed.static(result["static"], result["pairs"]) if result["static"] else []
+    tail = [
+        *untimed.outputs(result["pairs"]),
+        *static,
+        *_tests(result),
+        *_since(before, now),
+        *_acks(now),
+        *_not_run(result),
+        *_foot(result),
+    ]
     for groups, moves, full in ((GROUPS, True, 400), (GROUPS, True, 40), (4, True, 0), (2, False, 0)):
         body = [*head, *_changes(result, accepted, groups), *(tail if moves else _foot(result)), *_table(result, full)]
         text = "\n".join(body) + "\n"
@@ -64,17 +75,34 @@ def headline(result: Json, found: Outcome, say: Say = plain) -> str:
         parts.append(_improved(pairs, say) or ("Not worse" if found.exit_code == 0 else ""))
     if bits := _bits(pairs):
         parts.append(bits)
+    parts.append(_same_code(result, say))
     parts.append(_evidence(result, say))
     text = "; ".join(p for p in parts if p)
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def _verdict(found: Outcome) -> str:
+    why = f": {plain(clip(found.why[0], 200))}" if found.why and found.exit_code in (0, 4) else ""
+    return f"Verdict: {found.name}{why}."
 
 
 def _bits(pairs: Sequence[Json]) -> str:
     known = [p for p in pairs if p["same_bits"] is not None]
     if not known:
         return ""
-    same = sum(p["same_bits"] for p in known)
-    return f"bits identical in {count(same)} of {count(len(known))} cells"
+    differ = [p for p in known if not p["same_bits"]]
+    within = differ and all(p["status_b"] == "passed" for p in differ)
+    others = ", the others within tolerance" if within else ""
+    return f"bits identical in {count(len(known) - len(differ))} of {count(len(known))} cells{others}"
+
+
+def _same_code(result: Json, say: Say) -> str:
+    """The targets for which the change is proven to do nothing, where it does something elsewhere."""
+    static = result["static"]
+    same = [t["target"] for t in static["targets"] if t["compiled"] == t["same_code"] > 0] if static else []
+    if not same or not (static["changed"] or static["host"]):
+        return ""
+    return f"machine code identical for {', '.join(map(say, same[:4]))}"
 
 
 def _evidence(result: Json, say: Say) -> str:
@@ -136,12 +164,17 @@ def _backends(result: Json) -> list[str]:
         return []
     head = "| backend | evidence | cells | broken | slower | faster | same | undecided | failing in both | same bits "
     out = [head + "| machine code |", "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|---|"]
-    for (backend, target), pairs in groups.items():
+    for (backend, target), pairs in sorted(groups.items(), key=lambda g: _backend_harm(g[1])):
         out.append(_backend(backend, target, pairs, static.get(backend)))
-    for backend, t in static.items():
+    for backend, t in sorted(static.items(), key=lambda item: item[1]["same_code"] - item[1]["compiled"]):
         if not any(b == backend for b, _ in groups):
-            out.append(_row(plain(t["target"]), "compiled", count(t["compiled"]), *[""] * 7, _code(t)))
+            out.append(_row(plain(t["target"]), "compiled", count(t["compiled"]), *[""] * 7, untimed.code(t)))
     return [*out, ""]
+
+
+def _backend_harm(pairs: Sequence[Json]) -> tuple[int, int]:
+    found = results.counted(pairs)
+    return -found["broken"], -found["regressed"]
 
 
 def _backend(backend: str, target: str, pairs: Sequence[Json], static: Json | None) -> str:
@@ -149,26 +182,20 @@ def _backend(backend: str, target: str, pairs: Sequence[Json], static: Json | No
     evidence = ", ".join(dict.fromkeys(p["evidence"] for p in pairs))
     known = [p["same_bits"] for p in pairs if p["same_bits"] is not None]
     undecided = found["inconclusive"] + found["unfit"]
-    numbers = (found[k] for k in ("broken", "regressed", "improved"))
+    timed = any(p["speed"] != "none" for p in pairs)
+    numbers = (count(found["regressed"]), count(found["improved"])) if timed else ("not timed", "")
     return _row(
-        plain(target or backend),
+        plain(backend if backend == "cpu" else target or backend),
         evidence,
         count(len(pairs)),
-        *map(count, numbers),
+        count(found["broken"]),
+        *numbers,
         count(found["same"] + found["none"]),
         count(undecided),
         count(found["failing"]),
         f"{count(sum(known))} of {count(len(known))}" if known else "",
-        _code(static) if static else "",
+        untimed.code(static) if static else "",
     )
-
-
-def _code(t: Json) -> str:
-    if t["same_code"] == t["compiled"] and not t["unknown"]:
-        return f"{plain(t['target'])}: the same in all {count(t['compiled'])} cells"
-    differs = t["compiled"] - t["same_code"] - t["unknown"]
-    unknown = f", unknown in {count(t['unknown'])}" if t["unknown"] else ""
-    return f"{plain(t['target'])}: differs in {count(differs)} of {count(t['compiled'])}{unknown}"
 
 
 def _changes(result: Json, accepted: Mapping[str, float], groups: int) -> list[str]:
@@ -176,7 +203,7 @@ def _changes(result: Json, accepted: Mapping[str, float], groups: int) -> list[s
     pairs = result["pairs"]
     out = []
     for title, rows in _groups(pairs, accepted)[:groups]:
-        pattern = where([_axes(p) for p in rows], [_axes(p) for p in pairs if p["op"] == rows[0]["op"]])
+        pattern = where([untimed.axes(p) for p in rows], [untimed.axes(p) for p in pairs if p["op"] == rows[0]["op"]])
         at = f" ({plain('; '.join(pattern))})" if pattern else ""
         out += [f"**{title}: {count(len(rows))} of {count(len(pairs))} cells**{at}", ""]
         out += ["| cell | what | GB/s a → b | launch a → b |", "|---|---|---|---|"]
@@ -238,62 +265,10 @@ def _crossover(pairs: Sequence[Json]) -> list[str]:
     faster = [p for p in pairs if p["speed"] == "improved"]
     if not slower or not faster:
         return []
-    timed = [_axes(p) for p in pairs if p["speed"] != "none"]
-    wins, loses = (where([_axes(p) for p in rows], timed) for rows in (faster, slower))
+    timed = [untimed.axes(p) for p in pairs if p["speed"] != "none"]
+    wins, loses = (where([untimed.axes(p) for p in rows], timed) for rows in (faster, slower))
     words = f"faster at {'; '.join(wins) or 'no single axis'}, slower at {'; '.join(loses) or 'no single axis'}"
     return [f"Head is {plain(words)}.", ""]
-
-
-def _axes(p: Json) -> dict[str, Any]:
-    """A pair's axes, as the patterns of findings read them from rows."""
-    axes = dict(p["axes"])
-    row = {name: axes.pop(name, "") for name in ("dtype", "operation", "family")}
-    dims = {k: int(v) if v.isdecimal() else v for k, v in axes.items()}
-    return {**row, "cell_id": p["cell"], "dims": json.dumps(dims), "params": "{}"}
-
-
-def _static(result: Json) -> list[str]:
-    """What is known without a device."""
-    s = result["static"]
-    if s is None:
-        return []
-    out = []
-    if s["changed"]:
-        out.append(
-            f"Changed: {count(len(s['changed']))} of {count(s['kernels'])} kernels: "
-            f"{', '.join(plain(n) for n in s['changed'][:8])}{' …' if len(s['changed']) > 8 else ''}."
-        )
-    if s["unreached"]:
-        out.append(f"**No cell reaches** {', '.join(plain(n) for n in s['unreached'][:8])}.")
-    if s["host"]:
-        out.append(f"Host code changed: {', '.join(plain(n) for n in s['host'][:8])}.")
-    out += [f"Unknown: {plain(u['kernel'])}, {plain(clip(u['why'], 120))}." for u in s["unknown"][:3]]
-    moves = sorted(
-        ((t["target"], m) for t in s["targets"] for m in t["moves"]),
-        key=lambda tm: (not tm[1]["worse"], -_relative(tm[1])),
-    )
-    if moves:
-        out += ["", "| target | kernel | cells | measure | base → head |", "|---|---|--:|---|---|"]
-        for target, m in moves[:MOVES]:
-            worse = " (worse)" if m["worse"] else ""
-            moved = f"{_amount(m['a'])} → {_amount(m['b'])}{worse}"
-            out.append(_row(plain(target), plain(m["kernel"]), count(m["cells"]), plain(m["measure"]), moved))
-        if len(moves) > MOVES:
-            out.append(_row("", f"and {count(len(moves) - MOVES)} more", "", "", ""))
-    if s["tools"]:
-        out += ["", f"Compiled by {', '.join(plain(t) for t in s['tools'])}; static counts, not times."]
-    return [*out, ""] if out else []
-
-
-def _relative(m: Json) -> float:
-    a, b = m["a"] or 0.0, m["b"] or 0.0
-    return abs(b - a) / max(a, b, 1e-9)
-
-
-def _amount(value: float | None) -> str:
-    if value is None:
-        return "none"
-    return count(int(value)) if value == int(value) else sig(value)
 
 
 def _tests(result: Json) -> list[str]:
@@ -328,7 +303,12 @@ def _acks(now: Ledger) -> list[str]:
 def _not_run(result: Json) -> list[str]:
     if not result["not_run"]:
         return []
-    out = [f"- {plain(n['what'])}: {plain(clip(n['why'], 200))}" for n in result["not_run"][:ROWS]]
+    codes = {t["backend"]: untimed.code(t) for t in (result["static"] or {"targets": ()})["targets"]}
+    out = []
+    for n in result["not_run"][:ROWS]:
+        device = f" ({_DEVICE[n['what']]})" if n["what"] in _DEVICE else ""
+        known = f"; machine code for {codes[n['what']]}" if n["what"] in codes else ""
+        out.append(f"- {plain(n['what'])}{device}: {plain(clip(n['why'], 200))}{known}")
     if len(result["not_run"]) > ROWS:
         out.append(f"- and {count(len(result['not_run']) - ROWS)} more")
     return ["Not run:", *out, ""]
@@ -339,9 +319,12 @@ def _foot(result: Json) -> list[str]:
     parts = [f"run {result['run']}", f"base {base['sha'][:12]}", f"head {head['sha'][:12]}"]
     if base["digest"] and head["digest"]:
         parts.append(f"content {base['digest'][:12]} and {head['digest'][:12]}")
-    if result["stages"]:
-        parts.append(", ".join(f"{s['stage']} {duration(s['seconds'])}" for s in result["stages"]))
+    stages = [f"{s['stage']} {duration(s['seconds'])}" for s in result["stages"] if s["seconds"] >= 0.05]
+    parts += [", ".join(stages)] if stages else []
     out = [" · ".join(plain(p) for p in parts), ""]
+    one = max(result["pairs"], key=lambda p: (p["same_bits"] is False, bool(p["kernels"])), default=None)
+    if one and one["repeat"] and not _groups(result["pairs"], {}):
+        out += ["Repeat one cell:", *code(one["repeat"]), ""]
     if result["repeat"]:
         out += ["Repeat all of it:", *code(result["repeat"]), ""]
     return out
@@ -353,24 +336,32 @@ def _table(result: Json, full: int) -> list[str]:
     if not full or not pairs:
         return []
     rows = sorted(pairs, key=_harm)[:full]
-    out = [
-        "<details><summary>All cells</summary>",
-        "",
-        "| cell | base | head | time | GB/s | bits |",
-        "|---|---|---|--:|---|---|",
-    ]
+    timed = any(p["ratio"] for p in rows)
+    head = ["cell", "base", "head", *(("time", "GB/s") if timed else ()), "bits", "error, of the tolerance"]
+    out = ["<details><summary>All cells</summary>", "", _row(*head), _row(*["---"] * len(head))]
     for p in rows:
-        time = sig(p["ratio"], 4) if p["ratio"] else ""
         rate = f"{sig(p['gbps_a'], 4)} → {sig(p['gbps_b'], 4)}" if p["gbps_a"] and p["gbps_b"] else ""
+        times = (sig(p["ratio"], 4) if p["ratio"] else "", rate) if timed else ()
         bits = {True: "same", False: "differ", None: ""}[p["same_bits"]]
-        out.append(_row(plain(p["cell"]), label(p["status_a"]), label(p["status_b"]), time, rate, bits))
+        out.append(
+            _row(
+                plain(p["cell"]),
+                label(p["status_a"]),
+                label(p["status_b"]),
+                *times,
+                bits,
+                untimed.error(p).removesuffix(" in both"),
+            )
+        )
     if len(pairs) > len(rows):
-        out.append(_row(f"and {count(len(pairs) - len(rows))} more, in the artefact", "", "", "", "", ""))
+        more = f"and {count(len(pairs) - len(rows))} more, in the artefact"
+        out.append(_row(more, *[""] * (len(head) - 1)))
     return [*out, "", "</details>", ""]
 
 
-def _harm(p: Json) -> tuple[bool, bool, float]:
-    return (statuses(p) != "broken", p["status_b"] not in FAILS, -(p["ratio"] or 0.0))
+def _harm(p: Json) -> tuple[bool, bool, float, bool, float]:
+    slower, error = -(p["ratio"] or 0.0), -(p["worst_b"] or 0.0)
+    return statuses(p) != "broken", p["status_b"] not in FAILS, slower, p["same_bits"] is not False, error
 
 
 def _row(*fields: str) -> str:

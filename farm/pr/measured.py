@@ -32,7 +32,7 @@ def static(answer: Answer) -> dict[str, Any]:
             if r.change.state == "unknown" or (r.change.state in ("changed", "new") and r.state == "unseen")
         ][:1000],
         "unreached": [_cut(r.change.name) for r in kernels if r.finding][:1000],
-        "host": [_cut(name) for name in (*answer.host, *answer.other)][:1000],
+        "host": [_cut(name.removeprefix("overlay/")) for name in (*answer.host, *answer.other)][:1000],
         "harness": [_cut(note) for note in answer.notes()][:1000],
         "targets": [_target(answer, target) for target in answer.targets][:50],
         "tools": list(dict.fromkeys(_cut(f"{n} {v}") for t in answer.targets for n, v in t.chain.items()))[:50],
@@ -57,16 +57,22 @@ def _target(answer: Answer, target: Any) -> dict[str, Any]:
 
 def _moves(change: Any) -> Iterable[dict[str, Any]]:
     for words, before, after in change.measures:
-        if _number(before) is None and _number(after) is None:
+        a, b = _amount(before), _amount(after)
+        if a is None and b is None:
             continue
         yield {
             "kernel": _cut(change.kernel),
+            "cell": _cut(_bare(change.cells[0])),
             "cells": len(change.cells),
             "measure": _WORSE.get(words, words)[:60],
-            "a": _number(before),
-            "b": _number(after),
+            "a": a,
+            "b": b,
             "worse": words in _WORSE and (_number(after) or 0) > (_number(before) or 0),
         }
+
+
+def _amount(value: Any) -> float | str | None:
+    return _cut(value, 100) if isinstance(value, str) else _number(value)
 
 
 def interpreted(answer: Answer) -> list[dict[str, Any]]:
@@ -145,6 +151,7 @@ def _pair(cell: str, a: Row | None, b: Row | None, times: Row, kernels: Mapping[
         **{f"us_{arm}": _number(times.get(f"time_us_{arm}")) for arm in "ab"},
         **{f"gbps_{arm}": _number(times.get(f"bandwidth_gbps_{arm}")) for arm in "ab"},
         **{f"memory_{arm}": _bytes(times.get(f"peak_memory_mib_{arm}")) for arm in "ab"},
+        **{f"bytes_{arm}": _size(row.get("bytes_counted")) if row else None for arm, row in (("a", a), ("b", b))},
         **{f"launch_{arm}": _cut(_launch(times.get(f"launch_{arm}")), 1000) for arm in "ab"},
         "repeat": "",
     }
@@ -184,6 +191,10 @@ def _number(value: Any) -> float | None:
 
 def _bytes(mib: Any) -> int | None:
     return int(mib * _MIB) if isinstance(mib, (int, float)) and 0 <= mib < 1e9 else None
+
+
+def _size(value: Any) -> int | None:
+    return None if (number := _number(value)) is None or number > 2**53 else int(number)
 
 
 def _cut(text: str, most: int = 300) -> str:

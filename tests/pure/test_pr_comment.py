@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from pr_results import BASE, HEAD, TREES, move, pair, result, slower, static, target
 
+from farm.compile.diff import BuildChange
 from farm.errors import UsageError
 from farm.pr import comment as comments
 from farm.pr import ledger as ledgers
-from farm.pr import publishing
+from farm.pr import measured, publishing
 from farm.pr import result as results
 from farm.pr.publishing import Comment, Pull
 
@@ -346,3 +347,66 @@ def test_random_results_have_a_comment_and_one_verdict() -> None:
         results.read(json.dumps(found))
         assert results.outcome(found).exit_code in (0, 1, 3, 4)
         assert comments.comment(found).count("\n### ") == 1
+
+
+def interpreted(n: int, **given: Any) -> dict[str, Any]:
+    return pair(f"cpu/rms_norm/liger/auto/forward/fp32/{n}x4096", **{"ratio": None, "gbps_a": None, **given})
+
+
+def test_first_line_says_what_is_proven_elsewhere_and_whether_bits_that_differ_are_right() -> None:
+    ascend = target(target="ascend910b", backend="ascend", compiled=10, same_code=2)
+    both = [ascend, target(same_code=12)]
+    near = interpreted(1, same_bits=False, worst_a=0.021, worst_b=0.035, bytes_a=8000, bytes_b=6000)
+    found = result(near, interpreted(2), static=static(targets=both), not_run=[{"what": "cuda", "why": "none"}])
+    assert headline(found) == (
+        "Bits identical in 1 of 2 cells, the others within tolerance; machine code identical for sm\\_90; no NPU ran."
+    )
+    text = comments.comment(found)
+    assert "Verdict: not proven: no changed cell ran on a device of ascend." in text
+    assert (
+        "the same bits in 1 of 2 cells interpreted" in text
+        and "1x4096: worst error, of the tolerance, 0.0210 → 0.0350" in text
+    )
+    assert "1x4096: 8,000 → 6,000 bytes" in text and "not timed" in text and "| time |" not in text
+    assert "- cuda (NVIDIA GPU): none; machine code for sm\\_90: the same in all 12 cells" in text
+    assert "Repeat one cell:" in text
+    assert "within tolerance" not in headline(result(interpreted(1, same_bits=False, status_b="crashed")))
+    assert "machine code" not in headline(result(interpreted(1), static=static(targets=[target(unknown=12)])))
+
+
+def test_machine_code_is_a_row_for_each_kernel_by_harm_with_units() -> None:
+    narrow, wide = (f"rms_norm/liger/auto/forward/fp32/8x{n}" for n in (64, 4096))
+    less = [
+        move(cell=wide, cells=2, measure="Unified Buffer, bytes", a=188736.0, b=139520.0, worse=False),
+        move(cell=wide, cells=2, measure="buffers", a=20.0, b=16.0, worse=False),
+        move(cell=wide, cells=2, measure="global loads (hivm)", a="4 (1d_float)", b="1 (1d_float), 2 (2d_float)"),
+    ]
+    less[2]["worse"] = False
+    slow = move(cell=narrow, cells=1, measure="occupancy", a=1.0, b=0.5, worse=False)
+    spill = move(cell="z", cells=1, measure="spills", a=0.0, b=8.0, worse=True)
+    found = result(static=static(targets=[target(moves=[*less, slow, spill])]))
+    results.read(json.dumps(found))
+    rows = [line for line in comments.comment(found).splitlines() if line.startswith("| sm\\_90 | \\_forward")]
+    assert [r.split("|")[4].strip() for r in rows] == [
+        "spills 0 → 8 (worse)",
+        "occupancy 100 % → 50 %",
+        "Unified Buffer 188,736 → 139,520 bytes; global loads (hivm) 4 → 3",
+    ]
+    assert "8x4096 and 1 more" in rows[2]
+
+
+def test_instructions_are_kept_by_width() -> None:
+    change = BuildChange(
+        "sm_90", "_f", "forward", (("global loads (sass)", "4 (32 bits)", "1 (128 bits)"),), ("cuda/a/b@sm_90",)
+    )
+    (kept,) = measured._moves(change)
+    assert (kept["cell"], kept["a"], kept["b"]) == ("a/b", "4 (32 bits)", "1 (128 bits)")
+    assert kept["worse"] is False
+
+
+def test_changed_kernels_say_which_cells_launch_them() -> None:
+    axes = {"dtype": "float32", "operation": "forward", "rows": "8"}
+    wide = interpreted(1, axes={**axes, "hidden": "4096"}, kernels=["_tiled"])
+    thin = interpreted(2, axes={**axes, "hidden": "64"}, kernels=[])
+    text = comments.comment(result(wide, thin, static=static(changed=["_tiled"], targets=[])))
+    assert "1 of 40 kernels: \\_tiled (launched by 1 of 2 cells: hidden 4096)." in text
