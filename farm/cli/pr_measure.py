@@ -159,7 +159,11 @@ class _Work:
             "static": static,
             "pairs": [{**p, "repeat": self._repeat(p)} for p in pairs],
             "tests": tests,
-            "not_run": [*measured.not_run(backends.accelerators(), pairs), *skipped],
+            "not_run": [
+                *measured.not_run(backends.accelerators(), pairs),
+                *(measured.unsupported(answer) if answer else ()),
+                *skipped,
+            ],
             "faults": [],
             "stages": self.stages,
             "repeat": self._repeat_all(),

@@ -72,6 +72,7 @@ def headline(result: Json, found: Outcome, say: Say = plain) -> str:
     elif found.name in ("infrastructure failures", "inconclusive"):
         parts.append(f"{found.name.capitalize()}: {say(clip(found.why[0], 200))}")
     else:
+        parts += _unknown(result["static"], say)
         parts.append(_improved(pairs, say) or ("Not worse" if found.exit_code == 0 else ""))
     if bits := _bits(pairs):
         parts.append(bits)
@@ -79,6 +80,15 @@ def headline(result: Json, found: Outcome, say: Say = plain) -> str:
     parts.append(_evidence(result, say))
     text = "; ".join(p for p in parts if p)
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def _unknown(static: Json | None, say: Say) -> list[str]:
+    """What could not be seen of the change."""
+    if not static or not static["unknown"]:
+        return []
+    first, more = static["unknown"][0], len(static["unknown"]) - 1
+    others = f" and {count(more)} more" if more else ""
+    return [f"nothing is known of {say(clip(first['kernel'], 100))}{others}: {say(clip(first['why'], 120))}"]
 
 
 def _verdict(found: Outcome) -> str:
@@ -155,21 +165,29 @@ def _warnings(result: Json) -> list[str]:
 
 
 def _backends(result: Json) -> list[str]:
-    """A row per backend and target."""
+    """A row per backend that ran, with what is known of its machine code, and one per target of the others."""
     groups: dict[tuple[str, str], list[Json]] = {}
     for p in result["pairs"]:
         groups.setdefault((p["backend"], p["target"]), []).append(p)
-    static = {t["backend"]: t for t in (result["static"] or {"targets": ()})["targets"]}
-    if not groups and not static:
+    codes = _codes(result)
+    if not groups and not codes:
         return []
     head = "| backend | evidence | cells | broken | slower | faster | same | undecided | failing in both | same bits "
     out = [head + "| machine code |", "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|---|"]
     for (backend, target), pairs in sorted(groups.items(), key=lambda g: _backend_harm(g[1])):
-        out.append(_backend(backend, target, pairs, static.get(backend)))
-    for backend, t in sorted(static.items(), key=lambda item: item[1]["same_code"] - item[1]["compiled"]):
-        if not any(b == backend for b, _ in groups):
-            out.append(_row(plain(t["target"]), "compiled", count(t["compiled"]), *[""] * 7, untimed.code(t)))
+        out.append(_backend(backend, target, pairs, codes.get(backend, ())))
+    alone = [t for b, ts in codes.items() if not any(b == ran for ran, _ in groups) for t in ts]
+    for t in sorted(alone, key=lambda t: t["same_code"] - t["compiled"]):
+        out.append(_row(plain(t["target"]), "compiled", count(t["compiled"]), *[""] * 7, untimed.code(t)))
     return [*out, ""]
+
+
+def _codes(result: Json) -> dict[str, list[Json]]:
+    """Backend -> what is known of its targets' machine code."""
+    out: dict[str, list[Json]] = {}
+    for t in result["static"]["targets"] if result["static"] else ():
+        out.setdefault(t["backend"], []).append(t)
+    return out
 
 
 def _backend_harm(pairs: Sequence[Json]) -> tuple[int, int]:
@@ -177,7 +195,7 @@ def _backend_harm(pairs: Sequence[Json]) -> tuple[int, int]:
     return -found["broken"], -found["regressed"]
 
 
-def _backend(backend: str, target: str, pairs: Sequence[Json], static: Json | None) -> str:
+def _backend(backend: str, target: str, pairs: Sequence[Json], codes: Sequence[Json]) -> str:
     found = results.counted(pairs)
     evidence = ", ".join(dict.fromkeys(p["evidence"] for p in pairs))
     known = [p["same_bits"] for p in pairs if p["same_bits"] is not None]
@@ -194,7 +212,7 @@ def _backend(backend: str, target: str, pairs: Sequence[Json], static: Json | No
         count(undecided),
         count(found["failing"]),
         f"{count(sum(known))} of {count(len(known))}" if known else "",
-        untimed.code(static) if static else "",
+        "; ".join(map(untimed.code, codes)),
     )
 
 
@@ -303,11 +321,11 @@ def _acks(now: Ledger) -> list[str]:
 def _not_run(result: Json) -> list[str]:
     if not result["not_run"]:
         return []
-    codes = {t["backend"]: untimed.code(t) for t in (result["static"] or {"targets": ()})["targets"]}
+    codes = _codes(result)
     out = []
     for n in result["not_run"][:ROWS]:
         device = f" ({_DEVICE[n['what']]})" if n["what"] in _DEVICE else ""
-        known = f"; machine code for {codes[n['what']]}" if n["what"] in codes else ""
+        known = "".join(f"; machine code for {untimed.code(t)}" for t in codes.get(n["what"], ()))
         out.append(f"- {plain(n['what'])}{device}: {plain(clip(n['why'], 200))}{known}")
     if len(result["not_run"]) > ROWS:
         out.append(f"- and {count(len(result['not_run']) - ROWS)} more")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from farm.cell import FARM_FAULTS
+from farm.compare.reach import Reached
 from farm.compile.targets import TARGETS
 from farm.pr.result_schema import EVIDENCE, STATUSES
 from farm.report.queries import parse
@@ -27,7 +29,7 @@ def static(answer: Answer) -> dict[str, Any]:
         "kernels": sum(answer.counts.values()),
         "changed": [_cut(r.change.name) for r in kernels if r.change.state in ("changed", "new", "gone")][:1000],
         "unknown": [
-            {"kernel": _cut(r.change.name), "why": _cut(", ".join(r.change.why) or "it cannot be read", 1000)}
+            {"kernel": _cut(r.change.name), "why": _cut(_why(r), 1000)}
             for r in kernels
             if r.change.state == "unknown" or (r.change.state in ("changed", "new") and r.state == "unseen")
         ][:1000],
@@ -39,6 +41,13 @@ def static(answer: Answer) -> dict[str, Any]:
     }
 
 
+def _why(one: Reached) -> str:
+    """Why nothing is known of a kernel."""
+    if one.state == "unseen":
+        return f"launches of {one.kernel.language} kernels are not seen without a device"
+    return ", ".join(one.change.why) or "it cannot be read"
+
+
 def _target(answer: Answer, target: Any) -> dict[str, Any]:
     failed = [s for s in answer.statuses if s[1].endswith(f"@{target.target}") and s[0] in ("broken", "new", "failing")]
     return {
@@ -47,6 +56,7 @@ def _target(answer: Answer, target: Any) -> dict[str, Any]:
         "compiled": target.cells,
         "same_code": target.same,
         "unknown": sum(target.unread.values()),
+        "why": _cut(max(target.unread, key=lambda why: target.unread[why], default=""), 1000),
         "failed": [
             {"cell": _cut(cell), "status_a": _status(a), "status_b": _status(b), "reason": _cut(reason, 1000)}
             for _, cell, a, b, reason in failed
@@ -119,6 +129,20 @@ def not_run(backends: Iterable[str], pairs: Sequence[Row]) -> list[dict[str, str
     """The backends with devices of which none ran anything."""
     ran = {p["backend"] for p in pairs if p["evidence"] == "executed"}
     return [{"what": b, "why": "no device of it ran"} for b in backends if b not in ran]
+
+
+def unsupported(answer: Answer) -> list[dict[str, str]]:
+    """The cells that the interpreter could not run in either arm, by reason."""
+    a, b = ({str(r["cell_id"]): r for r in side.interpreted or ()} for side in answer.sides)
+    reasons = Counter(
+        str(b[c]["reason"] or "unsupported")
+        for c in b
+        if {r["status"] for r in (a.get(c, b[c]), b[c])} == {"unsupported"}
+    )
+    return [
+        {"what": f"{n} interpreted cells", "why": _cut(f"unsupported: {why}", 1000)}
+        for why, n in reasons.most_common(20)
+    ]
 
 
 def _bare(cell: str) -> str:

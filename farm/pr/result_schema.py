@@ -61,6 +61,7 @@ _TARGET = _object(
         "compiled": _COUNT,
         "same_code": _COUNT,
         "unknown": _COUNT,
+        "why": _LINE,  # of most of the unknown cells
         "failed": _list(_object({"cell": _NAME, "status_a": _STATUS, "status_b": _STATUS, "reason": _LINE}), 1000),
         "moves": _list(_MOVE, 1000),
     }

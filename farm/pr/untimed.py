@@ -83,9 +83,10 @@ def code(t: Json) -> str:
     """How the machine code for a target compares."""
     if t["same_code"] == t["compiled"] and not t["unknown"]:
         return f"{plain(t['target'])}: the same in all {count(t['compiled'])} cells"
-    differs = t["compiled"] - t["same_code"] - t["unknown"]
-    unknown = f", unknown in {count(t['unknown'])}" if t["unknown"] else ""
-    return f"{plain(t['target'])}: differs in {count(differs)} of {count(t['compiled'])}{unknown}"
+    differs, of = t["compiled"] - t["same_code"] - t["unknown"], count(t["compiled"])
+    told = [f"differs in {count(differs)} of {of}"] if differs or not t["unknown"] else []
+    told += [f"unknown in {count(t['unknown'])} of {of} cells: {plain(clip(t['why'], 120))}"] if t["unknown"] else []
+    return f"{plain(t['target'])}: {', '.join(told)}"
 
 
 def axes(p: Json) -> dict[str, Any]:

@@ -66,6 +66,7 @@ def target(**given: Any) -> dict[str, Any]:
         "compiled": 12,
         "same_code": 2,
         "unknown": 0,
+        "why": "",
         "failed": [],
         "moves": [],
     }

@@ -410,3 +410,16 @@ def test_changed_kernels_say_which_cells_launch_them() -> None:
     thin = interpreted(2, axes={**axes, "hidden": "64"}, kernels=[])
     text = comments.comment(result(wide, thin, static=static(changed=["_tiled"], targets=[])))
     assert "1 of 40 kernels: \\_tiled (launched by 1 of 2 cells: hidden 4096)." in text
+
+
+def test_what_nothing_is_known_of_is_in_the_first_line() -> None:
+    blind = {"compiled": 4, "same_code": 0, "unknown": 4, "why": "unsupported: no module"}
+    targets = [target(**blind), target(**blind | {"target": "sm_100", "compiled": 6})]
+    kernel = {"kernel": "_cached", "why": "launches of cutile kernels are not seen without a device"}
+    found = result(static=static(unknown=[kernel], targets=targets), not_run=[{"what": "cuda", "why": "none"}])
+    assert headline(found).startswith("Nothing is known of \\_cached: launches of cutile kernels are not seen")
+    assert headline(found).endswith("; no NVIDIA GPU ran.")
+    rows = [line for line in comments.comment(found).splitlines() if "| compiled |" in line]
+    assert len(rows) == 2 and "sm\\_100: differs in 2 of 6, unknown in 4 of 6 cells: unsupported: no module" in "".join(
+        rows
+    )
