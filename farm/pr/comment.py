@@ -11,10 +11,9 @@ from typing import Any
 
 from farm.pr import ledger as ledgers
 from farm.pr import result as results
-from farm.pr import untimed
+from farm.pr import timed, untimed
 from farm.pr.ledger import Ledger
 from farm.pr.result import DEVICES, FAILS, Outcome, statuses
-from farm.report.findings import where
 from farm.report.format import cells, clip, count, duration, label, sig
 from farm.report.markdown import code, plain
 
@@ -51,7 +50,12 @@ def comment(result: Json, before: Ledger | None = None, limit: int = LIMIT) -> s
         *_foot(result),
     ]
     for groups, moves, full in ((GROUPS, True, 400), (GROUPS, True, 40), (4, True, 0), (2, False, 0)):
-        body = [*head, *_changes(result, accepted, groups), *(tail if moves else _foot(result)), *_table(result, full)]
+        body = [
+            *head,
+            *timed.changes(result, accepted, groups),
+            *(tail if moves else _foot(result)),
+            *_table(result, full),
+        ]
         text = "\n".join(body) + "\n"
         if len(text) <= limit:
             return text
@@ -68,7 +72,7 @@ def headline(result: Json, found: Outcome, say: Say = plain) -> str:
         slower = [p for p in pairs if p["speed"] == "regressed" and p["ratio"]]
         parts += [say(clip(w, 200)) for w in found.why[:3] if not (slower and " regressed: " in w)]
         if slower:
-            parts.append(f"{cells(len(slower))} slower, worst {_speed_words(_slowest(slower)[0], say)}")
+            parts.append(f"{cells(len(slower))} slower, worst {timed.speed_words(timed.slowest(slower)[0], say)}")
     elif found.name in ("infrastructure failures", "inconclusive"):
         parts.append(f"{found.name.capitalize()}: {say(clip(found.why[0], 200))}")
     else:
@@ -135,18 +139,7 @@ def _improved(pairs: Sequence[Json], say: Say) -> str:
     if not faster:
         return ""
     best = min(faster, key=lambda p: p["ratio"])
-    return f"not worse; {count(len(faster))} cells faster, best {_speed_words(best, say)}"
-
-
-def _speed_words(p: Json, say: Say) -> str:
-    rate = f", {sig(p['gbps_a'], 4)} → {sig(p['gbps_b'], 4)} GB/s" if p["gbps_a"] and p["gbps_b"] else ""
-    interval = f" ({sig(p['low'], 4)} to {sig(p['high'], 4)})" if p["low"] and p["high"] else ""
-    return f"{say(_short(p))}: {sig(p['ratio'], 4)} of base's time{interval}{rate}"
-
-
-def _short(p: Json) -> str:
-    """A cell's id without its backend."""
-    return str(p["cell"]).partition("/")[2] or str(p["cell"])
+    return f"not worse; {count(len(faster))} cells faster, best {timed.speed_words(best, say)}"
 
 
 def _warnings(result: Json) -> list[str]:
@@ -178,7 +171,7 @@ def _backends(result: Json) -> list[str]:
         out.append(_backend(backend, target, pairs, codes.get(backend, ())))
     alone = [t for b, ts in codes.items() if not any(b == ran for ran, _ in groups) for t in ts]
     for t in sorted(alone, key=lambda t: t["same_code"] - t["compiled"]):
-        out.append(_row(plain(t["target"]), "compiled", count(t["compiled"]), *[""] * 7, untimed.code(t)))
+        out.append(timed.row(plain(t["target"]), "compiled", count(t["compiled"]), *[""] * 7, untimed.code(t)))
     return [*out, ""]
 
 
@@ -200,9 +193,9 @@ def _backend(backend: str, target: str, pairs: Sequence[Json], codes: Sequence[J
     evidence = ", ".join(dict.fromkeys(p["evidence"] for p in pairs))
     known = [p["same_bits"] for p in pairs if p["same_bits"] is not None]
     undecided = found["inconclusive"] + found["unfit"]
-    timed = any(p["speed"] != "none" for p in pairs)
-    numbers = (count(found["regressed"]), count(found["improved"])) if timed else ("not timed", "")
-    return _row(
+    had_time = any(p["speed"] != "none" for p in pairs)
+    numbers = (count(found["regressed"]), count(found["improved"])) if had_time else ("not timed", "")
+    return timed.row(
         plain(backend if backend == "cpu" else target or backend),
         evidence,
         count(len(pairs)),
@@ -216,79 +209,6 @@ def _backend(backend: str, target: str, pairs: Sequence[Json], codes: Sequence[J
     )
 
 
-def _changes(result: Json, accepted: Mapping[str, float], groups: int) -> list[str]:
-    """What got worse or better, grouped by what happened, worst first, and where it wins and loses."""
-    pairs = result["pairs"]
-    out = []
-    for title, rows in _groups(pairs, accepted)[:groups]:
-        pattern = where([untimed.axes(p) for p in rows], [untimed.axes(p) for p in pairs if p["op"] == rows[0]["op"]])
-        at = f" ({plain('; '.join(pattern))})" if pattern else ""
-        out += [f"**{title}: {count(len(rows))} of {count(len(pairs))} cells**{at}", ""]
-        out += ["| cell | what | GB/s a → b | launch a → b |", "|---|---|---|---|"]
-        out += [_cell(p) for p in rows[:ROWS]]
-        if len(rows) > ROWS:
-            out.append(_row(f"and {count(len(rows) - ROWS)} more, less harmful", "", "", ""))
-        out.append("")
-        if rows[0]["repeat"]:
-            out += ["Repeat the first:", *code(rows[0]["repeat"]), ""]
-    return [*out, *_crossover(pairs)]
-
-
-def _groups(pairs: Sequence[Json], accepted: Mapping[str, float]) -> list[tuple[str, list[Json]]]:
-    """(title, pairs) by harm: what is wrong, then what is slow, accepted losses, and gains at last."""
-    broken: dict[tuple[str, str], list[Json]] = {}
-    slower: dict[str, list[Json]] = {}
-    taken, faster = list[Json](), list[Json]()
-    for p in pairs:
-        kind = statuses(p)
-        if kind == "broken" or (kind == "new" and p["status_b"] in FAILS):
-            broken.setdefault((p["op"], p["status_b"]), []).append(p)
-        elif p["speed"] == "regressed":
-            (taken if results.accepted(p, accepted) else slower.setdefault(p["op"], [])).append(p)
-        elif p["speed"] == "improved":
-            faster.append(p)
-    out = [
-        (f"Broken, {plain(op)}: {label(status)}", sorted(rows, key=lambda p: -(p["worst_b"] or 0)))
-        for (op, status), rows in sorted(broken.items(), key=lambda item: -len(item[1]))
-    ]
-    by_loss = sorted(slower.values(), key=lambda rows: -max(p["ratio"] or 0 for p in rows))
-    out += [(f"Slower, {plain(rows[0]['op'])}", _slowest(rows)) for rows in by_loss]
-    if taken:
-        out.append(("Slower, acknowledged", _slowest(taken)))
-    if faster:
-        out.append(("Faster", sorted(faster, key=lambda p: p["ratio"] or 1)))
-    return out
-
-
-def _slowest(rows: Sequence[Json]) -> list[Json]:
-    return sorted(rows, key=lambda p: -(p["ratio"] or 0))
-
-
-def _cell(p: Json) -> str:
-    if p["status_b"] in FAILS:
-        what = plain(clip(p["place"] or p["reason"] or label(p["status_b"]), 200))
-        if p["worst_b"] and p["status_b"] == "inaccurate":
-            what += f"; {sig(p['worst_b'])}x the tolerance"
-    else:
-        interval = f" ({sig(p['low'], 4)} to {sig(p['high'], 4)})" if p["low"] and p["high"] else ""
-        what = f"{sig(p['ratio'] or 1.0, 4)} of base's time{interval}, {count(p['rounds'])} rounds"
-    rate = f"{sig(p['gbps_a'], 4)} → {sig(p['gbps_b'], 4)}" if p["gbps_a"] and p["gbps_b"] else ""
-    a, b = plain(clip(p["launch_a"], 120)), plain(clip(p["launch_b"], 120))
-    return _row(plain(p["cell"]), what, rate, a if a == b else f"{a} → {b}")
-
-
-def _crossover(pairs: Sequence[Json]) -> list[str]:
-    """Where head wins and where it loses, if it does both."""
-    slower = [p for p in pairs if p["speed"] == "regressed"]
-    faster = [p for p in pairs if p["speed"] == "improved"]
-    if not slower or not faster:
-        return []
-    timed = [untimed.axes(p) for p in pairs if p["speed"] != "none"]
-    wins, loses = (where([untimed.axes(p) for p in rows], timed) for rows in (faster, slower))
-    words = f"faster at {'; '.join(wins) or 'no single axis'}, slower at {'; '.join(loses) or 'no single axis'}"
-    return [f"Head is {plain(words)}.", ""]
-
-
 def _tests(result: Json) -> list[str]:
     tests = result["tests"]
     if not tests:
@@ -299,9 +219,9 @@ def _tests(result: Json) -> list[str]:
     more = f", {count(both)} failing in base too" if both else ""
     out = [f"The repository's own tests: {count(passed)} of {count(len(tests))} passed{more}."]
     out += [f"- broken: {plain(t['id'])}: {plain(clip(t['reason'], 160))}" for t in broken[:ROWS]]
-    timed = [t for t in tests if t["kind"] == "benchmark" and t["us_a"] and t["us_b"]]
-    timed.sort(key=lambda t: -t["us_b"] / t["us_a"])
-    for t in timed[:ROWS]:
+    benchmarks = [t for t in tests if t["kind"] == "benchmark" and t["us_a"] and t["us_b"]]
+    benchmarks.sort(key=lambda t: -t["us_b"] / t["us_a"])
+    for t in benchmarks[:ROWS]:
         out.append(f"- its benchmark, not judged: {plain(t['id'])}: {sig(t['us_a'])} → {sig(t['us_b'])} µs")
     return [*out, ""]
 
@@ -341,7 +261,7 @@ def _foot(result: Json) -> list[str]:
     parts += [", ".join(stages)] if stages else []
     out = [" · ".join(plain(p) for p in parts), ""]
     one = max(result["pairs"], key=lambda p: (p["same_bits"] is False, bool(p["kernels"])), default=None)
-    if one and one["repeat"] and not _groups(result["pairs"], {}):
+    if one and one["repeat"] and not timed.groups(result["pairs"], {}):
         out += ["Repeat one cell:", *code(one["repeat"]), ""]
     if result["repeat"]:
         out += ["Repeat all of it:", *code(result["repeat"]), ""]
@@ -354,15 +274,22 @@ def _table(result: Json, full: int) -> list[str]:
     if not full or not pairs:
         return []
     rows = sorted(pairs, key=_harm)[:full]
-    timed = any(p["ratio"] for p in rows)
-    head = ["cell", "base", "head", *(("time", "GB/s") if timed else ()), "bits", "error, of the tolerance"]
-    out = ["<details><summary>All cells</summary>", "", _row(*head), _row(*["---"] * len(head))]
+    had_time = any(p["ratio"] for p in rows)
+    head = [
+        "cell",
+        "base",
+        "head",
+        *(("time, head's over base's", "GB/s") if had_time else ()),
+        "bits",
+        "error, of the tolerance",
+    ]
+    out = ["<details><summary>All cells</summary>", "", timed.row(*head), timed.row(*["---"] * len(head))]
     for p in rows:
         rate = f"{sig(p['gbps_a'], 4)} → {sig(p['gbps_b'], 4)}" if p["gbps_a"] and p["gbps_b"] else ""
-        times = (sig(p["ratio"], 4) if p["ratio"] else "", rate) if timed else ()
+        times = (sig(p["ratio"], 4) if p["ratio"] else "", rate) if had_time else ()
         bits = {True: "same", False: "differ", None: ""}[p["same_bits"]]
         out.append(
-            _row(
+            timed.row(
                 plain(p["cell"]),
                 label(p["status_a"]),
                 label(p["status_b"]),
@@ -373,17 +300,13 @@ def _table(result: Json, full: int) -> list[str]:
         )
     if len(pairs) > len(rows):
         more = f"and {count(len(pairs) - len(rows))} more, in the artefact"
-        out.append(_row(more, *[""] * (len(head) - 1)))
+        out.append(timed.row(more, *[""] * (len(head) - 1)))
     return [*out, "", "</details>", ""]
 
 
 def _harm(p: Json) -> tuple[bool, bool, float, bool, float]:
     slower, error = -(p["ratio"] or 0.0), -(p["worst_b"] or 0.0)
     return statuses(p) != "broken", p["status_b"] not in FAILS, slower, p["same_bits"] is not False, error
-
-
-def _row(*fields: str) -> str:
-    return f"| {' | '.join(fields)} |"
 
 
 def _cut(text: str, limit: int) -> str:

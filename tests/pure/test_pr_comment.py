@@ -35,7 +35,7 @@ def test_first_line_is_the_answer_with_its_evidence() -> None:
     assert results.outcome(found).exit_code == 4
     found = result(slower(WIDE, 1.1786), pair(NARROW))
     assert headline(found).startswith("1 cell slower, worst rms\\_norm/liger")
-    assert "1.179 of base's time (1.169 to 1.189), 4,211 → 3,573 GB/s" in headline(found)
+    assert "1.179 times base's time (1.169 to 1.189), 4,211 → 3,573 GB/s" in headline(found)
     assert headline(found).endswith("executed on NVIDIA H200.")
     found = result(static=static(changed=[], targets=[target(compiled=12, same_code=12)]))
     assert headline(found).startswith("No kernel changed")
@@ -367,7 +367,7 @@ def test_first_line_says_what_is_proven_elsewhere_and_whether_bits_that_differ_a
         "the same bits in 1 of 2 cells interpreted" in text
         and "1x4096: worst error, of the tolerance, 0.0210 → 0.0350" in text
     )
-    assert "1x4096: 8,000 → 6,000 bytes" in text and "not timed" in text and "| time |" not in text
+    assert "1x4096: 8,000 → 6,000 bytes" in text and "not timed" in text and "time, head" not in text
     assert "- cuda (NVIDIA GPU): none; machine code for sm\\_90: the same in all 12 cells" in text
     assert "Repeat one cell:" in text
     assert "within tolerance" not in headline(result(interpreted(1, same_bits=False, status_b="crashed")))
@@ -423,3 +423,12 @@ def test_what_nothing_is_known_of_is_in_the_first_line() -> None:
     assert len(rows) == 2 and "sm\\_100: differs in 2 of 6, unknown in 4 of 6 cells: unsupported: no module" in "".join(
         rows
     )
+
+
+def test_how_sure_and_what_is_undecided_are_said() -> None:
+    open_ = pair(NARROW, speed="inconclusive", ratio=1.03, low=0.98, high=1.08, threshold=0.035)
+    text = comments.comment(result(slower(WIDE), open_, interpreted(1, threshold=None)))
+    assert "99 % interval" in text and "threshold (2.0 % to 3.5 %)" in text
+    assert "**Slower, rms\\_norm: 1 of 2 timed cells**" in text and "**Undecided: 1 of 2 timed cells**" in text
+    assert text.index("**Slower") < text.index("**Undecided") < text.index("99 % interval")
+    assert "interval" not in comments.comment(result(interpreted(1, threshold=None)))
