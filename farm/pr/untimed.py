@@ -102,7 +102,10 @@ def _reach(name: str, pairs: Sequence[Json]) -> str:
     hits = [p for p in pairs if name in p["kernels"]]
     if not hits:
         return ""
-    pattern = where([axes(p) for p in hits], [axes(p) for p in pairs])
+    pattern = [*where([axes(p) for p in hits], [axes(p) for p in pairs])]
+    ops = {p["op"] for p in hits}
+    if len(ops) == 1 and len({p["op"] for p in pairs}) > 1:
+        pattern.insert(0, f"op {min(ops)}")
     at = f": {plain('; '.join(pattern))}" if pattern else ""
     return f" (launched by {count(len(hits))} of {count(len(pairs))} cells{at})"
 

@@ -410,6 +410,9 @@ def test_changed_kernels_say_which_cells_launch_them() -> None:
     thin = interpreted(2, axes={**axes, "hidden": "64"}, kernels=[])
     text = comments.comment(result(wide, thin, static=static(changed=["_tiled"], targets=[])))
     assert "1 of 40 kernels: \\_tiled (launched by 1 of 2 cells: hidden 4096)." in text
+    other = pair("cpu/layer_norm/x/auto/forward/fp32/8x64", axes={**axes, "hidden": "64"}, kernels=[])
+    text = comments.comment(result(wide, other, static=static(changed=["_tiled"], targets=[])))
+    assert "(launched by 1 of 2 cells: op rms\\_norm; hidden 4096)." in text
 
 
 def test_what_nothing_is_known_of_is_in_the_first_line() -> None:
