@@ -22,9 +22,10 @@ def changes(result: Json, accepted: Mapping[str, float], most: int) -> list[str]
     pairs = result["pairs"]
     out = []
     for title, rows in groups(pairs, accepted)[:most]:
-        pattern = where([untimed.axes(p) for p in rows], [untimed.axes(p) for p in pairs if p["op"] == rows[0]["op"]])
-        at = f" ({plain('; '.join(pattern))})" if pattern else ""
         had_time = rows[0]["status_b"] not in FAILS
+        alike = [p for p in pairs if p["op"] == rows[0]["op"] and (p["speed"] != "none" or not had_time)]
+        pattern = where([untimed.axes(p) for p in rows], [untimed.axes(p) for p in alike])
+        at = f" ({plain('; '.join(pattern))})" if pattern else ""
         of = f"{count(sum(p['speed'] != 'none' for p in pairs))} timed" if had_time else count(len(pairs))
         out += [f"**{title}: {count(len(rows))} of {of} cells**{at}", ""]
         out += ["| cell | what | GB/s a → b | launch a → b |", "|---|---|---|---|"]

@@ -6,6 +6,7 @@ import copy
 import json
 import random
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -435,3 +436,19 @@ def test_how_sure_and_what_is_undecided_are_said() -> None:
     assert "**Slower, rms\\_norm: 1 of 2 timed cells**" in text and "**Undecided: 1 of 2 timed cells**" in text
     assert text.index("**Slower") < text.index("**Undecided") < text.index("99 % interval")
     assert "interval" not in comments.comment(result(interpreted(1, threshold=None)))
+
+
+def test_the_pattern_of_slower_cells_is_among_timed_cells() -> None:
+    thin = pair(NARROW, axes={"dtype": "bfloat16", "operation": "forward", "rows": "8192", "hidden": "128"})
+    text = comments.comment(result(slower(WIDE), thin, interpreted(1, axes={"dtype": "float32", "rows": "8"})))
+    assert "timed cells** (hidden 4096)" in text
+
+
+def test_cells_that_the_interpreter_could_not_run_are_said() -> None:
+    rows = [{"cell_id": f"cpu/{n}", "status": "unsupported", "reason": "no module"} for n in range(3)]
+    done = {"cell_id": "cpu/2", "status": "passed", "reason": ""}
+    sides = [SimpleNamespace(interpreted=rows), SimpleNamespace(interpreted=[*rows[:2], done])]
+    assert measured.unsupported(SimpleNamespace(sides=sides)) == [  # type: ignore[arg-type]
+        {"what": "2 interpreted cells", "why": "unsupported: no module"}
+    ]
+    assert measured.unsupported(SimpleNamespace(sides=[SimpleNamespace(interpreted=None)] * 2)) == []  # type: ignore[arg-type]
