@@ -71,6 +71,10 @@ def headline(result: Json, found: Outcome, say: Say = plain) -> str:
     elif found.name in ("worse", "not covered"):
         slower = [p for p in pairs if p["speed"] == "regressed" and p["ratio"]]
         parts += [say(clip(w, 200)) for w in found.why[:3] if not (slower and " regressed: " in w)]
+        broken = next((p for p in pairs if p["status_b"] in FAILS and statuses(p) in ("broken", "new")), None)
+        if broken and parts and " broken: first " in parts[0]:
+            what = (broken["place"] or broken["reason"]).partition("; ")[0] or label(broken["status_b"])
+            parts[0] += f" ({say(clip(what, 160))})"
         if slower:
             parts.append(f"{cells(len(slower))} slower, worst {timed.speed_words(timed.slowest(slower)[0], say)}")
     elif found.name in ("infrastructure failures", "inconclusive"):

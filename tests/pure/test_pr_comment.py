@@ -452,3 +452,14 @@ def test_cells_that_the_interpreter_could_not_run_are_said() -> None:
         {"what": "2 interpreted cells", "why": "unsupported: no module"}
     ]
     assert measured.unsupported(SimpleNamespace(sides=[SimpleNamespace(interpreted=None)] * 2)) == []  # type: ignore[arg-type]
+
+
+def test_first_line_says_what_is_wrong_with_the_first_broken_cell() -> None:
+    wrong = {
+        "status_b": "inaccurate",
+        "same_bits": False,
+        "reason": "y: every element is wrong, scaled by 1.01; first [0]",
+    }
+    found = result(slower(NARROW), pair(WIDE, **wrong))
+    assert headline(found).startswith("1 cell broken: first cuda/rms\\_norm")
+    assert "/llama (y: every element is wrong, scaled by 1.01); 1 cell slower" in headline(found)
