@@ -159,12 +159,14 @@ class _Work:
             "static": static,
             "pairs": [{**p, "repeat": self._repeat(p)} for p in pairs],
             "tests": tests,
-            "not_run": [*measured.not_run(backends.accelerators(), pairs), *skipped],
+            "not_run": [
+                *measured.not_run(backends.accelerators(), pairs),
+                *(measured.unsupported(answer) if answer else ()),
+                *skipped,
+            ],
             "faults": [],
             "stages": self.stages,
-            "repeat": shlex.join(["farm", "pr", *map(str, self.args.matrices), *self._revisions("--base", "--head")])[
-                :1000
-            ],
+            "repeat": self._repeat_all(),
         }
 
     def _contents(self) -> tuple[ArmContent, ArmContent]:
@@ -252,15 +254,22 @@ class _Work:
         tree = self.history.trees.get(sha) or EMPTY
         return {"sha": sha, "tree": tree, "digest": content.digest, "name": (content.revision or sha)[:300]}
 
-    def _revisions(self, base: str, head: str) -> list[str]:
-        return [base, self.history.base[:12], head, self.history.head[:12], *self._subject()]
-
     def _subject(self) -> list[str]:
         return ["--subject", self.args.subject] if self.args.subject else []
 
+    def _repeat_all(self) -> str:
+        words = ["farm", "pr", *map(str, self.args.matrices), "--base", self.history.base[:12]]
+        words += ["--head", self.history.head[:12], *self._subject(), *self._boxes()]
+        words += ["--target", self.args.target] if self.args.target != TARGETS else []
+        return shlex.join(words)[:1000]
+
+    def _boxes(self) -> list[str]:
+        return ["--sandbox"] if self.sandbox else []
+
     def _repeat(self, pair: Mapping[str, Any]) -> str:
         words = ["farm", "ab", *map(str, self.args.matrices), "--a", f"revision={self.history.base[:12]}"]
-        words += ["--b", f"revision={self.history.head[:12]}", *self._subject(), "--backend", pair["backend"]]
+        words += ["--b", f"revision={self.history.head[:12]}", *self._subject(), *self._boxes()]
+        words += ["--backend", pair["backend"]]
         return shlex.join([*words, "--select", f"id={pair['cell']}"])[:1000]
 
     def _ab(self, *more: str) -> argparse.Namespace:
@@ -270,7 +279,7 @@ class _Work:
         args = self.args
         argv = ["ab", *map(str, args.matrices), "--a", f"revision={self.history.base}", "--b"]
         argv += [f"revision={self.history.head}", "--repo", str(self.top), *self._subject(), "--run-id", self.id, *more]
-        argv += ["--sandbox"] if self.sandbox else []
+        argv += self._boxes()
         for option, value in (("--select", args.select), ("--out", args.out)):
             argv += [option, str(value)] if value else []
         for option, values in (

@@ -6,20 +6,19 @@ markup, mention or link).  The text is shortened by whole rows from the least ha
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from farm.pr import ledger as ledgers
 from farm.pr import result as results
+from farm.pr import timed, untimed
 from farm.pr.ledger import Ledger
 from farm.pr.result import DEVICES, FAILS, Outcome, statuses
-from farm.report.findings import where
 from farm.report.format import cells, clip, count, duration, label, sig
 from farm.report.markdown import code, plain
 
 LIMIT = 60_000  # characters; GitHub refuses 65,536
-GROUPS, ROWS, MOVES = 8, 10, 12
+GROUPS, ROWS = 8, 10
 SIGNS = {"worse": "❌", "not covered": "❌", "not worse": "✅", "unchanged": "✅", "infrastructure failures": "⚠️"}
 _DEVICE = {"cuda": "NVIDIA GPU", "rocm": "AMD GPU", "ascend": "NPU"}
 Json = Mapping[str, Any]
@@ -35,12 +34,28 @@ def comment(result: Json, before: Ledger | None = None, limit: int = LIMIT) -> s
         now.line(),
         f"### {SIGNS.get(found.name, '◻️')} **{headline(result, found)}**",
         "",
+        _verdict(found),
+        "",
         *_warnings(result),
         *_backends(result),
     ]
-    tail = [*_static(result), *_tests(result), *_since(before, now), *_acks(now), *_not_run(result), *_foot(result)]
+    static = untimed.static(result["static"], result["pairs"]) if result["static"] else []
+    tail = [
+        *untimed.outputs(result["pairs"]),
+        *static,
+        *_tests(result),
+        *_since(before, now),
+        *_acks(now),
+        *_not_run(result),
+        *_foot(result),
+    ]
     for groups, moves, full in ((GROUPS, True, 400), (GROUPS, True, 40), (4, True, 0), (2, False, 0)):
-        body = [*head, *_changes(result, accepted, groups), *(tail if moves else _foot(result)), *_table(result, full)]
+        body = [
+            *head,
+            *timed.changes(result, accepted, groups),
+            *(tail if moves else _foot(result)),
+            *_table(result, full),
+        ]
         text = "\n".join(body) + "\n"
         if len(text) <= limit:
             return text
@@ -56,25 +71,56 @@ def headline(result: Json, found: Outcome, say: Say = plain) -> str:
     elif found.name in ("worse", "not covered"):
         slower = [p for p in pairs if p["speed"] == "regressed" and p["ratio"]]
         parts += [say(clip(w, 200)) for w in found.why[:3] if not (slower and " regressed: " in w)]
+        broken = next((p for p in pairs if p["status_b"] in FAILS and statuses(p) in ("broken", "new")), None)
+        if broken and parts and " broken: first " in parts[0]:
+            what = (broken["place"] or broken["reason"]).partition("; ")[0] or label(broken["status_b"])
+            parts[0] += f" ({say(clip(what, 160))})"
         if slower:
-            parts.append(f"{cells(len(slower))} slower, worst {_speed_words(_slowest(slower)[0], say)}")
+            parts.append(f"{cells(len(slower))} slower, worst {timed.speed_words(timed.slowest(slower)[0], say)}")
     elif found.name in ("infrastructure failures", "inconclusive"):
         parts.append(f"{found.name.capitalize()}: {say(clip(found.why[0], 200))}")
     else:
+        parts += _unknown(result["static"], say)
         parts.append(_improved(pairs, say) or ("Not worse" if found.exit_code == 0 else ""))
     if bits := _bits(pairs):
         parts.append(bits)
+    parts.append(_same_code(result, say))
     parts.append(_evidence(result, say))
     text = "; ".join(p for p in parts if p)
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def _unknown(static: Json | None, say: Say) -> list[str]:
+    """What could not be seen of the change."""
+    if not static or not static["unknown"]:
+        return []
+    first, more = static["unknown"][0], len(static["unknown"]) - 1
+    others = f" and {count(more)} more" if more else ""
+    return [f"nothing is known of {say(clip(first['kernel'], 100))}{others}: {say(clip(first['why'], 120))}"]
+
+
+def _verdict(found: Outcome) -> str:
+    why = f": {plain(clip(found.why[0], 200))}" if found.why and found.exit_code in (0, 4) else ""
+    return f"Verdict: {found.name}{why}."
 
 
 def _bits(pairs: Sequence[Json]) -> str:
     known = [p for p in pairs if p["same_bits"] is not None]
     if not known:
         return ""
-    same = sum(p["same_bits"] for p in known)
-    return f"bits identical in {count(same)} of {count(len(known))} cells"
+    differ = [p for p in known if not p["same_bits"]]
+    within = differ and all(p["status_b"] == "passed" for p in differ)
+    others = ", the others within tolerance" if within else ""
+    return f"bits identical in {count(len(known) - len(differ))} of {count(len(known))} cells{others}"
+
+
+def _same_code(result: Json, say: Say) -> str:
+    """The targets for which the change is proven to do nothing, where it does something elsewhere."""
+    static = result["static"]
+    same = [t["target"] for t in static["targets"] if t["compiled"] == t["same_code"] > 0] if static else []
+    if not same or not (static["changed"] or static["host"]):
+        return ""
+    return f"machine code identical for {', '.join(map(say, same[:4]))}"
 
 
 def _evidence(result: Json, say: Say) -> str:
@@ -97,18 +143,7 @@ def _improved(pairs: Sequence[Json], say: Say) -> str:
     if not faster:
         return ""
     best = min(faster, key=lambda p: p["ratio"])
-    return f"not worse; {count(len(faster))} cells faster, best {_speed_words(best, say)}"
-
-
-def _speed_words(p: Json, say: Say) -> str:
-    rate = f", {sig(p['gbps_a'], 4)} → {sig(p['gbps_b'], 4)} GB/s" if p["gbps_a"] and p["gbps_b"] else ""
-    interval = f" ({sig(p['low'], 4)} to {sig(p['high'], 4)})" if p["low"] and p["high"] else ""
-    return f"{say(_short(p))}: {sig(p['ratio'], 4)} of base's time{interval}{rate}"
-
-
-def _short(p: Json) -> str:
-    """A cell's id without its backend."""
-    return str(p["cell"]).partition("/")[2] or str(p["cell"])
+    return f"not worse; {count(len(faster))} cells faster, best {timed.speed_words(best, say)}"
 
 
 def _warnings(result: Json) -> list[str]:
@@ -127,173 +162,55 @@ def _warnings(result: Json) -> list[str]:
 
 
 def _backends(result: Json) -> list[str]:
-    """A row per backend and target."""
+    """A row per backend that ran, with what is known of its machine code, and one per target of the others."""
     groups: dict[tuple[str, str], list[Json]] = {}
     for p in result["pairs"]:
         groups.setdefault((p["backend"], p["target"]), []).append(p)
-    static = {t["backend"]: t for t in (result["static"] or {"targets": ()})["targets"]}
-    if not groups and not static:
+    codes = _codes(result)
+    if not groups and not codes:
         return []
     head = "| backend | evidence | cells | broken | slower | faster | same | undecided | failing in both | same bits "
     out = [head + "| machine code |", "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|---|"]
-    for (backend, target), pairs in groups.items():
-        out.append(_backend(backend, target, pairs, static.get(backend)))
-    for backend, t in static.items():
-        if not any(b == backend for b, _ in groups):
-            out.append(_row(plain(t["target"]), "compiled", count(t["compiled"]), *[""] * 7, _code(t)))
+    for (backend, target), pairs in sorted(groups.items(), key=lambda g: _backend_harm(g[1])):
+        out.append(_backend(backend, target, pairs, codes.get(backend, ())))
+    alone = [t for b, ts in codes.items() if not any(b == ran for ran, _ in groups) for t in ts]
+    for t in sorted(alone, key=lambda t: t["same_code"] - t["compiled"]):
+        out.append(timed.row(plain(t["target"]), "compiled", count(t["compiled"]), *[""] * 7, untimed.code(t)))
     return [*out, ""]
 
 
-def _backend(backend: str, target: str, pairs: Sequence[Json], static: Json | None) -> str:
+def _codes(result: Json) -> dict[str, list[Json]]:
+    """Backend -> what is known of its targets' machine code."""
+    out: dict[str, list[Json]] = {}
+    for t in result["static"]["targets"] if result["static"] else ():
+        out.setdefault(t["backend"], []).append(t)
+    return out
+
+
+def _backend_harm(pairs: Sequence[Json]) -> tuple[int, int]:
+    found = results.counted(pairs)
+    return -found["broken"], -found["regressed"]
+
+
+def _backend(backend: str, target: str, pairs: Sequence[Json], codes: Sequence[Json]) -> str:
     found = results.counted(pairs)
     evidence = ", ".join(dict.fromkeys(p["evidence"] for p in pairs))
     known = [p["same_bits"] for p in pairs if p["same_bits"] is not None]
     undecided = found["inconclusive"] + found["unfit"]
-    numbers = (found[k] for k in ("broken", "regressed", "improved"))
-    return _row(
-        plain(target or backend),
+    had_time = any(p["speed"] != "none" for p in pairs)
+    numbers = (count(found["regressed"]), count(found["improved"])) if had_time else ("not timed", "")
+    return timed.row(
+        plain(backend if backend == "cpu" else target or backend),
         evidence,
         count(len(pairs)),
-        *map(count, numbers),
+        count(found["broken"]),
+        *numbers,
         count(found["same"] + found["none"]),
         count(undecided),
         count(found["failing"]),
         f"{count(sum(known))} of {count(len(known))}" if known else "",
-        _code(static) if static else "",
+        "; ".join(map(untimed.code, codes)),
     )
-
-
-def _code(t: Json) -> str:
-    if t["same_code"] == t["compiled"] and not t["unknown"]:
-        return f"{plain(t['target'])}: the same in all {count(t['compiled'])} cells"
-    differs = t["compiled"] - t["same_code"] - t["unknown"]
-    unknown = f", unknown in {count(t['unknown'])}" if t["unknown"] else ""
-    return f"{plain(t['target'])}: differs in {count(differs)} of {count(t['compiled'])}{unknown}"
-
-
-def _changes(result: Json, accepted: Mapping[str, float], groups: int) -> list[str]:
-    """What got worse or better, grouped by what happened, worst first, and where it wins and loses."""
-    pairs = result["pairs"]
-    out = []
-    for title, rows in _groups(pairs, accepted)[:groups]:
-        pattern = where([_axes(p) for p in rows], [_axes(p) for p in pairs if p["op"] == rows[0]["op"]])
-        at = f" ({plain('; '.join(pattern))})" if pattern else ""
-        out += [f"**{title}: {count(len(rows))} of {count(len(pairs))} cells**{at}", ""]
-        out += ["| cell | what | GB/s a → b | launch a → b |", "|---|---|---|---|"]
-        out += [_cell(p) for p in rows[:ROWS]]
-        if len(rows) > ROWS:
-            out.append(_row(f"and {count(len(rows) - ROWS)} more, less harmful", "", "", ""))
-        out.append("")
-        if rows[0]["repeat"]:
-            out += ["Repeat the first:", *code(rows[0]["repeat"]), ""]
-    return [*out, *_crossover(pairs)]
-
-
-def _groups(pairs: Sequence[Json], accepted: Mapping[str, float]) -> list[tuple[str, list[Json]]]:
-    """(title, pairs) by harm: what is wrong, then what is slow, accepted losses, and gains at last."""
-    broken: dict[tuple[str, str], list[Json]] = {}
-    slower: dict[str, list[Json]] = {}
-    taken, faster = list[Json](), list[Json]()
-    for p in pairs:
-        kind = statuses(p)
-        if kind == "broken" or (kind == "new" and p["status_b"] in FAILS):
-            broken.setdefault((p["op"], p["status_b"]), []).append(p)
-        elif p["speed"] == "regressed":
-            (taken if results.accepted(p, accepted) else slower.setdefault(p["op"], [])).append(p)
-        elif p["speed"] == "improved":
-            faster.append(p)
-    out = [
-        (f"Broken, {plain(op)}: {label(status)}", sorted(rows, key=lambda p: -(p["worst_b"] or 0)))
-        for (op, status), rows in sorted(broken.items(), key=lambda item: -len(item[1]))
-    ]
-    by_loss = sorted(slower.values(), key=lambda rows: -max(p["ratio"] or 0 for p in rows))
-    out += [(f"Slower, {plain(rows[0]['op'])}", _slowest(rows)) for rows in by_loss]
-    if taken:
-        out.append(("Slower, acknowledged", _slowest(taken)))
-    if faster:
-        out.append(("Faster", sorted(faster, key=lambda p: p["ratio"] or 1)))
-    return out
-
-
-def _slowest(rows: Sequence[Json]) -> list[Json]:
-    return sorted(rows, key=lambda p: -(p["ratio"] or 0))
-
-
-def _cell(p: Json) -> str:
-    if p["status_b"] in FAILS:
-        what = plain(clip(p["place"] or p["reason"] or label(p["status_b"]), 200))
-        if p["worst_b"] and p["status_b"] == "inaccurate":
-            what += f"; {sig(p['worst_b'])}x the tolerance"
-    else:
-        interval = f" ({sig(p['low'], 4)} to {sig(p['high'], 4)})" if p["low"] and p["high"] else ""
-        what = f"{sig(p['ratio'] or 1.0, 4)} of base's time{interval}, {count(p['rounds'])} rounds"
-    rate = f"{sig(p['gbps_a'], 4)} → {sig(p['gbps_b'], 4)}" if p["gbps_a"] and p["gbps_b"] else ""
-    a, b = plain(clip(p["launch_a"], 120)), plain(clip(p["launch_b"], 120))
-    return _row(plain(p["cell"]), what, rate, a if a == b else f"{a} → {b}")
-
-
-def _crossover(pairs: Sequence[Json]) -> list[str]:
-    """Where head wins and where it loses, if it does both."""
-    slower = [p for p in pairs if p["speed"] == "regressed"]
-    faster = [p for p in pairs if p["speed"] == "improved"]
-    if not slower or not faster:
-        return []
-    timed = [_axes(p) for p in pairs if p["speed"] != "none"]
-    wins, loses = (where([_axes(p) for p in rows], timed) for rows in (faster, slower))
-    words = f"faster at {'; '.join(wins) or 'no single axis'}, slower at {'; '.join(loses) or 'no single axis'}"
-    return [f"Head is {plain(words)}.", ""]
-
-
-def _axes(p: Json) -> dict[str, Any]:
-    """A pair's axes, as the patterns of findings read them from rows."""
-    axes = dict(p["axes"])
-    row = {name: axes.pop(name, "") for name in ("dtype", "operation", "family")}
-    dims = {k: int(v) if v.isdecimal() else v for k, v in axes.items()}
-    return {**row, "cell_id": p["cell"], "dims": json.dumps(dims), "params": "{}"}
-
-
-def _static(result: Json) -> list[str]:
-    """What is known without a device."""
-    s = result["static"]
-    if s is None:
-        return []
-    out = []
-    if s["changed"]:
-        out.append(
-            f"Changed: {count(len(s['changed']))} of {count(s['kernels'])} kernels: "
-            f"{', '.join(plain(n) for n in s['changed'][:8])}{' …' if len(s['changed']) > 8 else ''}."
-        )
-    if s["unreached"]:
-        out.append(f"**No cell reaches** {', '.join(plain(n) for n in s['unreached'][:8])}.")
-    if s["host"]:
-        out.append(f"Host code changed: {', '.join(plain(n) for n in s['host'][:8])}.")
-    out += [f"Unknown: {plain(u['kernel'])}, {plain(clip(u['why'], 120))}." for u in s["unknown"][:3]]
-    moves = sorted(
-        ((t["target"], m) for t in s["targets"] for m in t["moves"]),
-        key=lambda tm: (not tm[1]["worse"], -_relative(tm[1])),
-    )
-    if moves:
-        out += ["", "| target | kernel | cells | measure | base → head |", "|---|---|--:|---|---|"]
-        for target, m in moves[:MOVES]:
-            worse = " (worse)" if m["worse"] else ""
-            moved = f"{_amount(m['a'])} → {_amount(m['b'])}{worse}"
-            out.append(_row(plain(target), plain(m["kernel"]), count(m["cells"]), plain(m["measure"]), moved))
-        if len(moves) > MOVES:
-            out.append(_row("", f"and {count(len(moves) - MOVES)} more", "", "", ""))
-    if s["tools"]:
-        out += ["", f"Compiled by {', '.join(plain(t) for t in s['tools'])}; static counts, not times."]
-    return [*out, ""] if out else []
-
-
-def _relative(m: Json) -> float:
-    a, b = m["a"] or 0.0, m["b"] or 0.0
-    return abs(b - a) / max(a, b, 1e-9)
-
-
-def _amount(value: float | None) -> str:
-    if value is None:
-        return "none"
-    return count(int(value)) if value == int(value) else sig(value)
 
 
 def _tests(result: Json) -> list[str]:
@@ -306,9 +223,9 @@ def _tests(result: Json) -> list[str]:
     more = f", {count(both)} failing in base too" if both else ""
     out = [f"The repository's own tests: {count(passed)} of {count(len(tests))} passed{more}."]
     out += [f"- broken: {plain(t['id'])}: {plain(clip(t['reason'], 160))}" for t in broken[:ROWS]]
-    timed = [t for t in tests if t["kind"] == "benchmark" and t["us_a"] and t["us_b"]]
-    timed.sort(key=lambda t: -t["us_b"] / t["us_a"])
-    for t in timed[:ROWS]:
+    benchmarks = [t for t in tests if t["kind"] == "benchmark" and t["us_a"] and t["us_b"]]
+    benchmarks.sort(key=lambda t: -t["us_b"] / t["us_a"])
+    for t in benchmarks[:ROWS]:
         out.append(f"- its benchmark, not judged: {plain(t['id'])}: {sig(t['us_a'])} → {sig(t['us_b'])} µs")
     return [*out, ""]
 
@@ -328,7 +245,12 @@ def _acks(now: Ledger) -> list[str]:
 def _not_run(result: Json) -> list[str]:
     if not result["not_run"]:
         return []
-    out = [f"- {plain(n['what'])}: {plain(clip(n['why'], 200))}" for n in result["not_run"][:ROWS]]
+    codes = _codes(result)
+    out = []
+    for n in result["not_run"][:ROWS]:
+        device = f" ({_DEVICE[n['what']]})" if n["what"] in _DEVICE else ""
+        known = "".join(f"; machine code for {untimed.code(t)}" for t in codes.get(n["what"], ()))
+        out.append(f"- {plain(n['what'])}{device}: {plain(clip(n['why'], 200))}{known}")
     if len(result["not_run"]) > ROWS:
         out.append(f"- and {count(len(result['not_run']) - ROWS)} more")
     return ["Not run:", *out, ""]
@@ -339,9 +261,12 @@ def _foot(result: Json) -> list[str]:
     parts = [f"run {result['run']}", f"base {base['sha'][:12]}", f"head {head['sha'][:12]}"]
     if base["digest"] and head["digest"]:
         parts.append(f"content {base['digest'][:12]} and {head['digest'][:12]}")
-    if result["stages"]:
-        parts.append(", ".join(f"{s['stage']} {duration(s['seconds'])}" for s in result["stages"]))
+    stages = [f"{s['stage']} {duration(s['seconds'])}" for s in result["stages"] if s["seconds"] >= 0.05]
+    parts += [", ".join(stages)] if stages else []
     out = [" · ".join(plain(p) for p in parts), ""]
+    one = max(result["pairs"], key=lambda p: (p["same_bits"] is False, bool(p["kernels"])), default=None)
+    if one and one["repeat"] and not timed.groups(result["pairs"], {}):
+        out += ["Repeat one cell:", *code(one["repeat"]), ""]
     if result["repeat"]:
         out += ["Repeat all of it:", *code(result["repeat"]), ""]
     return out
@@ -353,28 +278,39 @@ def _table(result: Json, full: int) -> list[str]:
     if not full or not pairs:
         return []
     rows = sorted(pairs, key=_harm)[:full]
-    out = [
-        "<details><summary>All cells</summary>",
-        "",
-        "| cell | base | head | time | GB/s | bits |",
-        "|---|---|---|--:|---|---|",
+    had_time = any(p["ratio"] for p in rows)
+    head = [
+        "cell",
+        "base",
+        "head",
+        *(("time, head's over base's", "GB/s") if had_time else ()),
+        "bits",
+        "error, of the tolerance",
     ]
+    out = ["<details><summary>All cells</summary>", "", timed.row(*head), timed.row(*["---"] * len(head))]
     for p in rows:
-        time = sig(p["ratio"], 4) if p["ratio"] else ""
         rate = f"{sig(p['gbps_a'], 4)} → {sig(p['gbps_b'], 4)}" if p["gbps_a"] and p["gbps_b"] else ""
+        times = (sig(p["ratio"], 4) if p["ratio"] else "", rate) if had_time else ()
         bits = {True: "same", False: "differ", None: ""}[p["same_bits"]]
-        out.append(_row(plain(p["cell"]), label(p["status_a"]), label(p["status_b"]), time, rate, bits))
+        out.append(
+            timed.row(
+                plain(p["cell"]),
+                label(p["status_a"]),
+                label(p["status_b"]),
+                *times,
+                bits,
+                untimed.error(p).removesuffix(" in both"),
+            )
+        )
     if len(pairs) > len(rows):
-        out.append(_row(f"and {count(len(pairs) - len(rows))} more, in the artefact", "", "", "", "", ""))
+        more = f"and {count(len(pairs) - len(rows))} more, in the artefact"
+        out.append(timed.row(more, *[""] * (len(head) - 1)))
     return [*out, "", "</details>", ""]
 
 
-def _harm(p: Json) -> tuple[bool, bool, float]:
-    return (statuses(p) != "broken", p["status_b"] not in FAILS, -(p["ratio"] or 0.0))
-
-
-def _row(*fields: str) -> str:
-    return f"| {' | '.join(fields)} |"
+def _harm(p: Json) -> tuple[bool, bool, float, bool, float]:
+    slower, error = -(p["ratio"] or 0.0), -(p["worst_b"] or 0.0)
+    return statuses(p) != "broken", p["status_b"] not in FAILS, slower, p["same_bits"] is not False, error
 
 
 def _cut(text: str, limit: int) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from farm.cell import FARM_FAULTS
+from farm.compare.reach import Reached
 from farm.compile.targets import TARGETS
 from farm.pr.result_schema import EVIDENCE, STATUSES
 from farm.report.queries import parse
@@ -27,16 +29,23 @@ def static(answer: Answer) -> dict[str, Any]:
         "kernels": sum(answer.counts.values()),
         "changed": [_cut(r.change.name) for r in kernels if r.change.state in ("changed", "new", "gone")][:1000],
         "unknown": [
-            {"kernel": _cut(r.change.name), "why": _cut(", ".join(r.change.why) or "it cannot be read", 1000)}
+            {"kernel": _cut(r.change.name), "why": _cut(_why(r), 1000)}
             for r in kernels
             if r.change.state == "unknown" or (r.change.state in ("changed", "new") and r.state == "unseen")
         ][:1000],
         "unreached": [_cut(r.change.name) for r in kernels if r.finding][:1000],
-        "host": [_cut(name) for name in (*answer.host, *answer.other)][:1000],
+        "host": [_cut(name.removeprefix("overlay/")) for name in (*answer.host, *answer.other)][:1000],
         "harness": [_cut(note) for note in answer.notes()][:1000],
         "targets": [_target(answer, target) for target in answer.targets][:50],
         "tools": list(dict.fromkeys(_cut(f"{n} {v}") for t in answer.targets for n, v in t.chain.items()))[:50],
     }
+
+
+def _why(one: Reached) -> str:
+    """Why nothing is known of a kernel."""
+    if one.state == "unseen":
+        return f"launches of {one.kernel.language} kernels are not seen without a device"
+    return ", ".join(one.change.why) or "it cannot be read"
 
 
 def _target(answer: Answer, target: Any) -> dict[str, Any]:
@@ -47,6 +56,7 @@ def _target(answer: Answer, target: Any) -> dict[str, Any]:
         "compiled": target.cells,
         "same_code": target.same,
         "unknown": sum(target.unread.values()),
+        "why": _cut(max(target.unread, key=lambda why: target.unread[why], default=""), 1000),
         "failed": [
             {"cell": _cut(cell), "status_a": _status(a), "status_b": _status(b), "reason": _cut(reason, 1000)}
             for _, cell, a, b, reason in failed
@@ -57,16 +67,22 @@ def _target(answer: Answer, target: Any) -> dict[str, Any]:
 
 def _moves(change: Any) -> Iterable[dict[str, Any]]:
     for words, before, after in change.measures:
-        if _number(before) is None and _number(after) is None:
+        a, b = _amount(before), _amount(after)
+        if a is None and b is None:
             continue
         yield {
             "kernel": _cut(change.kernel),
+            "cell": _cut(_bare(change.cells[0])),
             "cells": len(change.cells),
             "measure": _WORSE.get(words, words)[:60],
-            "a": _number(before),
-            "b": _number(after),
+            "a": a,
+            "b": b,
             "worse": words in _WORSE and (_number(after) or 0) > (_number(before) or 0),
         }
+
+
+def _amount(value: Any) -> float | str | None:
+    return _cut(value, 100) if isinstance(value, str) else _number(value)
 
 
 def interpreted(answer: Answer) -> list[dict[str, Any]]:
@@ -115,6 +131,20 @@ def not_run(backends: Iterable[str], pairs: Sequence[Row]) -> list[dict[str, str
     return [{"what": b, "why": "no device of it ran"} for b in backends if b not in ran]
 
 
+def unsupported(answer: Answer) -> list[dict[str, str]]:
+    """The cells that the interpreter could not run in either arm, by reason."""
+    a, b = ({str(r["cell_id"]): r for r in side.interpreted or ()} for side in answer.sides)
+    reasons = Counter(
+        str(b[c]["reason"] or "unsupported")
+        for c in b
+        if {r["status"] for r in (a.get(c, b[c]), b[c])} == {"unsupported"}
+    )
+    return [
+        {"what": f"{n} interpreted cells", "why": _cut(f"unsupported: {why}", 1000)}
+        for why, n in reasons.most_common(20)
+    ]
+
+
 def _bare(cell: str) -> str:
     return cell.partition("/")[2].partition("@")[0]
 
@@ -145,6 +175,7 @@ def _pair(cell: str, a: Row | None, b: Row | None, times: Row, kernels: Mapping[
         **{f"us_{arm}": _number(times.get(f"time_us_{arm}")) for arm in "ab"},
         **{f"gbps_{arm}": _number(times.get(f"bandwidth_gbps_{arm}")) for arm in "ab"},
         **{f"memory_{arm}": _bytes(times.get(f"peak_memory_mib_{arm}")) for arm in "ab"},
+        **{f"bytes_{arm}": _size(row.get("bytes_counted")) if row else None for arm, row in (("a", a), ("b", b))},
         **{f"launch_{arm}": _cut(_launch(times.get(f"launch_{arm}")), 1000) for arm in "ab"},
         "repeat": "",
     }
@@ -184,6 +215,10 @@ def _number(value: Any) -> float | None:
 
 def _bytes(mib: Any) -> int | None:
     return int(mib * _MIB) if isinstance(mib, (int, float)) and 0 <= mib < 1e9 else None
+
+
+def _size(value: Any) -> int | None:
+    return None if (number := _number(value)) is None or number > 2**53 else int(number)
 
 
 def _cut(text: str, most: int = 300) -> str:

@@ -40,10 +40,19 @@ _NUMBER = {"type": "number", "minimum": 0, "maximum": 1e18}
 _STATUS = {"enum": [*STATUSES]}
 _FLAG = {"type": "boolean"}
 _VALUE = _or_null(_NUMBER)
+_AMOUNT = {"anyOf": [_NUMBER, _text(100), {"type": "null"}]}  # text: instructions by width, a grid
 
 _ARM = _object({"sha": _SHA, "tree": _SHA, "digest": _text(64, "^[0-9a-f]{0,64}$(?!\\n)"), "name": _NAME})
 _MOVE = _object(
-    {"kernel": _NAME, "cells": _COUNT, "measure": _text(60), "a": _VALUE, "b": _VALUE, "worse": _FLAG}
+    {
+        "kernel": _NAME,
+        "cell": _NAME,  # the first of the cells in which it moved so
+        "cells": _COUNT,
+        "measure": _text(60),
+        "a": _AMOUNT,
+        "b": _AMOUNT,
+        "worse": _FLAG,
+    }
 )  # of one measure of a kernel's machine code
 _TARGET = _object(
     {
@@ -52,6 +61,7 @@ _TARGET = _object(
         "compiled": _COUNT,
         "same_code": _COUNT,
         "unknown": _COUNT,
+        "why": _LINE,  # of most of the unknown cells
         "failed": _list(_object({"cell": _NAME, "status_a": _STATUS, "status_b": _STATUS, "reason": _LINE}), 1000),
         "moves": _list(_MOVE, 1000),
     }
@@ -96,6 +106,8 @@ _PAIR = _object(
         "gbps_b": _VALUE,
         "memory_a": _or_null(_SIZE),
         "memory_b": _or_null(_SIZE),
+        "bytes_a": _or_null(_SIZE),  # of global memory read and written, counted by the interpreter
+        "bytes_b": _or_null(_SIZE),
         "launch_a": _LINE,
         "launch_b": _LINE,
         "repeat": _LINE,

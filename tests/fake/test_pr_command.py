@@ -88,6 +88,7 @@ def test_a_wrong_change_is_found_with_place_and_own_test(repository: Path) -> No
     assert "broken: tests/test\\_norm.py::test\\_scale" in text and "Changed: 1 of 1 kernels" in text
     result = json.loads((repository / "r.json").read_text())
     assert (result["number"], result["head"]["sha"]) == (7, git(repository, "rev-parse", "wrong"))
+    assert result["repeat"].endswith("--target none")
     assert result["head"]["tree"] == git(repository, "rev-parse", "wrong^{tree}")
     assert _published(repository, result) == ["failure"]  # the canary: a change that is known to be wrong is blocked
 

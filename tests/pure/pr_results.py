@@ -37,6 +37,8 @@ def pair(cell: str = "cuda/rms_norm/liger/auto/forward/bf16/8192x4096/llama", **
         "gbps_b": 4210.0,
         "memory_a": 1 << 26,
         "memory_b": 1 << 26,
+        "bytes_a": None,
+        "bytes_b": None,
         "launch_a": "_forward grid 132 warps 8",
         "launch_b": "_forward grid 132 warps 8",
         "repeat": "farm ab bench/rms_norm.yaml --a revision=aaaa --b revision=bbbb --select rows=8192",
@@ -64,6 +66,7 @@ def target(**given: Any) -> dict[str, Any]:
         "compiled": 12,
         "same_code": 2,
         "unknown": 0,
+        "why": "",
         "failed": [],
         "moves": [],
     }
@@ -71,7 +74,10 @@ def target(**given: Any) -> dict[str, Any]:
 
 
 def move(**given: Any) -> dict[str, Any]:
-    made = {"kernel": "_forward", "cells": 8, "measure": "registers", "a": 64.0, "b": 80.0, "worse": True}
+    made = {
+        "kernel": "_forward", "cell": "rms_norm/liger/auto/forward/bf16/8192x4096/llama", "cells": 8,
+        "measure": "registers", "a": 64.0, "b": 80.0, "worse": True,
+    }  # fmt: skip
     return {**made, **given}
 
 

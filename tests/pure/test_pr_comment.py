@@ -6,15 +6,17 @@ import copy
 import json
 import random
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pr_results import BASE, HEAD, TREES, move, pair, result, slower, static, target
 
+from farm.compile.diff import BuildChange
 from farm.errors import UsageError
 from farm.pr import comment as comments
 from farm.pr import ledger as ledgers
-from farm.pr import publishing
+from farm.pr import measured, publishing
 from farm.pr import result as results
 from farm.pr.publishing import Comment, Pull
 
@@ -34,7 +36,7 @@ def test_first_line_is_the_answer_with_its_evidence() -> None:
     assert results.outcome(found).exit_code == 4
     found = result(slower(WIDE, 1.1786), pair(NARROW))
     assert headline(found).startswith("1 cell slower, worst rms\\_norm/liger")
-    assert "1.179 of base's time (1.169 to 1.189), 4,211 → 3,573 GB/s" in headline(found)
+    assert "1.179 times base's time (1.169 to 1.189), 4,211 → 3,573 GB/s" in headline(found)
     assert headline(found).endswith("executed on NVIDIA H200.")
     found = result(static=static(changed=[], targets=[target(compiled=12, same_code=12)]))
     assert headline(found).startswith("No kernel changed")
@@ -346,3 +348,118 @@ def test_random_results_have_a_comment_and_one_verdict() -> None:
         results.read(json.dumps(found))
         assert results.outcome(found).exit_code in (0, 1, 3, 4)
         assert comments.comment(found).count("\n### ") == 1
+
+
+def interpreted(n: int, **given: Any) -> dict[str, Any]:
+    return pair(f"cpu/rms_norm/liger/auto/forward/fp32/{n}x4096", **{"ratio": None, "gbps_a": None, **given})
+
+
+def test_first_line_says_what_is_proven_elsewhere_and_whether_bits_that_differ_are_right() -> None:
+    ascend = target(target="ascend910b", backend="ascend", compiled=10, same_code=2)
+    both = [ascend, target(same_code=12)]
+    near = interpreted(1, same_bits=False, worst_a=0.021, worst_b=0.035, bytes_a=8000, bytes_b=6000)
+    found = result(near, interpreted(2), static=static(targets=both), not_run=[{"what": "cuda", "why": "none"}])
+    assert headline(found) == (
+        "Bits identical in 1 of 2 cells, the others within tolerance; machine code identical for sm\\_90; no NPU ran."
+    )
+    text = comments.comment(found)
+    assert "Verdict: not proven: no changed cell ran on a device of ascend." in text
+    assert (
+        "the same bits in 1 of 2 cells interpreted" in text
+        and "1x4096: worst error, of the tolerance, 0.0210 → 0.0350" in text
+    )
+    assert "1x4096: 8,000 → 6,000 bytes" in text and "not timed" in text and "time, head" not in text
+    assert "- cuda (NVIDIA GPU): none; machine code for sm\\_90: the same in all 12 cells" in text
+    assert "Repeat one cell:" in text
+    assert "within tolerance" not in headline(result(interpreted(1, same_bits=False, status_b="crashed")))
+    assert "machine code" not in headline(result(interpreted(1), static=static(targets=[target(unknown=12)])))
+
+
+def test_machine_code_is_a_row_for_each_kernel_by_harm_with_units() -> None:
+    narrow, wide = (f"rms_norm/liger/auto/forward/fp32/8x{n}" for n in (64, 4096))
+    less = [
+        move(cell=wide, cells=2, measure="Unified Buffer, bytes", a=188736.0, b=139520.0, worse=False),
+        move(cell=wide, cells=2, measure="buffers", a=20.0, b=16.0, worse=False),
+        move(cell=wide, cells=2, measure="global loads (hivm)", a="4 (1d_float)", b="1 (1d_float), 2 (2d_float)"),
+    ]
+    less[2]["worse"] = False
+    slow = move(cell=narrow, cells=1, measure="occupancy", a=1.0, b=0.5, worse=False)
+    spill = move(cell="z", cells=1, measure="spills", a=0.0, b=8.0, worse=True)
+    found = result(static=static(targets=[target(moves=[*less, slow, spill])]))
+    results.read(json.dumps(found))
+    rows = [line for line in comments.comment(found).splitlines() if line.startswith("| sm\\_90 | \\_forward")]
+    assert [r.split("|")[4].strip() for r in rows] == [
+        "spills 0 → 8 (worse)",
+        "occupancy 100 % → 50 %",
+        "Unified Buffer 188,736 → 139,520 bytes; global loads (hivm) 4 → 3",
+    ]
+    assert "8x4096 and 1 more" in rows[2]
+
+
+def test_instructions_are_kept_by_width() -> None:
+    change = BuildChange(
+        "sm_90", "_f", "forward", (("global loads (sass)", "4 (32 bits)", "1 (128 bits)"),), ("cuda/a/b@sm_90",)
+    )
+    (kept,) = measured._moves(change)
+    assert (kept["cell"], kept["a"], kept["b"]) == ("a/b", "4 (32 bits)", "1 (128 bits)")
+    assert kept["worse"] is False
+
+
+def test_changed_kernels_say_which_cells_launch_them() -> None:
+    axes = {"dtype": "float32", "operation": "forward", "rows": "8"}
+    wide = interpreted(1, axes={**axes, "hidden": "4096"}, kernels=["_tiled"])
+    thin = interpreted(2, axes={**axes, "hidden": "64"}, kernels=[])
+    text = comments.comment(result(wide, thin, static=static(changed=["_tiled"], targets=[])))
+    assert "1 of 40 kernels: \\_tiled (launched by 1 of 2 cells: hidden 4096)." in text
+    other = pair("cpu/layer_norm/x/auto/forward/fp32/8x64", axes={**axes, "hidden": "64"}, kernels=[])
+    text = comments.comment(result(wide, other, static=static(changed=["_tiled"], targets=[])))
+    assert "(launched by 1 of 2 cells: op rms\\_norm; hidden 4096)." in text
+
+
+def test_what_nothing_is_known_of_is_in_the_first_line() -> None:
+    blind = {"compiled": 4, "same_code": 0, "unknown": 4, "why": "unsupported: no module"}
+    targets = [target(**blind), target(**blind | {"target": "sm_100", "compiled": 6})]
+    kernel = {"kernel": "_cached", "why": "launches of cutile kernels are not seen without a device"}
+    found = result(static=static(unknown=[kernel], targets=targets), not_run=[{"what": "cuda", "why": "none"}])
+    assert headline(found).startswith("Nothing is known of \\_cached: launches of cutile kernels are not seen")
+    assert headline(found).endswith("; no NVIDIA GPU ran.")
+    rows = [line for line in comments.comment(found).splitlines() if "| compiled |" in line]
+    assert len(rows) == 2 and "sm\\_100: differs in 2 of 6, unknown in 4 of 6 cells: unsupported: no module" in "".join(
+        rows
+    )
+
+
+def test_how_sure_and_what_is_undecided_are_said() -> None:
+    open_ = pair(NARROW, speed="inconclusive", ratio=1.03, low=0.98, high=1.08, threshold=0.035)
+    text = comments.comment(result(slower(WIDE), open_, interpreted(1, threshold=None)))
+    assert "99 % interval" in text and "threshold (2.0 % to 3.5 %)" in text
+    assert "**Slower, rms\\_norm: 1 of 2 timed cells**" in text and "**Undecided: 1 of 2 timed cells**" in text
+    assert text.index("**Slower") < text.index("**Undecided") < text.index("99 % interval")
+    assert "interval" not in comments.comment(result(interpreted(1, threshold=None)))
+
+
+def test_the_pattern_of_slower_cells_is_among_timed_cells() -> None:
+    thin = pair(NARROW, axes={"dtype": "bfloat16", "operation": "forward", "rows": "8192", "hidden": "128"})
+    text = comments.comment(result(slower(WIDE), thin, interpreted(1, axes={"dtype": "float32", "rows": "8"})))
+    assert "timed cells** (hidden 4096)" in text
+
+
+def test_cells_that_the_interpreter_could_not_run_are_said() -> None:
+    rows = [{"cell_id": f"cpu/{n}", "status": "unsupported", "reason": "no module"} for n in range(3)]
+    done = {"cell_id": "cpu/2", "status": "passed", "reason": ""}
+    sides = [SimpleNamespace(interpreted=rows), SimpleNamespace(interpreted=[*rows[:2], done])]
+    assert measured.unsupported(SimpleNamespace(sides=sides)) == [  # type: ignore[arg-type]
+        {"what": "2 interpreted cells", "why": "unsupported: no module"}
+    ]
+    assert measured.unsupported(SimpleNamespace(sides=[SimpleNamespace(interpreted=None)] * 2)) == []  # type: ignore[arg-type]
+
+
+def test_first_line_says_what_is_wrong_with_the_first_broken_cell() -> None:
+    wrong = {
+        "status_b": "inaccurate",
+        "same_bits": False,
+        "reason": "y: every element is wrong, scaled by 1.01; first [0]",
+    }
+    found = result(slower(NARROW), pair(WIDE, **wrong))
+    assert headline(found).startswith("1 cell broken: first cuda/rms\\_norm")
+    assert "/llama (y: every element is wrong, scaled by 1.01); 1 cell slower" in headline(found)

@@ -1,0 +1,125 @@
+"""What a comment says of cells that broke or whose time changed, grouped by what happened, worst first.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from farm.pr import result as results
+from farm.pr import untimed
+from farm.pr.result import FAILS, statuses
+from farm.report.findings import where
+from farm.report.format import clip, count, label, sig
+from farm.report.markdown import code, plain
+
+ROWS = 10
+Json = Mapping[str, Any]
+Say = Callable[[str], str]
+
+
+def changes(result: Json, accepted: Mapping[str, float], most: int) -> list[str]:
+    """What got worse or better, grouped by what happened, worst first, and where it wins and loses."""
+    pairs = result["pairs"]
+    out = []
+    for title, rows in groups(pairs, accepted)[:most]:
+        had_time = rows[0]["status_b"] not in FAILS
+        alike = [p for p in pairs if p["op"] == rows[0]["op"] and (p["speed"] != "none" or not had_time)]
+        pattern = where([untimed.axes(p) for p in rows], [untimed.axes(p) for p in alike])
+        at = f" ({plain('; '.join(pattern))})" if pattern else ""
+        of = f"{count(sum(p['speed'] != 'none' for p in pairs))} timed" if had_time else count(len(pairs))
+        out += [f"**{title}: {count(len(rows))} of {of} cells**{at}", ""]
+        out += ["| cell | what | GB/s a → b | launch a → b |", "|---|---|---|---|"]
+        out += [_cell(p) for p in rows[:ROWS]]
+        if len(rows) > ROWS:
+            out.append(row(f"and {count(len(rows) - ROWS)} more, less harmful", "", "", ""))
+        out.append("")
+        if rows[0]["repeat"]:
+            out += ["Repeat the first:", *code(rows[0]["repeat"]), ""]
+    return [*out, *_crossover(pairs), *_how_sure(pairs)]
+
+
+def _how_sure(pairs: Sequence[Json]) -> list[str]:
+    """What an interval and a threshold are, with the thresholds of the timed cells."""
+    found = sorted(p["threshold"] for p in pairs if p["speed"] != "none" and p["threshold"])
+    if not found:
+        return []
+    ends = dict.fromkeys(f"{100 * t:.1f} %" for t in (found[0], found[-1]))
+    return [
+        "Times: head's over base's, with the 99 % interval. A round is a fresh process for each arm on one device. A "
+        f"cell is slower or faster beyond its threshold ({' to '.join(ends)}) if the interval excludes 1.",
+        "",
+    ]
+
+
+def groups(pairs: Sequence[Json], accepted: Mapping[str, float]) -> list[tuple[str, list[Json]]]:
+    """(title, pairs) by harm: what is wrong, then what is slow, accepted losses, and gains at last."""
+    broken: dict[tuple[str, str], list[Json]] = {}
+    slower: dict[str, list[Json]] = {}
+    taken, faster, open_ = list[Json](), list[Json](), list[Json]()
+    for p in pairs:
+        kind = statuses(p)
+        if kind == "broken" or (kind == "new" and p["status_b"] in FAILS):
+            broken.setdefault((p["op"], p["status_b"]), []).append(p)
+        elif p["speed"] == "regressed":
+            (taken if results.accepted(p, accepted) else slower.setdefault(p["op"], [])).append(p)
+        elif p["speed"] == "improved":
+            faster.append(p)
+        elif p["speed"] in ("inconclusive", "unfit") and p["ratio"]:
+            open_.append(p)
+    out = [
+        (f"Broken, {plain(op)}: {label(status)}", sorted(rows, key=lambda p: -(p["worst_b"] or 0)))
+        for (op, status), rows in sorted(broken.items(), key=lambda item: -len(item[1]))
+    ]
+    by_loss = sorted(slower.values(), key=lambda rows: -max(p["ratio"] or 0 for p in rows))
+    out += [(f"Slower, {plain(rows[0]['op'])}", slowest(rows)) for rows in by_loss]
+    if taken:
+        out.append(("Slower, acknowledged", slowest(taken)))
+    if open_:
+        out.append(("Undecided", slowest(open_)))
+    if faster:
+        out.append(("Faster", sorted(faster, key=lambda p: p["ratio"] or 1)))
+    return out
+
+
+def slowest(rows: Sequence[Json]) -> list[Json]:
+    return sorted(rows, key=lambda p: -(p["ratio"] or 0))
+
+
+def _cell(p: Json) -> str:
+    if p["status_b"] in FAILS:
+        what = plain(clip(p["place"] or p["reason"] or label(p["status_b"]), 200))
+        if p["worst_b"] and p["status_b"] == "inaccurate":
+            what += f"; {sig(p['worst_b'])}x the tolerance"
+    else:
+        interval = f" ({sig(p['low'], 4)} to {sig(p['high'], 4)})" if p["low"] and p["high"] else ""
+        what = f"{sig(p['ratio'] or 1.0, 4)} times base's time{interval}, {count(p['rounds'])} rounds"
+    rate = f"{sig(p['gbps_a'], 4)} → {sig(p['gbps_b'], 4)}" if p["gbps_a"] and p["gbps_b"] else ""
+    a, b = plain(clip(p["launch_a"], 120)), plain(clip(p["launch_b"], 120))
+    return row(plain(p["cell"]), what, rate, a if a == b else f"{a} → {b}")
+
+
+def _crossover(pairs: Sequence[Json]) -> list[str]:
+    """Where head wins and where it loses, if it does both."""
+    slower = [p for p in pairs if p["speed"] == "regressed"]
+    faster = [p for p in pairs if p["speed"] == "improved"]
+    if not slower or not faster:
+        return []
+    timed = [untimed.axes(p) for p in pairs if p["speed"] != "none"]
+    wins, loses = (where([untimed.axes(p) for p in rows], timed) for rows in (faster, slower))
+    words = f"faster at {'; '.join(wins) or 'no single axis'}, slower at {'; '.join(loses) or 'no single axis'}"
+    return [f"Head is {plain(words)}.", ""]
+
+
+def speed_words(p: Json, say: Say) -> str:
+    rate = f", {sig(p['gbps_a'], 4)} → {sig(p['gbps_b'], 4)} GB/s" if p["gbps_a"] and p["gbps_b"] else ""
+    interval = f" ({sig(p['low'], 4)} to {sig(p['high'], 4)})" if p["low"] and p["high"] else ""
+    return f"{say(_short(p))}: {sig(p['ratio'], 4)} times base's time{interval}{rate}"
+
+
+def _short(p: Json) -> str:
+    """A cell's id without its backend."""
+    return str(p["cell"]).partition("/")[2] or str(p["cell"])
+
+
+def row(*fields: str) -> str:
+    return f"| {' | '.join(fields)} |"
