@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pr_results import BASE, HEAD, TREES, move, pair, result, slower, static, target
 
+from farm.accuracy.tolerances import WORST
 from farm.errors import UsageError
 from farm.pr import comment as comments
 from farm.pr import ledger as ledgers
@@ -30,7 +31,7 @@ def test_first_line_is_the_answer_with_its_evidence() -> None:
     ascend = target(target="ascend910b", backend="ascend", compiled=10, same_code=2)
     twelve = [pair(f"cpu/rms_norm/liger/auto/forward/fp32/{n}x4096") for n in range(12)]
     found = result(*twelve, static=static(targets=[ascend]))
-    assert headline(found) == "Bits identical in 12 of 12 cells; no NPU ran."
+    assert headline(found) == "Bits identical in 12 of 12 cells; nothing ran on an NPU."
     assert results.outcome(found).exit_code == 4
     found = result(slower(WIDE, 1.1786), pair(NARROW))
     assert headline(found).startswith("1 cell slower, worst rms\\_norm/liger")
@@ -107,6 +108,13 @@ def test_groups_are_ordered_by_harm_and_never_by_name() -> None:
     text = comments.comment(found).partition("| backend")[2]
     at = [text.index(w) for w in ("Broken, zeta", "Slower, rms", "/2x4096", "Faster")]
     assert at == sorted(at) and "y: row 7 of every head" in text
+
+
+def test_a_ratio_is_told_only_where_there_is_one() -> None:
+    wrong = {"status_b": "inaccurate", "place": "y: 1 of 64 elements is wrong"}
+    cell = "cuda/rms_norm/liger/auto/forward/bf16/8x8"
+    assert "3.00x the tolerance" in comments.comment(result(pair(cell, **wrong, worst_b=3.0)))
+    assert "x the tolerance" not in comments.comment(result(pair(cell, **wrong, worst_b=WORST)))
 
 
 def test_crossover_names_where_head_wins_and_loses() -> None:
