@@ -89,7 +89,9 @@ def _counts(rows: Sequence[Row], complete: bool) -> Iterator[str]:
     words = [*(f"{n} {kind}" for kind, n in changes.items() if kind != "same"), f"{changes.get('same', 0)} same"]
     yield f"statuses of {cells(len(rows))}: {', '.join(words)}"
     if told["bits_compared"]:
-        other = next((f"; the first that differs: {r['cell']}" for r in rows if r["bits"] is False), "")
+        other = next(
+            (f"; the first that differs: {r['cell']}" for r in rows if r["bits"] is not None and not r["bits"]), ""
+        )
         yield f"bits equal: {told['bits_equal']} of {told['bits_compared']}{other}"
     if not complete:
         return
