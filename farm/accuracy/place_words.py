@@ -54,7 +54,8 @@ class Pattern:
             if step > 1 and (last - first) // step + 1 == self.count:
                 return f"every {ordinal(step)} element in memory, {self._end(first, last)}"
         if share >= _MOST:
-            return f"{100 * share:.0f} % of {self._product()}"
+            of = self._product()
+            return f"{100 * share:.0f} % of {'all elements' if of == 'every element' else of}"
         parts = [self._axis(axis) for axis in range(len(self.shape)) if len(self.sets[axis])]
         return f"scattered: {', '.join(parts)}"
 

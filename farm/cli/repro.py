@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         with common.readable(source):
             row = cell_facts.find(source.rows, args.cell, source.id)
             cell = next(c for c in source.cells() if c.index == row["index"])
-        _check(cell, row)
+        _check(cell, row, source.head)
         made = _made(store, source, cell, row)
     text = repro.script(made)
     if len(text) > repro.MAX_BYTES:  # all of it is ASCII
@@ -72,8 +72,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check(cell: Cell, row: Row) -> None:
+def _check(cell: Cell, row: Row, head: Mapping[str, Any]) -> None:
     """UsageError for a cell that no script can show."""
+    if list(head.get("argv") or ())[:1] == ["ab"] and row.get("role") == "subject":
+        raise UsageError(
+            f"{cell.cell_id} is of one arm of a comparison, whose files are not in this folder as they were; check out "
+            "that arm, run the cell with farm run, and repeat farm repro",
+            id="repro-arm",
+        )
     why = ""
     if row["status"] in _WITHOUT_VERDICT:
         why = f"it has no verdict ({row['status']})"

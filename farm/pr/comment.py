@@ -128,7 +128,7 @@ def _evidence(result: Json, say: Say) -> str:
     ran = dict.fromkeys(p["target"] or p["backend"] for p in result["pairs"] if p["evidence"] == "executed")
     out = [f"executed on {', '.join(say(t) for t in ran)}"] if ran else []
     missing = [_DEVICE[b] for b in results.not_executed(result)]
-    out += [f"no {' or '.join(missing)} ran"] if missing else []
+    out += [f"nothing ran on {' or '.join(missing)}"] if missing else []
     simulated = sum(p["evidence"] == "simulated" for p in result["pairs"])
     if simulated:
         out.append(f"{count(simulated)} cells only simulated")

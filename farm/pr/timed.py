@@ -88,7 +88,7 @@ def slowest(rows: Sequence[Json]) -> list[Json]:
 def _cell(p: Json) -> str:
     if p["status_b"] in FAILS:
         what = plain(clip(p["place"] or p["reason"] or label(p["status_b"]), 200))
-        if p["worst_b"] and p["status_b"] == "inaccurate":
+        if p["worst_b"] and p["status_b"] == "inaccurate" and p["worst_b"] < 1e8:  # beyond: no ratio
             what += f"; {sig(p['worst_b'])}x the tolerance"
     else:
         interval = f" ({sig(p['low'], 4)} to {sig(p['high'], 4)})" if p["low"] and p["high"] else ""

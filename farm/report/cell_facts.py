@@ -157,6 +157,7 @@ def _earlier(run: RunLike, row: Row) -> dict[str, Any]:
         "run": run.id,
         "created": run.head.get("created", ""),
         **{name: row.get(name) for name in names},
+        "revision": row.get("subject_revision") or row.get("revision"),  # of what ran, where that is not the farm's
         "time_us_p50": number(row.get("time_us_p50")) if speed_counts(row) else None,
     }
 

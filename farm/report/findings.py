@@ -114,19 +114,29 @@ def repeat(run: RunLike, rows: Sequence[Row]) -> str:
     if not built:
         chosen["target"] = _either(targets) if targets else ""
     picked = ",".join(f"{name}={text}" for name, text in chosen.items() if text)
+    arms = [] if built else _arms(run.head)
+    for name in ("provider", "mode") if any(f"{n}=" in w for w in arms for n in ("provider", "mode")) else ():
+        chosen.pop(name)  # the arms name them
     words = [
         "farm",
-        "compile" if built else "run",
+        "compile" if built else "ab" if arms else "run",
         *dict.fromkeys(str(paths.get(n) or n) for n in names),
     ]  # a file may hold several matrices
     if built:
         words += ["--target", ",".join(targets)]
     elif len({r["backend"] for r in rows}) == 1:
         words += ["--backend", str(first["backend"])]
-    words += _carried(run, rows, built=built)
+    words += [*arms, *_carried(run, rows, built=built)]
     if picked:
         words += ["--select", picked]
     return " ".join(shlex.quote(w) for w in words)
+
+
+def _arms(head: Mapping[str, Any]) -> list[str]:
+    """The two arms of a `farm ab`, as on its command line: the files of an arm are not those of the working folder."""
+    argv = list(head.get("argv") or ())
+    found = [w for name, _, words in _options(argv) if name in ARM_OPTIONS for w in words]
+    return found if argv[:1] == ["ab"] else []
 
 
 def _carried(run: RunLike, rows: Sequence[Row], *, built: bool) -> list[str]:
@@ -156,12 +166,14 @@ def _subject(head: Mapping[str, Any], options: Sequence[tuple[str, str, list[str
     """The options that name the run's subject; of one that was found in the working folder, where it was."""
     subject = head.get("subject") or {}
     given = [w for name, _, words in options if name in SUBJECT_OPTIONS for w in words]
-    return given if given or not subject else ["--repo", str(subject.get("source"))]
+    return given if given or not subject or _arms(head) else ["--repo", str(subject.get("source"))]
 
 
 #: Options that name somebody's kernels.
 SUBJECT_OPTIONS = ("--repo", "--subject", "--wheel", "--release")
+ARM_OPTIONS = ("--a", "--b")
 _TAKEN = {
+    *ARM_OPTIONS,
     "--provider",
     "--set",
     "--environment",

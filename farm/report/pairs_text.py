@@ -69,14 +69,15 @@ def _kernels(kernels: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     apart: dict[str, list[str]] = {}
     for one in kernels:
         launched = {cell for cells_ in one["cells"].values() for cell in cells_}
+        place = one["path"].removeprefix("overlay/")  # the name by which stage 0 and Python know it
         if launched or one["through"]:
             by = f"launched by {cells(len(launched))}" if launched else f"part of {', '.join(one['through'][:3])}"
-            yield f"  {one['kernel']} ({one['path']}): {one['change']}, {by}"
+            yield f"  {one['kernel']} ({place}): {one['change']}, {by}"
         else:
             words = (
                 "launched by no cell" if one["state"] == "unreached" else "whether a cell launched it cannot be seen"
             )
-            apart.setdefault(f"{one['change']}, {words}", []).append(f"{one['kernel']} ({one['path']})")
+            apart.setdefault(f"{one['change']}, {words}", []).append(f"{one['kernel']} ({place})")
     for words, names in apart.items():
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         yield f"  {words}: {', '.join(names[:3])}{more}"
@@ -88,7 +89,10 @@ def _counts(rows: Sequence[Row], complete: bool) -> Iterator[str]:
     words = [*(f"{n} {kind}" for kind, n in changes.items() if kind != "same"), f"{changes.get('same', 0)} same"]
     yield f"statuses of {cells(len(rows))}: {', '.join(words)}"
     if told["bits_compared"]:
-        yield f"bits equal: {told['bits_equal']} of {told['bits_compared']}"
+        other = next(
+            (f"; the first that differs: {r['cell']}" for r in rows if r["bits"] is not None and not r["bits"]), ""
+        )
+        yield f"bits equal: {told['bits_equal']} of {told['bits_compared']}{other}"
     if not complete:
         return
     if verdicts:

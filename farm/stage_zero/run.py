@@ -113,7 +113,7 @@ def _built(
         variables=content.arm.variables,
         workers=stage.workers,
     )
-    outcome = compile_all(request, None, compiling(f"arm {content.arm.name}", cells))
+    outcome = compile_all(request, None, compiling(f"compiling arm {content.arm.name}", cells))
     if outcome.interrupted:
         raise KeyboardInterrupt
     for row in outcome.rows:
@@ -156,7 +156,7 @@ def _interpreted(
         shipped=stage.shipped,
         subject=content.packed,
     )
-    outcome = execute(request, cluster, writer, interpreting(f"arm {content.arm.name}", cells))
+    outcome = execute(request, cluster, writer, interpreting(f"interpreting arm {content.arm.name}", cells))
     supervisor.concluded(InfraError.exit_code, complete=False)  # one arm's end is not the command's
     if outcome.interrupted:
         raise KeyboardInterrupt

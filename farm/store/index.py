@@ -33,7 +33,7 @@ class Indexed:
     created: str
     plan: str
     matrices: tuple[str, ...]
-    kind: str  # run, compile, judged, merged
+    kind: str  # run, compile, judged, merged, ab; arm: one side of a stage 0
     revision: str
     verdict: str
     seconds: float | None

@@ -29,7 +29,7 @@ from farm.store.tables import refuse_bomb
 
 FOLDER, STAMP = "index", "stamp.json"
 #: Of these files.  An index of another version is made anew.
-VERSION = 1
+VERSION = 2
 TEXTS = (
     *("run", "created", "cell_id", "cell_key", "named", "matrix", "tag", "backend", "target", "op", "provider", "role"),
     *("mode", "mode_resolved", "operation", "dtype", "shape", "dims", "params", "status", "reason", "evidence"),
@@ -166,14 +166,14 @@ def _why_not(run: Run) -> str:
 def about(run: Run) -> dict[str, Any]:
     """What the stamp keeps of a run's head."""
     head = run.head
-    revision = head.get("revision") or {}
+    revision, subject = head.get("revision") or {}, head.get("subject") or {}
     return {
         "created": str(head.get("created") or ""),
         "plan": str(head.get("plan_hash") or ""),
         "matrices": [str(m.get("path") or m.get("name")) for m in head.get("matrices") or ()],
-        "kind": str(head.get("kind") or "run"),
-        "revision": str(revision.get("commit") or revision.get("version") or "")
-        + ("+" if revision.get("dirty") else ""),
+        "kind": str(head.get("kind") or ("arm" if list(head.get("argv") or ())[:1] == ["ab"] else "run")),
+        "revision": str(subject.get("revision") or "")  # where there is one, its kernels are tested, not the farm's
+        or str(revision.get("commit") or revision.get("version") or "") + ("+" if revision.get("dirty") else ""),
         "verdict": str(head.get("verdict") or ""),
         "seconds": head.get("seconds"),
     }

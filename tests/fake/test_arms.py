@@ -83,7 +83,9 @@ def ab(*words: str) -> int:
 def test_two_revisions_on_a_cpu(repository: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert ab("--a", "revision=v0", "--b", "revision=HEAD", "--devices", "1") == 1
     out, err = capfd.readouterr()
-    assert out.splitlines()[0] == "worse: exit 1" and "bits equal: 1 of 3" in out, out + err
+    assert out.splitlines()[0] == "worse: exit 1" and "bits equal: 1 of 3; the first that differs: cpu/" in out, (
+        out + err
+    )
     assert "broken: 2 cells" in out and "passed -> inaccurate" in out and "times: none" in out
     assert "arm b changes contracts (contracts/copied/contract.py); for both arms those of arm a count" in err
     run = Store("st").run("r")

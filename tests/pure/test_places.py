@@ -229,6 +229,14 @@ FAULTS: dict[str, tuple[str, str, str, str, Any, tuple[str, ...]]] = {
         scale(ALL, 2.0),
         ("every element is wrong, scaled by 2",),
     ),
+    "most of everything": (
+        "rms_norm",
+        "bfloat16",
+        "forward",
+        "y",
+        put(np.random.default_rng(1).random((50, 1000)) < 0.8, 99.0),
+        ("% of all elements; first",),
+    ),
     "tiles of a matrix": (
         "matmul",
         "bfloat16",

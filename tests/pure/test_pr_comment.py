@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pr_results import BASE, HEAD, TREES, move, pair, result, slower, static, target
 
+from farm.accuracy.tolerances import WORST
 from farm.compile.diff import BuildChange
 from farm.errors import UsageError
 from farm.pr import comment as comments
@@ -110,6 +111,13 @@ def test_groups_are_ordered_by_harm_and_never_by_name() -> None:
     text = comments.comment(found).partition("| backend")[2]
     at = [text.index(w) for w in ("Broken, zeta", "Slower, rms", "/2x4096", "Faster")]
     assert at == sorted(at) and "y: row 7 of every head" in text
+
+
+def test_a_ratio_is_told_only_where_there_is_one() -> None:
+    wrong = {"status_b": "inaccurate", "place": "y: 1 of 64 elements is wrong"}
+    cell = "cuda/rms_norm/liger/auto/forward/bf16/8x8"
+    assert "3.00x the tolerance" in comments.comment(result(pair(cell, **wrong, worst_b=3.0)))
+    assert "x the tolerance" not in comments.comment(result(pair(cell, **wrong, worst_b=WORST)))
 
 
 def test_crossover_names_where_head_wins_and_loses() -> None:

@@ -84,6 +84,12 @@ def test_a_cell_that_no_script_can_repeat(
     assert (code, out) == (2, "") and f"[{id}]" in err and err.count("\n") == 1
 
 
+def test_an_arm_of_a_comparison_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made_runs.make(tmp_path, "r", argv=["ab", "m.yaml", "--stage-0"])
+    code, out, err = told(capsys, CELL, "--out", tmp_path)
+    assert (code, out) == (2, "") and "[repro-arm]" in err and err.count("\n") == 1
+
+
 def test_what_else_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,16 @@ def test_an_impossible_time_is_never_shown(tmp_path: Path, farm: Farm) -> None:
     assert code == 0 and "impossible, so no time is shown" in out and "12.0" not in out and " us" not in out
 
 
+def test_an_arm_is_repeated_as_an_arm_and_told_by_its_own_revision(tmp_path: Path, farm: Farm) -> None:
+    """The working folder has other files than an arm had, and another revision than the farm's."""
+    one = {"status": "passed", "subject_revision": "aaaa"}
+    made_runs.make(tmp_path, "a", lambda cell: one, argv=["ab", "m.yaml", "--a", "revision=main", "--b", "revision=."])
+    made_runs.make(tmp_path, "b")
+    again = farm("show", CELL, "--run", "a", "--out", tmp_path)[1].partition("  again ")[2].splitlines()[0]
+    assert again.split()[:2] == ["farm", "ab"] and "--a revision=main --b revision=. --select" in again
+    assert "revision aaaa" in farm("show", CELL, "--run", "b", "--out", tmp_path)[1]
+
+
 def test_the_newest_run_counts_and_another_by_name(tmp_path: Path, farm: Farm) -> None:
     made_runs.make(tmp_path, "a", wrong)
     made_runs.make(tmp_path, "b")

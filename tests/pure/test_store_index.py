@@ -49,6 +49,21 @@ def assert_true(store: Path) -> None:
         assert (got[3] or 0.0) == pytest.approx(want[3] or 0.0, rel=1e-6)
 
 
+def test_an_arm_of_a_comparison_is_no_night(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    write(tmp_path, 2, argv=["ab", "m.yaml", "--stage-0"])  # an ordinary run, but of a change that is not merged
+    write(tmp_path, 3, argv=["ab", "m.yaml"], kind="ab")
+    made = index.opened(Store(tmp_path))
+    assert [r.id for r in made.last(9)] == [night_store.run_id(1)] and len(made.runs) == 3
+
+
+def test_a_run_of_a_subject_is_of_the_subjects_revision(tmp_path: Path) -> None:
+    """Else no news of a night would name what changed."""
+    write(tmp_path, 1, subject={"name": "mylib", "revision": "aaaa+"})
+    write(tmp_path, 2, revision={"commit": "bbbb", "dirty": True})
+    assert [r.revision for r in index.opened(Store(tmp_path)).runs] == ["aaaa+", "bbbb+"]
+
+
 def test_whatever_comes_and_goes_the_index_says_what_the_runs_say(tmp_path: Path) -> None:
     """Runs are added, deleted, replaced, one at a time and several; parts are merged on the way."""
     rng, have = random.Random(1), set[int]()
@@ -212,4 +227,4 @@ def test_runs_of_every_older_schema_are_in_it(tmp_path: Path) -> None:
     made = index.opened(Store(tmp_path))
     assert {r.id for r in made.runs} == set(schemas) and min(schemas.values()) < SCHEMA
     assert sum(r.cells for r in made.runs) == len(truth(tmp_path))
-    assert json.loads((tmp_path / "index" / "stamp.json").read_text())["version"] == 1
+    assert json.loads((tmp_path / "index" / "stamp.json").read_text())["version"] == index_files.VERSION
