@@ -97,13 +97,13 @@ def _acknowledge(forge: GitHub, request: Request, voice: str) -> Refusal | Ignor
     """Write an acknowledgement into the comment, and conclude the check anew."""
     own = forge.comments(request.number, forge.login())
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    write = publishing.acknowledge(own, request.number, request.by, now, request.command.reason)
-    if isinstance(write, str):
-        return Refusal(write, request.number)
-    forge.write(request.number, write)
-    if voice in ("advise", "block"):
-        title = f"Regressions acknowledged by {request.by}"
-        forge.conclude(publishing.Check(request.head, "success", title, comments.plain(request.command.reason)))
+    found = publishing.acknowledge(own, request.number, request.head, request.by, now, request.command.reason, voice)
+    if found.refused:
+        return Refusal(found.refused, request.number)
+    for write in found.writes:
+        forge.write(request.number, write)
+    if found.check is not None:
+        forge.conclude(found.check)
     return Ignored("the regressions are acknowledged")
 
 

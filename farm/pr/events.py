@@ -142,9 +142,9 @@ def _comment(payload: Mapping[str, Any], repository: str, policy: Policy, asked:
         return Refusal(found.why, number)
     if not asked.open:
         return Refusal("The pull request is closed; nothing is run.", number)
-    if found.kind == "ok" and not (found.sha and asked.head.startswith(found.sha)):
+    if found.kind == "ok" and found.sha != asked.head:
         return Refusal(
-            f"{found.sha} is not the present head, {asked.head[:12]}: read what has changed, and approve that.", number
+            f"{found.sha} is not the present head, {asked.head}: read what has changed, and approve that.", number
         )
     try:
         config = config_block.read(asked.body)

@@ -77,6 +77,10 @@ def publish(found: Sequence[results.Json], pull: Pull, own: Sequence[Comment], v
         return Publication(exit_code=2, refused=f"the result is not published: {wrong}")
     before = last(own, pull.number)
     outcome = results.outcome(result, before.accepted if before else {})
+    now = ledgers.after(before, result)
+    if before and before.head == now.head and before.ran and not now.ran and outcome.exit_code != 1:
+        # another job of the same head, as anybody starts one who opens the pull request again
+        return Publication("a result with devices stands; this one, of the same head, has none", exit_code=before.rest)
     text = comments.comment(result, before)
     title = comments.headline(result, outcome, printable)
     if voice == "silent":
@@ -146,16 +150,27 @@ def last(own: Sequence[Comment], number: int) -> Ledger | None:
     return None
 
 
-def acknowledge(own: Sequence[Comment], number: int, by: str, when: str, reason: str) -> Write | str:
-    """The comment with an acknowledgement; a sentence if there is nothing to acknowledge."""
+def acknowledge(
+    own: Sequence[Comment], number: int, head: str, by: str, when: str, reason: str, voice: str = "report"
+) -> Publication:
+    """The comment with an acknowledgement, and the check by what is left without the regressions; `refused` if there
+    is nothing to acknowledge at this head."""
     ours = _ours(own, number)
     before = ledgers.read(ours[-1].body) if ours else None
+    if before is not None and before.head != head:
+        return Publication(refused=f"The last result is of {before.head[:12]}; wait for that of {head[:12]}.")
     if before is None or not before.ratios:
-        return "There is no regression to acknowledge."
+        return Publication(refused="There is no regression to acknowledge.")
     line = before.acknowledged(by, when, reason).line()
     note = f"\nAcknowledged by {comments.plain(by)}, {comments.plain(when[:10])}: {comments.plain(reason)}\n"
     text = _visible(ours[-1].body)
-    return Write(ours[-1].id, line + "\n" + text[: comments.LIMIT - len(line) - len(note)] + note)
+    write = Write(ours[-1].id, line + "\n" + text[: comments.LIMIT - len(line) - len(note)] + note)
+    check = None
+    if voice in ("advise", "block"):
+        left = "" if before.rest == 0 else "; something else is not right"
+        title = f"Regressions acknowledged by {printable(by)}{left}"
+        check = Check(head, conclusion(before.rest, voice), title[:250], comments.plain(reason))
+    return Publication(writes=(write,), check=check, exit_code=before.rest)
 
 
 def _ours(own: Sequence[Comment], number: int) -> list[Comment]:

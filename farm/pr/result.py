@@ -20,6 +20,7 @@ from farm.pr.result_schema import MAX_BYTES, SCHEMA
 Json = Mapping[str, Any]
 FAILS = ("inaccurate", "compile_error", "crashed", "timed_out", "out_of_memory")
 WITHHELD = ("infra_error", "lost")
+RATIO_DIGITS = 4  # as an acknowledged ratio is kept
 DEVICES = ("cuda", "rocm", "ascend")  # backends of which a result says something only if it ran there
 
 
@@ -159,7 +160,9 @@ def _pair(pair: Json, acknowledged: Mapping[str, float]) -> pairs_summary.Pair:
 def accepted(pair: Json, acknowledged: Mapping[str, float]) -> bool:
     """Whether a regression is one that was acknowledged, and no more than a threshold worse than then."""
     known = acknowledged.get(pair["cell"])
-    return known is not None and (pair["ratio"] or 1.0) <= known * (1 + (pair["threshold"] or 0.0))
+    if known is None:
+        return False
+    return round(pair["ratio"] or 1.0, RATIO_DIGITS) <= round(known * (1 + (pair["threshold"] or 0.0)), RATIO_DIGITS)
 
 
 def _broken_tests(result: Json) -> list[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import random
 import re
 from typing import Any
 
 import pytest
-from pr_results import BASE, HEAD, TREES, move, pair, result, slower, static, target
+from pr_results import BASE, HEAD, TREES, move, own_test, pair, result, slower, static, target
 
 from farm.errors import UsageError
 from farm.pr import comment as comments
@@ -83,8 +84,8 @@ def test_outcomes() -> None:
 def test_an_acknowledged_loss_passes_and_a_worse_one_fails_again() -> None:
     first = result(slower(WIDE, 1.10))
     own = [Comment(1, "farm", comments.comment(first))]
-    write = publishing.acknowledge(own, 7, "maintainer", "2026-11-23T10:00:00Z", "narrow rows matter <b>more</b> @all")
-    assert not isinstance(write, str) and write.id == 1 and "<b>" not in write.body and "@all" not in write.body
+    (write,) = acknowledged(own, "narrow rows matter <b>more</b> @all").writes
+    assert write.id == 1 and "<b>" not in write.body and "@all" not in write.body
     before = ledgers.read(write.body)
     assert before and before.accepted == {WIDE: 1.1}
     assert results.outcome(result(slower(WIDE, 1.10)), before.accepted).exit_code == 0
@@ -95,7 +96,55 @@ def test_an_acknowledged_loss_passes_and_a_worse_one_fails_again() -> None:
     assert "maintainer, 2026-11-23: narrow rows" in text and "Slower, acknowledged" in text
     kept = ledgers.read(text)
     assert kept is not None and kept.acks == before.acks
-    assert isinstance(publishing.acknowledge([], 7, "x", "", "y"), str)
+    unmeasured = result(slower(WIDE, 1.17864, threshold=None))  # a ratio is kept with fewer digits than it has
+    before = ledgers.read(acknowledged([Comment(1, "farm", comments.comment(unmeasured))]).writes[0].body)
+    assert before and results.outcome(unmeasured, before.accepted).exit_code == 0
+
+
+def acknowledged(own: list[Comment], reason: str = "y", head: str = HEAD) -> publishing.Publication:
+    return publishing.acknowledge(own, 7, head, "maintainer", "2026-11-23T10:00:00Z", reason, "block")
+
+
+#: What no acknowledgement of a regression accepts -> the conclusion that stays.
+OTHERS: list[tuple[dict[str, Any], str]] = [
+    ({"pairs": [slower(WIDE), pair(NARROW, status_b="inaccurate")]}, "failure"),
+    ({"tests": [own_test(status_b="crashed")]}, "failure"),
+    ({"static": static(unreached=["_forward"])}, "failure"),
+    ({"static": static(targets=[target(moves=[move(measure="spills")])])}, "failure"),
+    ({"static": static(targets=[target(target="gfx942", backend="rocm")])}, "neutral"),
+    ({"pairs": [slower(WIDE), pair(NARROW, status_b="lost")]}, "neutral"),
+    ({"faults": ["the comparison ended early"]}, "neutral"),
+    ({}, "success"),
+]
+
+
+@pytest.mark.parametrize("more, conclusion", OTHERS)
+def test_an_acknowledgement_concludes_by_what_is_left(more: dict[str, Any], conclusion: str) -> None:
+    found = {**result(slower(WIDE)), **more}
+    own = [Comment(1, "farm", comments.comment(found))]
+    done = acknowledged(own)
+    assert done.check and done.check.conclusion == conclusion
+    again = publishing.publish([found], PULL, [Comment(1, "farm", done.writes[0].body)], "block")
+    assert again.check and again.check.conclusion == conclusion  # as the next result of the same says
+
+
+def test_an_acknowledgement_is_of_the_head_that_was_measured() -> None:
+    own = [Comment(1, "farm", comments.comment(result(slower(WIDE))))]
+    for done in (acknowledged(own, head="9" * 40), acknowledged([])):
+        assert done.refused and not done.writes and done.check is None
+
+
+def test_a_result_without_devices_does_not_replace_one_with_them() -> None:
+    interpreted = result(pair("cpu/rms_norm/liger/auto/forward/fp32/1x8"))
+    own = [Comment(1, "farm", comments.comment(result(slower(WIDE))))]
+    done = publishing.publish([interpreted], PULL, own, "block")
+    assert not done.writes and done.check is None
+    broken = result(pair("cpu/rms_norm/liger/auto/forward/fp32/1x8", status_b="crashed"))
+    done = publishing.publish([broken], PULL, own, "block")
+    assert done.check and done.check.conclusion == "failure"  # but what it finds counts
+    newer = {**interpreted, "head": {**interpreted["head"], "sha": "9" * 40}}
+    pull = dataclasses.replace(PULL, head="9" * 40, trees={**PULL.trees, "9" * 40: newer["head"]["tree"]})
+    assert publishing.publish([newer], pull, own, "block").writes
 
 
 def test_groups_are_ordered_by_harm_and_never_by_name() -> None:
@@ -297,7 +346,8 @@ def test_where_all_is_the_same_the_check_alone_speaks() -> None:
     same = result(static=static(changed=[], targets=[target(compiled=2, same_code=2)]))
     found = publishing.publish([same], PULL, [], "block")
     assert not found.writes and found.check and found.check.conclusion == "success"
-    earlier = [Comment(1, "farm", comments.comment(result(slower(WIDE))))]
+    old = result(slower(WIDE), head={**same["head"], "sha": "9" * 40})
+    earlier = [Comment(1, "farm", comments.comment(old))]
     assert len(publishing.publish([same], PULL, earlier, "block").writes) == 1  # it corrects what was said
 
 

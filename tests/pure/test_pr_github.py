@@ -214,7 +214,7 @@ def decide(folder: Path, payload: Any, capsys: pytest.CaptureFixture[str], *more
 def test_decide_asks_the_forge_and_answers_refusals(
     forge: Forge, address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = decide(tmp_path, comment_event(f"/ok to test {HEAD[:8]}"), capsys)
+    found = decide(tmp_path, comment_event(f"/ok to test {HEAD}"), capsys)
     assert (found["decision"], found["head"], found["approved_by"]) == ("request", HEAD, "maintainer")
     found = decide(tmp_path, comment_event("/farm run", login="stranger"), capsys)
     assert found["decision"] == "refusal" and "write permission" in forge.comments[-1]["body"]
