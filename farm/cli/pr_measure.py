@@ -96,7 +96,8 @@ class _Work:
     sentinels = SENTINELS
 
     def __init__(self, args: argparse.Namespace):
-        self.args, self.stages = args, list[dict[str, Any]]()
+        self.args, self.stages, self.faults = args, list[dict[str, Any]](), list[str]()
+        self.launched: Sequence[Mapping[str, Any]] = ()
         self.repository, self.number, self.config = "local/repository", 0, Config()
         base, head = args.base, args.head
         if args.event is not None:
@@ -144,6 +145,7 @@ class _Work:
             device = self._timed("devices", lambda: self._arms(where, answer))
             ran = {p["cell"] for p in device}
             pairs = [*device, *(p for p in pairs if p["cell"] not in ran)]
+            static = measured.with_launches(static or {}, self.launched)
         tests = self._timed("own tests", lambda: self._own_tests(a, b))
         return {
             "schema": VERSION,
@@ -160,7 +162,7 @@ class _Work:
             "pairs": [{**p, "repeat": self._repeat(p)} for p in pairs],
             "tests": tests,
             "not_run": [*measured.not_run(backends.accelerators(), pairs), *skipped],
-            "faults": [],
+            "faults": self.faults,
             "stages": self.stages,
             "repeat": shlex.join(["farm", "pr", *map(str, self.args.matrices), *self._revisions("--base", "--head")])[
                 :1000
@@ -201,7 +203,11 @@ class _Work:
         if code == 2:
             raise UsageError("the comparison on devices could not begin", id="pr-devices")
         run_ = common.store(self.args).run(self.id)
-        return measured.executed(run_.table("pairs") if run_.complete else [], run_.rows, kernels)
+        if not run_.complete:
+            self.faults.append(f"the comparison on devices ended early (exit {code}), so its cells say nothing")
+            return []
+        self.launched = (run_.head.get("comparison") or {}).get("kernels") or ()
+        return measured.executed(run_.table("pairs"), run_.rows, kernels)
 
     def _own_tests(self, a: ArmContent, b: ArmContent) -> list[dict[str, Any]]:
         loaded = a.subject or b.subject

@@ -133,12 +133,26 @@ def merged(found: Sequence[results.Json]) -> dict[str, Any]:
             raise UsageError(f"two results have the cell {twice[0]['cell']!r} of one target", id="pr-result-cell-twice")
         for key in ("pairs", "tests", "faults", "stages"):
             out[key] = [*out[key], *other[key]]
-        out["static"] = out["static"] or other["static"]
+        out["static"] = _static(out["static"], other["static"])
         out["run"] = f"{out['run']}, {other['run']}"
     if len(found) > 1:
         ran = {p["backend"] for p in out["pairs"]}
         missing = [n for r in found for n in r["not_run"] if n["what"] not in ran]
         out["not_run"] = list({n["what"]: n for n in missing}.values())
+    return out
+
+
+def _static(a: Any, b: Any) -> Any:
+    """What two sites found without a device: all of it, but a kernel is unreached, or its launches are unknown, only
+    where no site saw one."""
+    if not a or not b:
+        return a or b
+    out = {**a, "kernels": max(a["kernels"], b["kernels"])}
+    for key in ("changed", "host", "harness", "tools"):
+        out[key] = list(dict.fromkeys([*a[key], *b[key]]))
+    out["unreached"] = [name for name in a["unreached"] if name in b["unreached"]]
+    out["unknown"] = list({u["kernel"]: u for u in [*a["unknown"], *b["unknown"]]}.values())
+    out["targets"] = [*a["targets"], *(t for t in b["targets"] if t not in a["targets"])]
     return out
 
 

@@ -99,6 +99,8 @@ def outcome(result: Json, acknowledged: Mapping[str, float] | None = None) -> Ou
         return Outcome("worse", 1, (*(found.why if found and found.exit_code == 1 else ()), *worse))
     if unchanged(result):
         return Outcome("unchanged", 0, ("nothing that a kernel depends on changed",))
+    if unseen := _unseen(result):
+        return Outcome("not proven", 4, (f"launches of the changed kernel {unseen[0]} are not seen",))
     missing = not_executed(result)
     if missing:
         return Outcome("not proven", 4, (f"no changed cell ran on a device of {', '.join(missing)}",))
@@ -116,6 +118,13 @@ def unchanged(result: Json) -> bool:
     if s is None or s["changed"] or s["unknown"] or s["host"]:
         return False
     return all(t["compiled"] == t["same_code"] and not t["unknown"] for t in s["targets"])
+
+
+def _unseen(result: Json) -> list[str]:
+    """The changed kernels of which nobody knows whether a cell launched them."""
+    s = result["static"] or {"changed": (), "unknown": ()}
+    unknown = {u["kernel"] for u in s["unknown"]}
+    return [name for name in s["changed"] if name in unknown]
 
 
 def not_executed(result: Json) -> list[str]:

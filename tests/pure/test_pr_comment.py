@@ -15,7 +15,7 @@ from pr_results import BASE, HEAD, TREES, move, own_test, pair, result, slower, 
 from farm.errors import UsageError
 from farm.pr import comment as comments
 from farm.pr import ledger as ledgers
-from farm.pr import publishing
+from farm.pr import measured, publishing
 from farm.pr import result as results
 from farm.pr.publishing import Comment, Pull
 
@@ -79,6 +79,28 @@ def test_outcomes() -> None:
     assert outcome(static=unchanged) == ("unchanged", 0)
     assert outcome(static={**unchanged, "unknown": [{"kernel": "k", "why": "cuTile"}]})[1] == 4
     assert outcome(static={**unchanged, "host": ["dispatch.py"]})[1] == 4
+
+
+def test_a_changed_kernel_whose_launches_nobody_sees_is_not_proven() -> None:
+    unseen = static(unknown=[{"kernel": "ops/rms_norm.py:_forward", "why": "it cannot be read"}])
+    assert outcome(pair(), static=unseen) == ("not proven", 4)
+    assert outcome(slower(WIDE), static=unseen) == ("worse", 1)
+    reached = [{"kernel": "ops/rms_norm.py:_forward", "state": "reached"}]
+    assert outcome(pair(), static=measured.with_launches(unseen, reached)) == ("not worse", 0)
+    unreached = static(unreached=["ops/rms_norm.py:_forward"])
+    assert outcome(pair(), static=unreached) == ("worse", 1)
+    assert outcome(pair(), static=measured.with_launches(unreached, reached)) == ("not worse", 0)
+
+
+def test_what_a_peer_fails_at_is_nobodys_change() -> None:
+    def row(cell: str, status: str) -> dict[str, Any]:
+        return {"cell_id": cell, "op": "rms_norm", "backend": "cuda", "status": status, "evidence": "executed"}
+
+    rows = [row("cuda/x/a", "passed"), row("cuda/x/b", "crashed")]
+    both = {"cell": "cuda/x", "cell_id_a": "cuda/x/a", "cell_id_b": "cuda/x/b"}
+    (found,) = measured.executed([{**both, "role": "subject"}], rows, {})
+    assert (found["status_a"], found["status_b"]) == ("passed", "crashed")
+    assert measured.executed([{**both, "role": "peer"}], rows, {}) == []
 
 
 def test_an_acknowledged_loss_passes_and_a_worse_one_fails_again() -> None:
@@ -359,6 +381,12 @@ def test_results_of_several_sites_are_one_comment() -> None:
     assert [p["backend"] for p in found["pairs"]] == ["cuda", "rocm"] and [n["what"] for n in found["not_run"]] == [
         "ascend"
     ]
+    bad = static(targets=[target(target="gfx942", moves=[move(measure="spills")])], unreached=["_one", "_two"])
+    sites = [{**here, "static": static(unreached=["_two"])}, {**there, "static": bad}]
+    for order in (sites, sites[::-1]):  # what a second site found counts, too
+        both = publishing.merged(order)
+        assert results.outcome(both).why[-1] == "_forward spills registers on gfx942"
+        assert both["static"]["unreached"] == ["_two"]
     for other in (result(slower(WIDE)), result(amd, number=8), result(amd, head={**here["head"], "sha": BASE})):
         with pytest.raises(UsageError):
             publishing.merged([here, other])
