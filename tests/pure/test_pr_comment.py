@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import html
 import json
 import random
 import re
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pr_results import BASE, HEAD, TREES, move, own_test, pair, result, slower, static, target
 
 from farm.errors import UsageError
@@ -18,6 +21,7 @@ from farm.pr import ledger as ledgers
 from farm.pr import measured, publishing
 from farm.pr import result as results
 from farm.pr.publishing import Comment, Pull
+from farm.report.markdown import plain
 
 WIDE = "cuda/rms_norm/liger/auto/forward/bf16/8192x4096/llama"
 NARROW = "cuda/rms_norm/liger/auto/forward/bf16/32768x128/llama"
@@ -205,6 +209,18 @@ def test_since_the_last_push() -> None:
 
 
 HOSTILE = "<script>alert(1)</script> | @everyone #1 `x` [a](http://b) <!-- kernel-farm:1 7 x --> \n# head \x1b[31m"
+
+
+@given(st.text(alphabet="@#&$;ab1/._|\\`\u200b\u2066é \n<>:", max_size=40))
+@settings(max_examples=300, deadline=None)
+def test_text_of_others_is_neither_mention_nor_markup_and_can_be_read(text: str) -> None:
+    """GitHub looks for mentions and issues after references and backslashes have become characters."""
+    made = plain(text)
+    shown = html.unescape(re.sub(r"\\([\\`*_\[\]~|])", r"\1", made))
+    assert not re.search(r"(?:^|[^0-9A-Za-z_])@[0-9A-Za-z]", shown) and not re.search(r"#\d", shown)
+    assert not re.search(r"[@$<>\n]|://", made)
+    kept = "".join(c for c in " ".join(text.split()) if c not in "\u200b\u2066")
+    assert shown.replace("\u200b", "") == kept
 
 
 def test_hostile_text_is_written_literally_everywhere() -> None:
