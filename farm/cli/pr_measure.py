@@ -259,14 +259,16 @@ class _Work:
         return {"sha": sha, "tree": tree, "digest": content.digest, "name": (content.revision or sha)[:300]}
 
     def _revisions(self, base: str, head: str) -> list[str]:
-        return [base, self.history.base[:12], head, self.history.head[:12], *self._subject()]
+        return [base, self.history.base[:12], head, self.history.head[:12], *self._told()]
 
-    def _subject(self) -> list[str]:
-        return ["--subject", self.args.subject] if self.args.subject else []
+    def _told(self) -> list[str]:
+        """What every command that runs this code takes."""
+        own = ["--subject", self.args.subject] if self.args.subject else []
+        return [*own, *(["--sandbox"] if self.sandbox else [])]
 
     def _repeat(self, pair: Mapping[str, Any]) -> str:
         words = ["farm", "ab", *map(str, self.args.matrices), "--a", f"revision={self.history.base[:12]}"]
-        words += ["--b", f"revision={self.history.head[:12]}", *self._subject(), "--backend", pair["backend"]]
+        words += ["--b", f"revision={self.history.head[:12]}", *self._told(), "--backend", pair["backend"]]
         return shlex.join([*words, "--select", f"id={pair['cell']}"])[:1000]
 
     def _ab(self, *more: str) -> argparse.Namespace:
@@ -275,8 +277,7 @@ class _Work:
 
         args = self.args
         argv = ["ab", *map(str, args.matrices), "--a", f"revision={self.history.base}", "--b"]
-        argv += [f"revision={self.history.head}", "--repo", str(self.top), *self._subject(), "--run-id", self.id, *more]
-        argv += ["--sandbox"] if self.sandbox else []
+        argv += [f"revision={self.history.head}", "--repo", str(self.top), *self._told(), "--run-id", self.id, *more]
         for option, value in (("--select", args.select), ("--out", args.out)):
             argv += [option, str(value)] if value else []
         for option, values in (

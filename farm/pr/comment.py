@@ -184,8 +184,8 @@ def _changes(result: Json, accepted: Mapping[str, float], groups: int) -> list[s
         if len(rows) > ROWS:
             out.append(_row(f"and {count(len(rows) - ROWS)} more, less harmful", "", "", ""))
         out.append("")
-        if rows[0]["repeat"]:
-            out += ["Repeat the first:", *code(rows[0]["repeat"]), ""]
+        if again := results.repeat(rows[0]["repeat"]):
+            out += ["Repeat the first:", *code(again), ""]
     return [*out, *_crossover(pairs)]
 
 
@@ -342,8 +342,8 @@ def _foot(result: Json) -> list[str]:
     if result["stages"]:
         parts.append(", ".join(f"{s['stage']} {duration(s['seconds'])}" for s in result["stages"]))
     out = [" · ".join(plain(p) for p in parts), ""]
-    if result["repeat"]:
-        out += ["Repeat all of it:", *code(result["repeat"]), ""]
+    if again := results.repeat(result["repeat"]):
+        out += ["Repeat all of it:", *code(again), ""]
     return out
 
 

