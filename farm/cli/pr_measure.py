@@ -8,6 +8,7 @@ import os
 import secrets
 import shlex
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -79,13 +80,25 @@ def run(args: argparse.Namespace) -> int:
     text = json.dumps(result, indent=1)
     results.read(text)  # what a publishing job would refuse is an error here
     place = args.result or Path("result.json")
-    place.write_text(text, encoding="utf-8")
+    _write(place, text)
     if args.comment is not None:
-        args.comment.write_text(comments.comment(result), encoding="utf-8")
+        _write(args.comment, comments.comment(result))
     outcome = results.outcome(result)
     print(f"\nfarm pr: {comments.headline(result, outcome, printable)}")
     print(f"{outcome.name}: exit {outcome.exit_code}; {place}")
     return outcome.exit_code
+
+
+def _write(place: Path, text: str) -> None:
+    """A file in place of whatever has its name: a link in a checkout says where its author wants to write.
+    UsageError."""
+    try:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=place.parent, delete=False) as file:
+            file.write(text)
+        Path(file.name).chmod(0o644)
+        Path(file.name).replace(place)
+    except OSError as error:
+        raise UsageError(f"{place}: cannot be written ({error.strerror}); name another file", id="pr-write") from None
 
 
 class _Work:

@@ -142,7 +142,8 @@ def not_executed(result: Json) -> list[str]:
     """Backends that changed cells belong to, but on no device of which one ran."""
     changed = {p["backend"] for p in result["pairs"] if p["kernels"] or p["same_bits"] is False}
     if result["static"]:
-        changed |= {t["backend"] for t in result["static"]["targets"] if t["same_code"] < t["compiled"]}
+        host = bool(result["static"]["host"])  # which decides how the same machine code is launched
+        changed |= {t["backend"] for t in result["static"]["targets"] if host or t["same_code"] < t["compiled"]}
     ran = {p["backend"] for p in result["pairs"] if p["evidence"] == "executed"}
     return sorted(b for b in changed if b in DEVICES and b not in ran)
 

@@ -90,6 +90,13 @@ def test_outcomes() -> None:
     assert outcome(static={**unchanged, "host": ["dispatch.py"]})[1] == 4
 
 
+def test_code_that_launches_kernels_is_proven_on_devices_alone() -> None:
+    host = static(changed=[], host=["dispatch.py"], targets=[target(compiled=3, same_code=3)])
+    interpreted = pair("cpu/rms_norm/liger/x", kernels=[])
+    assert outcome(interpreted, static=host) == ("not proven", 4)
+    assert outcome(interpreted, pair(WIDE), static=host) == ("not worse", 0)
+
+
 def test_a_changed_kernel_whose_launches_nobody_sees_is_not_proven() -> None:
     unseen = static(unknown=[{"kernel": "ops/rms_norm.py:_forward", "why": "it cannot be read"}])
     assert outcome(pair(), static=unseen) == ("not proven", 4)

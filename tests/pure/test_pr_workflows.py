@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from farm.cli import pr_measure
 from farm.cli.main import parser
+from farm.errors import UsageError
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "examples" / "github"
 WORKFLOWS = {path.name: yaml.safe_load(path.read_text()) for path in sorted(FOLDER.glob("*.yml"))}
@@ -40,8 +42,20 @@ def test_commands_of_a_workflow_are_the_farms(name: str) -> None:
     if "push" in workflow[ON]:  # whose event has no base
         assert all(args.base for args in found)
     for args in found:
+        if args.command == "pr" and not (args.decide or args.publish):  # a checkout's files may be links to anywhere
+            assert all(str(path).startswith("$RUNNER_TEMP/") for path in (args.out, args.result, args.comment))
         for path in getattr(args, "publish", None) or ():  # what an untrusted job left does not lie where Python looks
             assert path.parent != Path()
+
+
+def test_what_is_written_replaces_a_link_of_the_checkout(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("kept")
+    (tmp_path / "result.json").symlink_to(tmp_path / "theirs")
+    pr_measure._write(tmp_path / "result.json", "new")
+    assert (tmp_path / "theirs").read_text() == "kept" and (tmp_path / "result.json").read_text() == "new"
+    assert len(list(tmp_path.iterdir())) == 2
+    with pytest.raises(UsageError):
+        pr_measure._write(tmp_path / "none" / "result.json", "new")
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
