@@ -51,7 +51,7 @@ def _entry(news: News, links: Links, repeat: Repeat) -> dict[str, Any]:
     return {"news": news, "sign": sign, "by": by, "compare": compare, "command": command}
 
 
-def _sentence(news: Sequence[News], faults: int, silent: int = 0) -> str:
+def _sentence(news: Sequence[News], faults: int, silent: int = 0, *, first: bool = False) -> str:
     """`3 cells newly failing · 24 cells slower (median +16 %) · 1 fixed`"""
     parts = []
     for kind, words in (("new", "newly failing"), ("slower", "slower"), ("failing", "still failing")):
@@ -67,14 +67,14 @@ def _sentence(news: Sequence[News], faults: int, silent: int = 0) -> str:
             parts.append(f"{count:,} {kind}")
     parts += [f"{cells(faults)} without a result (infrastructure)"] if faults else []
     parts += [f"{silent} silent backend{'s' if silent > 1 else ''}"] if silent else []
-    return " · ".join(parts) or "Nothing new."
+    return " · ".join(parts) or ("The first night: there is nothing to compare it with." if first else "Nothing new.")
 
 
 def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
     """What the front page shows of the newest night."""
     nights, run = found.nights, found.run
     faults = sum(r["status"] in FARM_FAULTS for r in found.rows)
-    sentence = _sentence(nights.news, faults, len(nights.silent))
+    sentence = _sentence(nights.news, faults, len(nights.silent), first=len(found.runs) == 1)
     dates = [n.created[:10] for n in nights.nights]
     cards = [
         {"of": s, "facts": _facts(s), "line": trends.night_line(dates, s.failing, s.pace)} for s in standings(nights)
@@ -87,7 +87,7 @@ def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
         "created": run.created,
         "revision": run.revision[:10],
         "cells": run.cells,
-        "nights": len(found.runs),
+        "nights": "1 night" if len(found.runs) == 1 else f"{len(found.runs)} nights",
         "compare": links.compare(before, run.id) if before else None,
         "sentence": sentence,
         "bad": bool(faults or nights.silent or any(n.kind in ("new", "slower") for n in nights.news)),
@@ -107,7 +107,7 @@ def night_json(found: Newest) -> dict[str, Any]:
         "created": found.run.created,
         "revision": found.run.revision,
         "simulated": found.simulated,
-        "summary": _sentence(nights.news, faults, len(nights.silent)),
+        "summary": _sentence(nights.news, faults, len(nights.silent), first=len(found.runs) == 1),
         "nights": [{"run": n.id, "created": n.created, "revision": n.revision} for n in nights.nights],
         "silent": {backend: last.id for backend, last in nights.silent.items()},
         "news": [{**n.to_dict(), "text": line(n)} for n in nights.news],
@@ -197,7 +197,7 @@ def backend_page(found: Newest, target: str, links: Links, repeat: Repeat) -> st
         bad=bool(faults or sick or any(n.kind in ("new", "slower") for n in news)),
         tools=sorted(found.nights.tools.get(found.run.id, {}).get(backend, {}).items()),
         line=trends.night_line([n.created[:10] for n in found.nights.nights], mine.failing, mine.pace) if mine else "",
-        nights=len(found.runs),
+        nights="1 night" if len(found.runs) == 1 else f"{len(found.runs)} nights",
         devices=[(d, trends.sibling_strip(d.nights), _odd(d.by)) for d in devices],
         faults=faults,
         news=_sections(news, links, repeat),

@@ -53,7 +53,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     p.add_argument("--json", action="store_true", help="print the calibrations as a JSON list")
     p.set_defaults(
-        environment=None, wait_for_devices=None, wait=None
+        sandbox=False, environment=None, wait_for_devices=None, wait=None
     )  # options of a run that run_command.connect reads
 
 

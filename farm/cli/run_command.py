@@ -436,6 +436,8 @@ def tell_arms(args: argparse.Namespace, store: Store, run_id: str, outcome: Any,
             print(printable(line))
     if outcome.interrupted:
         print(progress.interrupted(code), file=sys.stderr)
+    elif getattr(args, "bisect", False) and outcome.summary:
+        return int(outcome.summary.for_bisect)
     return code
 
 

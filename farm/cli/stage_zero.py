@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for line in found.lines():
             print(printable(line))
-    return found.exit_code
+    return found.summary.for_bisect if args.bisect else found.exit_code
 
 
 def answered(args: argparse.Namespace) -> Answer | None:

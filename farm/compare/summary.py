@@ -37,30 +37,36 @@ class Pair:
 
 @dataclass(frozen=True)
 class Summary:
-    """Of all pairs: name (worse, not worse, inconclusive, infrastructure failures), exit code, and one sentence each
-    for what led to it."""
+    """Of all pairs: name (worse, not covered, not worse, inconclusive, infrastructure failures), exit code, and one
+    sentence each for what led to it.  Not covered: no cell launched a changed kernel."""
 
     name: str
     exit_code: int
     why: tuple[str, ...]
 
+    @property
+    def for_bisect(self) -> int:
+        """The exit code that git bisect understands: 0 good, 1 bad, 125 to skip.  A commit is not bad because it
+        changed a kernel that no cell launches."""
+        return {"worse": 1, "not covered": 0, "not worse": 0}.get(self.name, 125)
+
 
 def summary(pairs: Sequence[Pair], unreached: Sequence[str] = ()) -> Summary:
-    """The verdict.  `unreached`: changed kernels that no cell launched, which nothing was said about."""
-    worse = _worse(pairs, unreached)
+    """The verdict.  `unreached`: changed kernels that no cell launched, about which nothing is known."""
+    worse, uncovered = _worse(pairs), _uncovered(unreached)
     withheld = [p.cell for p in pairs if p.withheld]
     if withheld:
         why = f"{_cells(len(withheld))} without a result, an infrastructure failure: first {withheld[0]}"
-        return Summary("infrastructure failures", 3, (why, *worse))
-    if worse:
-        return Summary("worse", 1, tuple(worse))
+        return Summary("infrastructure failures", 3, (why, *worse, *uncovered))
+    if worse or uncovered:
+        return Summary("worse" if worse else "not covered", 1, (*worse, *uncovered))
     undecided = _undecided(pairs)
     if undecided:
         return Summary("inconclusive", 4, tuple(undecided))
     return Summary("not worse", 0, tuple(_remaining(pairs)))
 
 
-def _worse(pairs: Sequence[Pair], unreached: Sequence[str]) -> list[str]:
+def _worse(pairs: Sequence[Pair]) -> list[str]:
     out = []
     broken = [p.cell for p in pairs if p.fails and p.status in ("broken", "new")]
     slower = [p.cell for p in pairs if p.time is Verdict.REGRESSED]
@@ -68,11 +74,13 @@ def _worse(pairs: Sequence[Pair], unreached: Sequence[str]) -> list[str]:
         out.append(f"{_cells(len(broken))} broken: first {broken[0]}")
     if slower:
         out.append(f"{_cells(len(slower))} regressed: first {slower[0]}")
-    if len(unreached) == 1:
-        out.append(f"the changed kernel {unreached[0]} was launched by no cell")
-    elif unreached:
-        out.append(f"{len(unreached)} changed kernels were launched by no cell: first {unreached[0]}")
     return out
+
+
+def _uncovered(unreached: Sequence[str]) -> list[str]:
+    if len(unreached) > 1:
+        return [f"{len(unreached)} changed kernels were launched by no cell: first {unreached[0]}"]
+    return [f"the changed kernel {name} was launched by no cell" for name in unreached]
 
 
 def _undecided(pairs: Sequence[Pair]) -> list[str]:

@@ -20,7 +20,7 @@ from farm.report.markdown import code, plain
 
 LIMIT = 60_000  # characters; GitHub refuses 65,536
 GROUPS, ROWS, MOVES = 8, 10, 12
-SIGNS = {"worse": "❌", "not worse": "✅", "unchanged": "✅", "infrastructure failures": "⚠️"}
+SIGNS = {"worse": "❌", "not covered": "❌", "not worse": "✅", "unchanged": "✅", "infrastructure failures": "⚠️"}
 _DEVICE = {"cuda": "NVIDIA GPU", "rocm": "AMD GPU", "ascend": "NPU"}
 Json = Mapping[str, Any]
 Say = Callable[[str], str]
@@ -53,7 +53,7 @@ def headline(result: Json, found: Outcome, say: Say = plain) -> str:
     parts = []
     if found.name == "unchanged":
         parts.append("No kernel changed, and no code that one depends on")
-    elif found.name == "worse":
+    elif found.name in ("worse", "not covered"):
         slower = [p for p in pairs if p["speed"] == "regressed" and p["ratio"]]
         parts += [say(clip(w, 200)) for w in found.why[:3] if not (slower and " regressed: " in w)]
         if slower:

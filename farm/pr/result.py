@@ -39,8 +39,9 @@ _REPEATED = {
 class Outcome:
     """The verdict on a pull request.
 
-    name: worse, not worse, unchanged, not proven, inconclusive or infrastructure failures; exit_code as everywhere: 3
-    for the farm, 1 for what head made worse, 4 where nothing is proven, 0; why: sentences, the first for the headline.
+    name: worse, not covered (no cell launches a changed kernel), not worse, unchanged, not proven, inconclusive or
+    infrastructure failures; exit_code as everywhere: 3 for the farm, 1 for what head made worse or no cell covers, 4
+    where nothing is proven, 0; why: sentences, the first for the headline.
     """
 
     name: str
@@ -99,15 +100,14 @@ def outcome(result: Json, acknowledged: Mapping[str, float] | None = None) -> Ou
     pairs, static = result["pairs"], result["static"]
     of_pairs = [_pair(p, acknowledged or {}) for p in pairs]
     unreached = static["unreached"] if static else []
-    found = pairs_summary.summary(of_pairs, unreached) if pairs else None
+    found = pairs_summary.summary(of_pairs, unreached) if pairs or unreached else None
     worse = [*_broken_tests(result), *_worse_builds(result)]
     if result["faults"] or (found and found.exit_code == 3):
         why = found.why if found and found.exit_code == 3 else ()
         return Outcome("infrastructure failures", 3, (*why, *result["faults"], *worse))
-    if not pairs and unreached:
-        worse += [f"the changed kernel {name} was launched by no cell" for name in unreached]
-    if worse or (found and found.exit_code == 1):
-        return Outcome("worse", 1, (*(found.why if found and found.exit_code == 1 else ()), *worse))
+    failed = found if found and found.exit_code == 1 else None
+    if worse or failed:
+        return Outcome("worse" if worse or not failed else failed.name, 1, (*(failed.why if failed else ()), *worse))
     if unchanged(result):
         return Outcome("unchanged", 0, ("nothing that a kernel depends on changed",))
     if unseen := _unseen(result):

@@ -37,7 +37,7 @@ def test_an_overflow_is_named_with_its_bytes(found: Any) -> None:
     row, (kernel,) = found.row("overflowing"), found.kernels("overflowing")
     assert row["status"] == "compile_error"
     assert kernel["ub_overflow_bytes"] > kernel["ub_limit_bytes"] == 196608
-    assert f"whole_row needs {kernel['ub_overflow_bytes']:,} bytes of the Unified Buffer" in row["reason"]
+    assert f"whole_row needs {kernel['ub_overflow_bytes']:,} bytes of Unified Buffer" in row["reason"]
 
 
 def test_a_scalar_fallback_is_named(found: Any) -> None:

@@ -208,7 +208,7 @@ def test_an_environment_that_cannot_serve_is_not_tried_again(farm: Farm, tmp_pat
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "torch.py").write_text("raise ImportError('libdevice.so.3: cannot open shared object file')\n")
-    run = farm(matrix(3), backend="cpu", environment={"PYTHONPATH": f"{broken}:{ROOT}"})
+    run = farm(matrix(3), "--devices", "2", backend="cpu", environment={"PYTHONPATH": f"{broken}:{ROOT}"})
     assert run.wait() == 3, run.said()
     assert [r["status"] for r in run.rows()] == ["lost"] * 3
     assert len(run.journal("device_down")) == 2

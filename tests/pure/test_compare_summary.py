@@ -7,7 +7,7 @@ import random
 import pytest
 
 from farm.compare.decide import Verdict
-from farm.compare.summary import Pair, summary
+from farm.compare.summary import Pair, Summary, summary
 
 SAME, SLOW, FAST, OPEN, UNFIT = (Verdict.SAME, Verdict.REGRESSED, Verdict.IMPROVED, Verdict.INCONCLUSIVE, Verdict.UNFIT)
 
@@ -72,3 +72,9 @@ def test_worse_never_hides_and_order_means_nothing() -> None:
         assert (found.exit_code == 3) == any(p.withheld for p in made)
         dice.shuffle(made)
         assert summary(made).exit_code == found.exit_code
+
+
+def test_bisect_blames_no_commit_for_a_kernel_that_no_cell_launches() -> None:
+    codes = {"worse": 1, "not covered": 0, "not worse": 0, "inconclusive": 125, "infrastructure failures": 125}
+    assert {name: Summary(name, 9, ()).for_bisect for name in codes} == codes
+    assert summary([Pair("x", "op")], ["_kernel"]).name == "not covered"

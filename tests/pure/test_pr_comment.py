@@ -66,7 +66,8 @@ def test_outcomes() -> None:
     assert outcome(pair(status_b="lost")) == ("infrastructure failures", 3)
     assert outcome(pair(), faults=["the judge died"]) == ("infrastructure failures", 3)
     assert outcome() == ("not proven", 4)
-    assert outcome(pair(), static=static(unreached=["_backward"])) == ("worse", 1)
+    assert outcome(pair(), static=static(unreached=["_backward"])) == ("not covered", 1)
+    assert outcome(static=static(unreached=["_backward"])) == ("not covered", 1)
     assert outcome(pair(speed="inconclusive")) == ("inconclusive", 4)
     assert outcome(pair("cpu/rms_norm/liger/x"), static=static()) == ("not proven", 4)
     broken = {"cell": WIDE, "status_a": "built", "status_b": "compile_error", "reason": "x"}
@@ -104,7 +105,7 @@ def test_a_changed_kernel_whose_launches_nobody_sees_is_not_proven() -> None:
     reached = [{"kernel": "ops/rms_norm.py:_forward", "state": "reached"}]
     assert outcome(pair(), static=measured.with_launches(unseen, reached)) == ("not worse", 0)
     unreached = static(unreached=["ops/rms_norm.py:_forward"])
-    assert outcome(pair(), static=unreached) == ("worse", 1)
+    assert outcome(pair(), static=unreached) == ("not covered", 1)
     assert outcome(pair(), static=measured.with_launches(unreached, reached)) == ("not worse", 0)
 
 

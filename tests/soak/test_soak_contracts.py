@@ -15,7 +15,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "examples" / "liger" / "
 OPS = sorted(file.parent.name for file in FOLDER.glob("*/contract.py"))
 
 
-@pytest.mark.parametrize("op", [pytest.param(op, marks=pytest.mark.soak(seconds=30)) for op in OPS])
+@pytest.mark.parametrize("op", [pytest.param(op, marks=pytest.mark.soak(seconds=3)) for op in OPS])
 def test_the_contract_of_an_example_finds_what_is_planted(op: str) -> None:
     with evaluated_here(), known(FOLDER):
         contract = discovery.contract(op)
