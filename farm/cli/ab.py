@@ -120,6 +120,7 @@ def _run(args: argparse.Namespace) -> int:
         ready.providers,
         environment=run_command.environment(args),
         shipped=ready.shipped,
+        strict_peers=args.strict_peers,
         calibrations=run_command.damaged_calibrations("ab", store),
         wait_for_devices_s=run_command.grace(args),
         wait_s=run_command.busy_wait(args),
@@ -253,7 +254,7 @@ class _Planned(Matrices):
     """What the matrices request in both arms."""
 
     def __init__(self, args: argparse.Namespace, arms: Arms):
-        self._arms, self._select = arms, args.select
+        self._args, self._arms, self._select = args, arms, args.select
         self._local = args.address in (None, "local", "inline")
         self._asked = common.named_backends(args)
         self._of_arms = [common.matrices(args, subject) for subject in arms.subjects]
@@ -262,7 +263,7 @@ class _Planned(Matrices):
 
     def planned(self, wanted: list[str]) -> Plan:
         plans = [plan(matrices, wanted, select=self._select) for matrices in self._of_arms]
-        return two(plans, (self._arms.a, self._arms.b))
+        return run_command.under_tool(self._args, two(plans, (self._arms.a, self._arms.b)))
 
 
 def changed(arms: Arms, head: Mapping[str, Any]) -> str:

@@ -97,13 +97,13 @@ def _acknowledge(forge: GitHub, request: Request, voice: str) -> Refusal | Ignor
     """Write an acknowledgement into the comment, and conclude the check anew."""
     own = forge.comments(request.number, forge.login())
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    write = publishing.acknowledge(own, request.number, request.by, now, request.command.reason)
-    if isinstance(write, str):
-        return Refusal(write, request.number)
-    forge.write(request.number, write)
-    if voice in ("advise", "block"):
-        title = f"Regressions acknowledged by {request.by}"
-        forge.conclude(publishing.Check(request.head, "success", title, comments.plain(request.command.reason)))
+    found = publishing.acknowledge(own, request.number, request.head, request.by, now, request.command.reason, voice)
+    if found.refused:
+        return Refusal(found.refused, request.number)
+    for write in found.writes:
+        forge.write(request.number, write)
+    if found.check is not None:
+        forge.conclude(found.check)
     return Ignored("the regressions are acknowledged")
 
 
@@ -142,6 +142,8 @@ def _publish(args: argparse.Namespace) -> int:
         return _conclude_without(args, forge, head, str(error))
     if head and result["head"]["sha"] != head:
         raise UsageError(f"the result is of {result['head']['sha'][:12]}, its job of {head[:12]}", id="pr-mismatch")
+    if events.unapproved(payload) and any(p["evidence"] == "executed" for p in result["pairs"]):
+        raise UsageError("the result claims devices, but is of a job of a fork that nobody approved", id="pr-mismatch")
     number = args.number or result["number"]
     pull = forge.state(number, (result["base"]["sha"], result["head"]["sha"]))
     own = forge.comments(number, forge.login())
@@ -164,7 +166,7 @@ def _conclude_without(args: argparse.Namespace, forge: GitHub, head: str, why: s
         raise UsageError(f"{why}; with --event or --number the check is concluded all the same", id="pr-no-result")
     found = publishing.gone(head or str(forge.pull(args.number)["head"]["sha"]), why, args.voice)
     if found.check is not None:
-        forge.conclude(found.check)
+        forge.conclude(found.check, again=False)
     print(f"farm pr: {printable(why)}", file=sys.stderr)
     return found.exit_code
 

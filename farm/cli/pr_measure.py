@@ -8,6 +8,7 @@ import os
 import secrets
 import shlex
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -79,13 +80,25 @@ def run(args: argparse.Namespace) -> int:
     text = json.dumps(result, indent=1)
     results.read(text)  # what a publishing job would refuse is an error here
     place = args.result or Path("result.json")
-    place.write_text(text, encoding="utf-8")
+    _write(place, text)
     if args.comment is not None:
-        args.comment.write_text(comments.comment(result), encoding="utf-8")
+        _write(args.comment, comments.comment(result))
     outcome = results.outcome(result)
     print(f"\nfarm pr: {comments.headline(result, outcome, printable)}")
     print(f"{outcome.name}: exit {outcome.exit_code}; {place}")
     return outcome.exit_code
+
+
+def _write(place: Path, text: str) -> None:
+    """A file in place of whatever has its name: a link in a checkout says where its author wants to write.
+    UsageError."""
+    try:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=place.parent, delete=False) as file:
+            file.write(text)
+        Path(file.name).chmod(0o644)
+        Path(file.name).replace(place)
+    except OSError as error:
+        raise UsageError(f"{place}: cannot be written ({error.strerror}); name another file", id="pr-write") from None
 
 
 class _Work:
@@ -96,7 +109,8 @@ class _Work:
     sentinels = SENTINELS
 
     def __init__(self, args: argparse.Namespace):
-        self.args, self.stages = args, list[dict[str, Any]]()
+        self.args, self.stages, self.faults = args, list[dict[str, Any]](), list[str]()
+        self.launched: Sequence[Mapping[str, Any]] = ()
         self.repository, self.number, self.config = "local/repository", 0, Config()
         base, head = args.base, args.head
         if args.event is not None:
@@ -144,6 +158,7 @@ class _Work:
             device = self._timed("devices", lambda: self._arms(where, answer))
             ran = {p["cell"] for p in device}
             pairs = [*device, *(p for p in pairs if p["cell"] not in ran)]
+            static = measured.with_launches(static or {}, self.launched)
         tests = self._timed("own tests", lambda: self._own_tests(a, b))
         return {
             "schema": VERSION,
@@ -164,7 +179,7 @@ class _Work:
                 *(measured.unsupported(answer) if answer else ()),
                 *skipped,
             ],
-            "faults": [],
+            "faults": self.faults,
             "stages": self.stages,
             "repeat": self._repeat_all(),
         }
@@ -203,7 +218,11 @@ class _Work:
         if code == 2:
             raise UsageError("the comparison on devices could not begin", id="pr-devices")
         run_ = common.store(self.args).run(self.id)
-        return measured.executed(run_.table("pairs") if run_.complete else [], run_.rows, kernels)
+        if not run_.complete:
+            self.faults.append(f"the comparison on devices ended early (exit {code}), so its cells say nothing")
+            return []
+        self.launched = (run_.head.get("comparison") or {}).get("kernels") or ()
+        return measured.executed(run_.table("pairs"), run_.rows, kernels)
 
     def _own_tests(self, a: ArmContent, b: ArmContent) -> list[dict[str, Any]]:
         loaded = a.subject or b.subject
@@ -254,22 +273,20 @@ class _Work:
         tree = self.history.trees.get(sha) or EMPTY
         return {"sha": sha, "tree": tree, "digest": content.digest, "name": (content.revision or sha)[:300]}
 
-    def _subject(self) -> list[str]:
-        return ["--subject", self.args.subject] if self.args.subject else []
+    def _told(self) -> list[str]:
+        """What every command that runs this code takes."""
+        own = ["--subject", self.args.subject] if self.args.subject else []
+        return [*own, *(["--sandbox"] if self.sandbox else [])]
 
     def _repeat_all(self) -> str:
         words = ["farm", "pr", *map(str, self.args.matrices), "--base", self.history.base[:12]]
-        words += ["--head", self.history.head[:12], *self._subject(), *self._boxes()]
+        words += ["--head", self.history.head[:12], *self._told()]
         words += ["--target", self.args.target] if self.args.target != TARGETS else []
         return shlex.join(words)[:1000]
 
-    def _boxes(self) -> list[str]:
-        return ["--sandbox"] if self.sandbox else []
-
     def _repeat(self, pair: Mapping[str, Any]) -> str:
         words = ["farm", "ab", *map(str, self.args.matrices), "--a", f"revision={self.history.base[:12]}"]
-        words += ["--b", f"revision={self.history.head[:12]}", *self._subject(), *self._boxes()]
-        words += ["--backend", pair["backend"]]
+        words += ["--b", f"revision={self.history.head[:12]}", *self._told(), "--backend", pair["backend"]]
         return shlex.join([*words, "--select", f"id={pair['cell']}"])[:1000]
 
     def _ab(self, *more: str) -> argparse.Namespace:
@@ -278,8 +295,7 @@ class _Work:
 
         args = self.args
         argv = ["ab", *map(str, args.matrices), "--a", f"revision={self.history.base}", "--b"]
-        argv += [f"revision={self.history.head}", "--repo", str(self.top), *self._subject(), "--run-id", self.id, *more]
-        argv += self._boxes()
+        argv += [f"revision={self.history.head}", "--repo", str(self.top), *self._told(), "--run-id", self.id, *more]
         for option, value in (("--select", args.select), ("--out", args.out)):
             argv += [option, str(value)] if value else []
         for option, values in (

@@ -102,11 +102,7 @@ def once(args: argparse.Namespace) -> int:
     begun = time.monotonic()
 
     def plan_cells(wanted: list[str]) -> Plan:
-        found: Plan = work.planned(wanted)
-        if args.tool:
-            what = "--sanitize" if args.sanitize else "farm profile"
-            return run_command.under_tool(args, found, tools.TOOLS[args.tool], what)
-        return found
+        return run_command.under_tool(args, work.planned(wanted))
 
     cluster, slots, planned = run_command.connect(
         args, run_id, work.choose, plan_cells, lambda: _check_store(store, run_id)

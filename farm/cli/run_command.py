@@ -200,9 +200,12 @@ def environment(args: argparse.Namespace) -> Environment:
     return replace(found, tool=args.tool, tool_out=args.tool_out) if args.tool else found
 
 
-def under_tool(args: argparse.Namespace, planned: Plan, tool: tools.Tool, what: str) -> Plan:
-    """The plan with deadlines for children that run under a tool.  UsageError where it is not for the plan's backends;
-    BackendError where this host, if the run is on it, does not have the tool."""
+def under_tool(args: argparse.Namespace, planned: Plan) -> Plan:
+    """The plan, with deadlines for children that run under a tool if these do.  UsageError where it is not for the
+    plan's backends; BackendError where this host, if the run is on it, does not have the tool."""
+    if not args.tool:
+        return planned
+    tool, what = tools.TOOLS[args.tool], "--sanitize" if args.sanitize else "farm profile"
     other = next((c.backend for c in planned.cells if c.backend != tool.backend), None)
     if other:
         raise UsageError(

@@ -25,6 +25,8 @@ from farm.stage_zero.answer import Answer
 from farm.subject import arms
 
 MAX_WORKERS = 64
+#: Options that say something of a run on devices alone.
+OF_DEVICES = ("address", "wait", "wait_for_devices", "stop_at_first", "sanitize", "strict_peers", "write")
 
 
 def options(p: argparse.ArgumentParser) -> None:
@@ -70,7 +72,7 @@ def answered(args: argparse.Namespace) -> Answer | None:
     """What stage 0 says; None, and a sentence on standard output, where both arms hold the same files.
 
     Of `args`: a, b, repo, subject, matrices, select, overrides, provider, contracts, target, no_interpreter, workers,
-    devices, out, run_id, json, argv, command.
+    devices, environment, sandbox, out, run_id, json, argv, command, and OF_DEVICES.
     """
     if args.workers is not None and not 1 <= args.workers <= MAX_WORKERS:
         raise UsageError(f"--workers {args.workers}: must be between 1 and {MAX_WORKERS}", id="compile-workers-range")
@@ -82,6 +84,11 @@ def answered(args: argparse.Namespace) -> Answer | None:
         )
     common.check_devices(args.devices)
     common.check_run_id(args.run_id)
+    for name in OF_DEVICES:
+        value = getattr(args, name)
+        if value is not None and value is not False and value != []:
+            option = "-x" if name == "stop_at_first" else f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} is for runs on devices, which --stage-0 makes none of", id="stage-0-device")
     common.use_contracts(args)
     targets = parse(args.target) if args.target else []
     chains_exist(targets)

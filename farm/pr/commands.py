@@ -22,7 +22,8 @@ VERBS = {"run": "[MATRIX] [BACKEND,..]", "what-if": "with a suggestion block", "
 BACKENDS = ("cuda", "rocm", "ascend", "cpu")
 MAX_COMMENT, MAX_REASON, MAX_PATCH = 65_536, 500, 32_768
 _OK = re.compile(r"^/ok\s+to\s+test(?:\s+(\S+))?\s*$")
-_SHA = re.compile(r"[0-9a-f]{7,40}")
+#: All of it: two commits whose first digits are equal are soon made, one to be read and one to be run.
+_SHA = re.compile(r"[0-9a-f]{40}")
 _CELL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./=,@~+-]{0,299}")
 _MATRIX = re.compile(r"(?!-)[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}\.ya?ml")
 
@@ -69,7 +70,7 @@ def _approval(line: str) -> Command | Refused:
     if not found:
         return Refused("An approval is written as /ok to test SHA.")
     if not found[1] or not _SHA.fullmatch(found[1]):
-        return Refused("An approval names the head that was read: /ok to test SHA, with 7 to 40 hexadecimal digits.")
+        return Refused("An approval names the head that was read: /ok to test SHA, with all its 40 digits.")
     return Command("ok", sha=found[1])
 
 

@@ -128,7 +128,7 @@ def _evidence(result: Json, say: Say) -> str:
     ran = dict.fromkeys(p["target"] or p["backend"] for p in result["pairs"] if p["evidence"] == "executed")
     out = [f"executed on {', '.join(say(t) for t in ran)}"] if ran else []
     missing = [_DEVICE[b] for b in results.not_executed(result)]
-    out += [f"nothing ran on {' or '.join(missing)}"] if missing else []
+    out += [f"no {' or '.join(missing)} ran"] if missing else []
     simulated = sum(p["evidence"] == "simulated" for p in result["pairs"])
     if simulated:
         out.append(f"{count(simulated)} cells only simulated")
@@ -265,10 +265,8 @@ def _foot(result: Json) -> list[str]:
     parts += [", ".join(stages)] if stages else []
     out = [" · ".join(plain(p) for p in parts), ""]
     one = max(result["pairs"], key=lambda p: (p["same_bits"] is False, bool(p["kernels"])), default=None)
-    if one and one["repeat"] and not timed.groups(result["pairs"], {}):
-        out += ["Repeat one cell:", *code(one["repeat"]), ""]
-    if result["repeat"]:
-        out += ["Repeat all of it:", *code(result["repeat"]), ""]
+    if one and (again := results.repeat(one["repeat"])) and not timed.groups(result["pairs"], {}):
+        out += ["Repeat one cell:", *code(again), ""]
     return out
 
 

@@ -97,6 +97,14 @@ def head_of(payload: Mapping[str, Any]) -> str:
     return _sha(found) if found is not None else ""
 
 
+def unapproved(payload: Mapping[str, Any]) -> bool:
+    """Whether an event of a publishing job is about a job of a fork that nobody approved: its author wrote the
+    workflow, so that it may have left any result."""
+    found = _mapping(payload.get("workflow_run"))
+    ours = _name(payload.get("repository"), "full_name")
+    return found.get("event") == "pull_request" and _name(found.get("head_repository"), "full_name") != ours
+
+
 def decide(payload: Mapping[str, Any], policy: Policy, asked: Asked | None = None) -> Decision:
     """What to do about an event.  `asked` is needed for a comment: an event file may be old, and claims nothing about
     permissions.  UsageError if the payload is no event that the farm knows."""
@@ -142,9 +150,9 @@ def _comment(payload: Mapping[str, Any], repository: str, policy: Policy, asked:
         return Refusal(found.why, number)
     if not asked.open:
         return Refusal("The pull request is closed; nothing is run.", number)
-    if found.kind == "ok" and not (found.sha and asked.head.startswith(found.sha)):
+    if found.kind == "ok" and found.sha != asked.head:
         return Refusal(
-            f"{found.sha} is not the present head, {asked.head[:12]}: read what has changed, and approve that.", number
+            f"{found.sha} is not the present head, {asked.head}: read what has changed, and approve that.", number
         )
     try:
         config = config_block.read(asked.body)

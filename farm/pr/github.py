@@ -128,13 +128,17 @@ class GitHub:
                     return
         raise InfraError(f"GitHub does not take the comment on {number}; run the same command again", id="pr-forge")
 
-    def conclude(self, check: Check) -> None:
-        """Conclude the farm's check on a commit: the one that is there, else a new one."""
+    def conclude(self, check: Check, again: bool = True) -> None:
+        """Conclude the farm's check on a commit: the one that is there, else a new one; not `again` where one is
+        concluded already."""
         output = {"title": check.title, "summary": check.summary}
         body = {"status": "completed", "conclusion": check.conclusion, "output": output}
         at = f"{self._at}/check-runs"
         found = self._call("GET", f"{self._at}/commits/{check.head}/check-runs?check_name={CHECK.replace(' ', '%20')}")
-        known = [c for c in (found or {}).get("check_runs", []) if c.get("status") != "completed"]
+        there = (found or {}).get("check_runs", [])
+        known = [c for c in there if c.get("status") != "completed"]
+        if there and not known and not again:
+            return
         if known and self._call("PATCH", f"{at}/{int(known[0]['id'])}", body, missing=(403, 404)) is not None:
             return
         self._call("POST", at, {"name": CHECK, "head_sha": check.head, **body})

@@ -12,7 +12,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from farm.pr import result as results
@@ -44,6 +44,8 @@ class Ledger:
     failing: Mapping[str, str] = field(default_factory=dict)
     ratios: Mapping[str, float] = field(default_factory=dict)  # of regressed cells
     acks: tuple[Ack, ...] = ()
+    rest: int = 3  # the exit code of the last result once its regressions are accepted; 3 where nothing says it
+    ran: bool = False  # whether anything of the last result ran on a device
 
     @property
     def accepted(self) -> dict[str, float]:
@@ -57,14 +59,14 @@ class Ledger:
     def acknowledged(self, by: str, when: str, reason: str) -> Ledger:
         """The same with one more acknowledgement: of what is regressed now."""
         ack = Ack(by, when, reason, self.head, dict(self.ratios))
-        return Ledger(self.number, self.head, self.run, self.failing, self.ratios, (*self.acks, ack)[-MAX_ACKS:])
+        return replace(self, acks=(*self.acks, ack)[-MAX_ACKS:])
 
     def line(self) -> str:
         """The hidden line."""
         raw = json.dumps(asdict(self), separators=(",", ":")).encode()
         packed = base64.urlsafe_b64encode(zlib.compress(raw, 9)).decode()
         if len(packed) > 24_000:  # then the next comment cannot say what is new
-            bare = Ledger(self.number, self.head, self.run, acks=self.acks[-1:])
+            bare = replace(self, failing={}, ratios={}, acks=self.acks[-1:])
             packed = base64.urlsafe_b64encode(zlib.compress(json.dumps(asdict(bare)).encode(), 9)).decode()
         return f"<!-- kernel-farm:1 {self.number} {packed if len(packed) <= 24_000 else ''} -->"
 
@@ -98,7 +100,8 @@ def _ledger(of: Mapping[str, Any], number: int) -> Ledger | None:
         for a in of["acks"][:MAX_ACKS]
     )
     failing = {str(k): str(v) for k, v in list(of["failing"].items())[:MAX_CELLS]}
-    return Ledger(number, str(of["head"]), str(of["run"]), failing, _ratios(of["ratios"]), acks)
+    rest, ran = int(of.get("rest", 3)), of.get("ran") is True
+    return Ledger(number, str(of["head"]), str(of["run"]), failing, _ratios(of["ratios"]), acks, rest, ran)
 
 
 def _ratios(of: Mapping[str, Any]) -> dict[str, float]:
@@ -114,15 +117,18 @@ def after(before: Ledger | None, result: results.Json) -> Ledger:
             failing[p["cell"]] = p["status_b"]
         elif p["speed"] == "regressed" and p["ratio"]:
             failing[p["cell"]] = "regressed"
-            ratios[p["cell"]] = round(p["ratio"], 4)
-    keep = sorted(ratios, key=lambda c: -ratios[c])[:MAX_CELLS]
+            ratios[p["cell"]] = round(p["ratio"], results.RATIO_DIGITS)
+    kept = {c: ratios[c] for c in sorted(ratios, key=lambda c: -ratios[c])[:MAX_CELLS]}
+    accepted = {c: max(r, kept.get(c, 0.0)) for c, r in {**kept, **(before.accepted if before else {})}.items()}
     return Ledger(
         result["number"],
         result["head"]["sha"],
         result["run"],
         dict(list(failing.items())[:MAX_CELLS]),
-        {c: ratios[c] for c in keep},
+        kept,
         before.acks if before else (),
+        results.outcome(result, accepted).exit_code,
+        any(p["evidence"] == "executed" for p in result["pairs"]),
     )
 
 

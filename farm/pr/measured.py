@@ -105,8 +105,18 @@ def executed(pairs: Iterable[Row], rows: Iterable[Row], kernels: Mapping[str, Se
         a, b = (known.get(str(p.get(f"cell_id_{arm}") or "")) for arm in "ab")
         if all(r is None or r["status"] in ("skipped", "unsupported") for r in (a, b)):
             continue
+        if p.get("role") == "peer":  # what it fails at is nobody's change
+            continue
         out.append(_pair(str(p["cell"]), a, b, p, kernels))
     return out
+
+
+def with_launches(static: dict[str, Any], kernels: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What stage 0 said, once devices have shown more launches.  `kernels`: of a run of two arms, as its head has
+    them."""
+    reached = {_cut(str(k["kernel"])) for k in kernels if k.get("state") == "reached"}
+    unknown = [u for u in static["unknown"] if u["kernel"] not in reached or u["kernel"] not in static["changed"]]
+    return {**static, "unreached": [n for n in static["unreached"] if n not in reached], "unknown": unknown}
 
 
 def built(answer: Answer) -> list[str]:

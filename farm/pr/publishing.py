@@ -77,6 +77,10 @@ def publish(found: Sequence[results.Json], pull: Pull, own: Sequence[Comment], v
         return Publication(exit_code=2, refused=f"the result is not published: {wrong}")
     before = last(own, pull.number)
     outcome = results.outcome(result, before.accepted if before else {})
+    now = ledgers.after(before, result)
+    if before and before.head == now.head and before.ran and not now.ran and outcome.exit_code != 1:
+        # another job of the same head, as anybody starts one who opens the pull request again
+        return Publication("a result with devices stands; this one, of the same head, has none", exit_code=before.rest)
     text = comments.comment(result, before)
     title = comments.headline(result, outcome, printable)
     if voice == "silent":
@@ -129,12 +133,26 @@ def merged(found: Sequence[results.Json]) -> dict[str, Any]:
             raise UsageError(f"two results have the cell {twice[0]['cell']!r} of one target", id="pr-result-cell-twice")
         for key in ("pairs", "tests", "faults", "stages"):
             out[key] = [*out[key], *other[key]]
-        out["static"] = out["static"] or other["static"]
+        out["static"] = _static(out["static"], other["static"])
         out["run"] = f"{out['run']}, {other['run']}"
     if len(found) > 1:
         ran = {p["backend"] for p in out["pairs"]}
         missing = [n for r in found for n in r["not_run"] if n["what"] not in ran]
         out["not_run"] = list({n["what"]: n for n in missing}.values())
+    return out
+
+
+def _static(a: Any, b: Any) -> Any:
+    """What two sites found without a device: all of it, but a kernel is unreached, or its launches are unknown, only
+    where no site saw one."""
+    if not a or not b:
+        return a or b
+    out = {**a, "kernels": max(a["kernels"], b["kernels"])}
+    for key in ("changed", "host", "harness", "tools"):
+        out[key] = list(dict.fromkeys([*a[key], *b[key]]))
+    out["unreached"] = [name for name in a["unreached"] if name in b["unreached"]]
+    out["unknown"] = list({u["kernel"]: u for u in [*a["unknown"], *b["unknown"]]}.values())
+    out["targets"] = [*a["targets"], *(t for t in b["targets"] if t not in a["targets"])]
     return out
 
 
@@ -146,16 +164,27 @@ def last(own: Sequence[Comment], number: int) -> Ledger | None:
     return None
 
 
-def acknowledge(own: Sequence[Comment], number: int, by: str, when: str, reason: str) -> Write | str:
-    """The comment with an acknowledgement; a sentence if there is nothing to acknowledge."""
+def acknowledge(
+    own: Sequence[Comment], number: int, head: str, by: str, when: str, reason: str, voice: str = "report"
+) -> Publication:
+    """The comment with an acknowledgement, and the check by what is left without the regressions; `refused` if there
+    is nothing to acknowledge at this head."""
     ours = _ours(own, number)
     before = ledgers.read(ours[-1].body) if ours else None
+    if before is not None and before.head != head:
+        return Publication(refused=f"The last result is of {before.head[:12]}; wait for that of {head[:12]}.")
     if before is None or not before.ratios:
-        return "There is no regression to acknowledge."
+        return Publication(refused="There is no regression to acknowledge.")
     line = before.acknowledged(by, when, reason).line()
     note = f"\nAcknowledged by {comments.plain(by)}, {comments.plain(when[:10])}: {comments.plain(reason)}\n"
     text = _visible(ours[-1].body)
-    return Write(ours[-1].id, line + "\n" + text[: comments.LIMIT - len(line) - len(note)] + note)
+    write = Write(ours[-1].id, line + "\n" + text[: comments.LIMIT - len(line) - len(note)] + note)
+    check = None
+    if voice in ("advise", "block"):
+        left = "" if before.rest == 0 else "; something else is not right"
+        title = f"Regressions acknowledged by {printable(by)}{left}"
+        check = Check(head, conclusion(before.rest, voice), title[:250], comments.plain(reason))
+    return Publication(writes=(write,), check=check, exit_code=before.rest)
 
 
 def _ours(own: Sequence[Comment], number: int) -> list[Comment]:

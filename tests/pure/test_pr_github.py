@@ -88,7 +88,11 @@ def test_check_concludes_whatever_the_measuring_job_left(forge: Forge, address: 
     assert [c["conclusion"] for c in forge.checks] == ["neutral"] and forge.comments == []
     os.environ["GITHUB_TOKEN"] = TOKEN
     assert main(["pr", "--publish", str(tmp_path / "none.json"), "--number", "7", "--voice", "block"]) == 3
-    assert len(forge.checks) == 2
+    assert len(forge.checks) == 1  # one that is concluded stays
+    forge.checks.clear()
+    os.environ["GITHUB_TOKEN"] = TOKEN
+    assert main(["pr", "--publish", str(tmp_path / "none.json"), "--number", "7", "--voice", "block"]) == 3
+    assert [c["conclusion"] for c in forge.checks] == ["neutral"]
 
 
 def test_a_job_cannot_leave_the_result_of_another(forge: Forge, address: str, tmp_path: Path) -> None:
@@ -101,6 +105,22 @@ def test_a_job_cannot_leave_the_result_of_another(forge: Forge, address: str, tm
     assert [(c["head_sha"], c["conclusion"]) for c in forge.checks] == [("9" * 40, "neutral")]
     event.write_text(json.dumps({"workflow_run": {"head_sha": HEAD}}))
     assert publish(tmp_path, result(pair()), "--event", str(event)) == 0 and len(forge.comments) == 1
+
+
+def test_what_a_stranger_wrote_a_workflow_for_is_no_result_of_a_device(
+    forge: Forge, address: str, tmp_path: Path
+) -> None:
+    event = tmp_path / "event.json"
+    of = {"head_sha": HEAD, "event": "pull_request", "head_repository": {"full_name": "stranger/kernels"}}
+    event.write_text(json.dumps({"workflow_run": of, "repository": {"full_name": "someone/kernels"}}))
+    told = ("--voice", "block", "--event", str(event))
+    assert publish(tmp_path, result(slower(WIDE)), "--voice", "block") == 1
+    before = [check["conclusion"] for check in forge.checks]
+    assert publish(tmp_path, result(pair(WIDE)), *told) == 2
+    (tmp_path / "result.json").write_text("{")
+    os.environ["GITHUB_TOKEN"] = TOKEN
+    assert main(["pr", "--publish", str(tmp_path / "result.json"), "--repository", "someone/kernels", *told]) == 3
+    assert [check["conclusion"] for check in forge.checks] == before == ["failure"]
 
 
 def test_check_concludes_where_the_comment_cannot_be_written(forge: Forge, address: str, tmp_path: Path) -> None:
@@ -214,7 +234,7 @@ def decide(folder: Path, payload: Any, capsys: pytest.CaptureFixture[str], *more
 def test_decide_asks_the_forge_and_answers_refusals(
     forge: Forge, address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = decide(tmp_path, comment_event(f"/ok to test {HEAD[:8]}"), capsys)
+    found = decide(tmp_path, comment_event(f"/ok to test {HEAD}"), capsys)
     assert (found["decision"], found["head"], found["approved_by"]) == ("request", HEAD, "maintainer")
     found = decide(tmp_path, comment_event("/farm run", login="stranger"), capsys)
     assert found["decision"] == "refusal" and "write permission" in forge.comments[-1]["body"]

@@ -86,7 +86,7 @@ def test_two_config_blocks_are_refused() -> None:
 @pytest.mark.parametrize(
     "body, wanted",
     [
-        ("/ok to test 99c6f79", Command("ok", sha="99c6f79")),
+        ("/ok to test " + HEAD, Command("ok", sha=HEAD)),
         ("Looks fine.\r\n/ok to test " + HEAD + "  \r\n", Command("ok", sha=HEAD)),
         ("/farm run", Command("run")),
         ("/farm run bench/rms.yaml cuda,rocm", Command("run", matrix="bench/rms.yaml", backends=("cuda", "rocm"))),
@@ -111,8 +111,10 @@ def test_commands(body: str, wanted: Command | None) -> None:
     [
         "/ok to test",
         "/ok to test HEAD",
-        "/ok to test 99c6f7",
-        "/ok to test 99c6f79; curl evil",
+        "/ok to test 99c6f79",
+        "/ok to test " + HEAD[:39],
+        "/ok to test " + HEAD + "0",
+        "/ok to test " + HEAD + "; curl evil",
         "/ok to test --all",
         "/farm",
         "/farm rnu",
@@ -131,7 +133,7 @@ def test_commands(body: str, wanted: Command | None) -> None:
         "/farm what-if\n```suggestion\na\n```\n```diff\nb\n```",
         "/farm what-if\n```suggestion\n" + "x" * 40_000 + "\n```",
         "/farm run\n/farm run",
-        "/ok to test 99c6f79\n/farm run",
+        "/ok to test " + HEAD + "\n/farm run",
         "/FARM".lower() + " Run",
     ],
 )
@@ -175,7 +177,7 @@ def test_new_comment_by_a_writer_is_a_request() -> None:
         7,
     )
     assert not found.approved_by and found.by == "maintainer"
-    found = events.decide(comment(f"/ok to test {HEAD[:9]}"), Policy(), asked())
+    found = events.decide(comment(f"/ok to test {HEAD}"), Policy(), asked())
     assert isinstance(found, Request) and found.approved_by == "maintainer"
 
 

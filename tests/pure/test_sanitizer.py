@@ -158,8 +158,9 @@ MATRIX = "name: m\nop: rms_norm\naxes: {shape: [{rows: 4, hidden: 16}]}\nprovide
 def sanitized(folder: Path, backend: str, address: str = "inline") -> object:
     (folder / "m.yaml").write_text(MATRIX)
     args = parser("run").parse_args(["run", "m.yaml", "--sanitize", "racecheck", "--address", address])
+    args.tool = args.sanitize
     found = plan(load_files([folder / "m.yaml"]), [backend])
-    return run_command.under_tool(args, found, tools.TOOLS[args.sanitize], "--sanitize")
+    return run_command.under_tool(args, found)
 
 
 def test_a_host_without_the_tool_is_told_what_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

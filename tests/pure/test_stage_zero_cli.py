@@ -39,6 +39,11 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("--stage-0", "--target", "sm_9O"), "compile-target-unknown"),
         (("--stage-0", "--run-id", "../x"), "option-run-id-invalid"),
         (("--stage-0", "--devices", "0"), "option-devices-range"),
+        (("--stage-0", "--write", "junit=x.xml"), "stage-0-device"),
+        (("--stage-0", "--sanitize"), "stage-0-device"),
+        (("--stage-0", "--strict-peers"), "stage-0-device"),
+        (("--stage-0", "--wait", "0"), "stage-0-device"),
+        (("--stage-0", "-x"), "stage-0-device"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_sentence(words: tuple[str, ...], id: str) -> None:

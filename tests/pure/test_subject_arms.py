@@ -103,6 +103,18 @@ def test_links_and_submodules_of_a_revision_are_told(repository: Path) -> None:
     assert a.digest == b.digest
 
 
+def test_a_revision_has_what_its_commit_has(repository: Path) -> None:
+    """Attributes of the commit itself would keep files from being measured that are merged."""
+    plain = contents("revision=base", "revision=HEAD", repository)[1].sources()
+    lines = ("*.py export-ignore", "*.py export-subst ident text eol=crlf filter=x", "src export-ignore")
+    for line in lines:
+        (repository / ".gitattributes").write_text(f"[attr]own -text\n{line}\n")
+        (repository / "src" / ".gitattributes").write_text("* export-ignore\n")
+        git(repository, "add", "-A")
+        git(repository, "commit", "-q", "-m", line)
+        assert contents("revision=base", "revision=HEAD", repository)[1].sources() == plain
+
+
 def test_a_wheel_and_a_revision(repository: Path, tmp_path: Path) -> None:
     wheel = tmp_path / "mylib-1.2-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:

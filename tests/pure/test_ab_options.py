@@ -1,0 +1,53 @@
+"""What `farm ab` makes of the options that it shares with `farm run`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farm.cli import run_command
+from farm.cli.main import main
+from farm.coordinator import RunRequest
+
+MATRIX = "name: m\nop: rms_norm\naxes: {shape: [{rows: 4, hidden: 16}]}\nproviders: [torch]\n"
+OPTIONS = ("--strict-peers", "--sandbox", "--environment", "other", "--wait", "5", "--address", "auto")
+#: Not what those options say: what runs, and in which arms.
+OF_THE_COMMAND = {"plan", "slots", "command", "argv", "arms", "kernels", "stop_at_first"}
+
+
+class _Nothing:
+    def close(self) -> None: ...
+
+
+def requested(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> RunRequest:
+    """The request of a command line, which is not executed."""
+    (folder / "m.yaml").write_text(MATRIX)
+    monkeypatch.chdir(folder)
+    requests: list[RunRequest] = []
+
+    def connect(args: Any, run_id: str, choose: Any, planned: Any, ready: Any) -> Any:
+        return _Nothing(), [], planned(["cuda"])
+
+    def go(args: Any, store: Any, writer: Any, cluster: Any, request: RunRequest, *rest: Any) -> int:
+        writer.close()
+        requests.append(request)
+        return 0
+
+    monkeypatch.setattr(run_command, "connect", connect)
+    monkeypatch.setattr(run_command, "go", go)
+    assert main([words[0], "m.yaml", *words[1:], *OPTIONS, "--out", str(folder / words[0])]) == 0
+    return requests[0]
+
+
+def test_an_option_means_the_same_for_two_arms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = requested(tmp_path, monkeypatch, "run", "--sanitize")
+    two = requested(tmp_path, monkeypatch, "ab", "--a", "env.X=1", "--b", "env.X=2", "--sanitize")
+    for field in dataclasses.fields(RunRequest):
+        if field.name not in OF_THE_COMMAND:
+            assert getattr(two, field.name) == getattr(one, field.name), field.name
+    assert one.strict_peers and one.environment.sandbox is not None and one.environment.tool == "memcheck"
+    assert [m.deadlines for m in two.plan.matrices] == [m.deadlines for m in one.plan.matrices]
+    assert [arm.environment for arm in two.arms] == [one.environment] * 2
