@@ -120,7 +120,14 @@ def _same_code(result: Json, say: Say) -> str:
     same = [t["target"] for t in static["targets"] if t["compiled"] == t["same_code"] > 0] if static else []
     if not same or not (static["changed"] or static["host"]):
         return ""
-    return f"machine code identical for {', '.join(map(say, same[:4]))}"
+    touched = [t for t in static["targets"] if t["compiled"] - t["unknown"] > t["same_code"]]
+    where = [f"{say(t['target'])} in {_differing(t)} of {count(t['compiled'])} cells" for t in touched[:4]]
+    differs = f"differs for {', '.join(where)}, " if where else ""
+    return f"machine code {differs}{'is ' if where else ''}identical for {', '.join(map(say, same[:4]))}"
+
+
+def _differing(t: Json) -> str:
+    return count(t["compiled"] - t["unknown"] - t["same_code"])
 
 
 def _evidence(result: Json, say: Say) -> str:
@@ -267,6 +274,8 @@ def _foot(result: Json) -> list[str]:
     one = max(result["pairs"], key=lambda p: (p["same_bits"] is False, bool(p["kernels"])), default=None)
     if one and (again := results.repeat(one["repeat"])) and not timed.groups(result["pairs"], {}):
         out += ["Repeat one cell:", *code(again), ""]
+    if again := results.repeat(result["repeat"]):
+        out += ["Repeat all of it:", *code(again), ""]
     return out
 
 

@@ -27,6 +27,7 @@ DEVICES = ("cuda", "rocm", "ascend")  # backends of which a result says somethin
 
 #: Options of a command that repeats something -> what they may say.
 _REPEATED = {
+    "--target": r"[a-z0-9_,]{1,200}",
     **dict.fromkeys(("--a", "--b"), r"revision=[0-9a-f]{4,40}"),
     **dict.fromkeys(("--base", "--head"), r"[0-9a-f]{4,40}"),
     **dict.fromkeys(("--backend", "--select"), r"[^-].*"),

@@ -216,11 +216,13 @@ def test_a_reader_is_shown_no_command_that_is_not_ours() -> None:
 @pytest.mark.parametrize("sandbox", [True, False])
 def test_what_repeats_a_sandboxed_job_asks_for_the_sandbox(sandbox: bool) -> None:
     work = pr_measure._Work.__new__(pr_measure._Work)
-    work.args = parser("pr").parse_args(["pr", "m.yaml", "--base", "main"])
+    work.args = parser("pr").parse_args(["pr", "m.yaml", "--base", "main", "--target", "ascend910b,sm_90"])
     work.args.debug = False
     work.history, work.sandbox, work.top, work.id = History(BASE, HEAD, 0, {}), sandbox, Path("x"), "r"
     told = [work._repeat(pair()), work._repeat_all()]
     assert [("--sandbox" in words) for words in told] == [sandbox] * 2 and all(map(results.repeat, told))
+    text = comments.comment(result(pair(repeat=told[0]), repeat=told[1]))
+    assert told[0] in text and told[1] in text  # what may be repeated is shown
     assert work._ab().sandbox is sandbox
 
 
@@ -509,7 +511,8 @@ def test_first_line_says_what_is_proven_elsewhere_and_whether_bits_that_differ_a
     near = interpreted(1, same_bits=False, worst_a=0.021, worst_b=0.035, bytes_a=8000, bytes_b=6000)
     found = result(near, interpreted(2), static=static(targets=both), not_run=[{"what": "cuda", "why": "none"}])
     assert headline(found) == (
-        "Bits identical in 1 of 2 cells, the others within tolerance; machine code identical for sm\\_90; no NPU ran."
+        "Bits identical in 1 of 2 cells, the others within tolerance; machine code differs for ascend910b in 8 of 10 "
+        "cells, is identical for sm\\_90; no NPU ran."
     )
     text = comments.comment(found)
     assert "Verdict: not proven: no changed cell ran on a device of ascend." in text
