@@ -62,6 +62,7 @@ def test_tests_and_benchmarks_run_in_a_process_of_their_own(tmp_path: Path) -> N
 
 
 def test_tests_that_hang_are_ended(tmp_path: Path) -> None:
+    # hangs for longer than it is allowed, and nobody waits for it: its process is killed after a second
     (tmp_path / "test_hangs.py").write_text("import time\ntime.sleep(60)\n")
     assert [t.status for t in run(tmp_path, "test_hangs.py", seconds=1.0)] == ["timed_out"]
 
