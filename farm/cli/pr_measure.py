@@ -154,6 +154,9 @@ class _Work:
         static = measured.static(answer) if answer else _unchanged() if a.digest == b.digest else None
         pairs = measured.interpreted(answer) if answer else []
         skipped = self._skipped()
+        if described and a.digest == b.digest and (described.subject.tests or described.subject.benchmarks):
+            same = "head changes none of the subject's files"
+            skipped.append({"what": "the repository's own tests and benchmarks", "why": same})
         if answer and self._touched(answer, static or {}) and (where := self._devices()):
             device = self._timed("devices", lambda: self._arms(where, answer))
             ran = {p["cell"] for p in device}

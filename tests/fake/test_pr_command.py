@@ -128,3 +128,13 @@ def test_what_cannot_begin_is_one_sentence(repository: Path) -> None:
         assert code == 2 and words in err and "Traceback" not in err, err
     code, _, err = pr(repository, "comment", body="```yaml\nconfig: {test: [opss]}\n```")
     assert code == 2 and 'did you mean "ops"' in err
+
+
+def test_a_change_beside_the_subject_runs_nothing_and_says_so(repository: Path) -> None:
+    git(repository, "checkout", "-qb", "notes", "base")
+    (repository / "NOTES").write_text("what is planned\n")
+    git(repository, "add", "NOTES")
+    git(repository, "commit", "-qm", "notes")
+    code, out, err = pr(repository, "notes", "--target", "none")
+    assert code == 0 and "No kernel changed" in out, out + err
+    assert "own tests and benchmarks: head changes none" in (repository / "c.md").read_text()
