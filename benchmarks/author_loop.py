@@ -1,10 +1,11 @@
-"""What a kernel's author waits for: six cells of an own Triton kernel, by a plain script, `farm run` and `--watch`.
+"""What a kernel's author waits for: the cells of an own Triton kernel, by a plain script, `farm run` and `--watch`.
 
-    python -m benchmarks.author_loop [--rounds 5]
+    python -m benchmarks.author_loop [--rounds 5] [--backend cuda]
 
-The three take turns on this host's CPU, in Triton's interpreter: wall and CPU seconds (of a process and all that it
-started), the load beside each.  The plain script is what an author writes without a farm: it imports torch and Triton,
-makes inputs, calls the kernel and compares with torch.  Of `--watch`: seconds from a save to the verdict.
+The three take turns on this host: wall and CPU seconds (of a process and all that it started), the load beside each.
+The plain script is what an author writes without a farm: it imports torch and Triton, makes inputs, calls the kernel
+and compares with torch.  Of `--watch`: seconds from a save to the verdict.  On the CPU six cells in Triton's
+interpreter; on a GPU twenty, timed, of a kernel that was edited before each command.
 """
 
 from __future__ import annotations
@@ -45,34 +46,49 @@ def rms_norm(x, weight, eps):
     _norm[(x.shape[0],)](x, weight, y, x.shape[1], eps, BLOCK=triton.next_power_of_2(x.shape[1]))
     return y
 """
-PLAIN = f"""import os
-os.environ["TRITON_INTERPRET"] = "1"
+PLAIN = """import os
+if "DEVICE" == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"
 import torch
 import mine
 
-for rows, hidden in {SHAPES}:
-    for name in {DTYPES}:
+torch.set_default_device("DEVICE")
+for rows, hidden in SHAPES:
+    for name in DTYPES:
         dtype = getattr(torch, name)
         x, weight = torch.randn(rows, hidden).to(dtype), torch.randn(hidden).to(dtype)
         expected = torch.nn.functional.rms_norm(x.double(), (hidden,), weight.double(), 1e-6)
         found = mine.rms_norm(x, weight, 1e-6).double()
         print(name, rows, hidden, bool(torch.allclose(found, expected, atol=0.05, rtol=0.05)))
 """
-MATRIX = {
-    "name": "six",
-    "op": "rms_norm",
-    "axes": {
-        "shape": [{"rows": rows, "hidden": hidden} for rows, hidden in SHAPES],
-        "dtype": list(DTYPES),
-        "operation": "no-grad-forward",
-    },
-    "providers": ["mine"],
-}
-FARM = (sys.executable, "-m", "farm", "run", "m.yaml", "--backend", "cpu", "--provider", "mine=mine:rms_norm")
+ON_GPU = tuple((rows, hidden) for rows in (1024, 4096) for hidden in (1000, 2048, 4096, 5120, 8192))
+
+
+def matrix(shapes: tuple[tuple[int, int], ...], dtypes: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "name": "own",
+        "op": "rms_norm",
+        "axes": {
+            "shape": [{"rows": rows, "hidden": hidden} for rows, hidden in shapes],
+            "dtype": list(dtypes),
+            "operation": "no-grad-forward",
+        },
+        "providers": ["mine"],
+    }
+
+
+def command(backend: str) -> tuple[str, ...]:
+    words = ("run", "m.yaml", "--backend", backend, "--address", "inline", "--provider", "mine=mine:rms_norm")
+    return (sys.executable, "-m", "farm", *words, *(() if backend == "cpu" else ("--devices", "1")))
 
 
 def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def edited(number: int) -> str:
+    """The kernel with another number in it that changes no result: compiled code of before is not its code."""
+    return KERNEL.replace("other=0.0).to(tl.float32)\n    w", f"other=0.0).to(tl.float32) + {number} * 0.0\n    w")
 
 
 def once(words: tuple[str, ...], folder: Path) -> dict[str, float]:
@@ -89,10 +105,10 @@ def once(words: tuple[str, ...], folder: Path) -> dict[str, float]:
 class Watch:
     """`farm run --watch` over the kernel in a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, words: tuple[str, ...]) -> None:
         self.file = folder / "mine.py"
         self.process = subprocess.Popen(
-            (*FARM, "--watch", "--no-page"), cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True
+            (*words, "--watch", "--no-page"), cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True
         )
         self.until("exit 0")
         self.until("watching")
@@ -106,7 +122,7 @@ class Watch:
     def save(self, number: int, pause_s: float) -> dict[str, float]:
         time.sleep(pause_s)  # an author types meanwhile, and the waiting children import
         load, begun = os.getloadavg()[0], time.monotonic()
-        self.file.write_text(f"{KERNEL}# save {number}\n")
+        self.file.write_text(edited(number))
         self.until("exit 0")
         wall = time.monotonic() - begun
         self.until("watching")
@@ -120,22 +136,28 @@ class Watch:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.author_loop", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--pause", type=float, default=6.0, help="seconds between a verdict and the next save")
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "mine.py").write_text(KERNEL)
-        (folder / "plain.py").write_text(PLAIN)
-        (folder / "m.yaml").write_text(json.dumps(MATRIX))
+        shapes, dtypes = (SHAPES, DTYPES) if args.backend == "cpu" else (ON_GPU, DTYPES[1:])
+        plain = PLAIN.replace("DEVICE", args.backend).replace("SHAPES", repr(shapes)).replace("DTYPES", repr(dtypes))
+        (folder / "plain.py").write_text(plain)
+        (folder / "m.yaml").write_text(json.dumps(matrix(shapes, dtypes)))
+        words = command(args.backend)
         found: dict[str, list[dict[str, float]]] = {"plain script": [], "farm run": [], "save to verdict": []}
-        for _ in range(args.rounds):
+        for number in range(args.rounds):
+            (folder / "mine.py").write_text(edited(2 * number))
             found["plain script"].append(once((sys.executable, "plain.py"), folder))
-            found["farm run"].append(once((*FARM, "--no-page"), folder))
+            (folder / "mine.py").write_text(edited(2 * number + 1))
+            found["farm run"].append(once((*words, "--no-page"), folder))
             print(json.dumps({name: _rounded(values[-1]) for name, values in found.items() if values}), flush=True)
-        watch = Watch(folder)
+        watch = Watch(folder, words)
         try:
             for number in range(args.rounds):
-                found["save to verdict"].append(watch.save(number, args.pause))
+                found["save to verdict"].append(watch.save(2 * args.rounds + number, args.pause))
         finally:
             watch.end()
     for name, values in found.items():

@@ -12,7 +12,7 @@ mkdir -p "$store"
 cat > "$store/planted.yaml" <<'EOF'
 name: planted
 op: rms_norm
-axes: {shape: [{rows: 4096, hidden: 1000}], dtype: float32, operation: no-grad-forward}
+axes: {shape: [{rows: 4096, hidden: 1024}], dtype: float32, operation: no-grad-forward}
 providers: [torch]
 EOF
 words=(--backend cuda --devices 1 --no-page)

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from farm.contracts.discovery import own_torch
 from farm.contracts.dtypes import DTYPES
 from farm.contracts.torch_contract import Job, TorchContract
 
@@ -170,12 +171,18 @@ def _serve(order: Mapping[str, Any]) -> dict[str, Any]:
     return {"arrays": sorted(found)}
 
 
+def hello() -> dict[str, str]:
+    """What the process is.  The version is the package's, which whoever plans reads without importing torch: that of
+    the module may have a suffix more (`2.11.0+cu130`)."""
+    return {"torch": own_torch() or torch.__version__}
+
+
 def main(argv: list[str]) -> None:
     """Serve orders until there are none."""
     torch.set_num_threads(int(argv[0]))
     sink = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)  # what a function prints is no answer
-    sink.write(json.dumps({"torch": torch.__version__}) + "\n")
+    sink.write(json.dumps(hello()) + "\n")
     for line in sys.stdin:
         try:
             answer = _serve(json.loads(line))

@@ -29,13 +29,14 @@ def matrix(name: str) -> str:
     return json.dumps({"name": name, "op": op, "axes": axes, "providers": providers})
 
 
-def run(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Fault -> its row, of one run over all of these in `folder/store`."""
+def run(folder: Path, names: Iterable[str], backend: str = "cpu") -> dict[str, dict[str, Any]]:
+    """Fault -> its row, of one run over all of these in `folder/store`, on one device."""
     files = []
     for name in names:
         files.append(folder / f"{name}.yaml")
         files[-1].write_text(matrix(name))
-    words = ("run", *map(str, files), "--contracts", str(HERE / "repro_contracts"), "--backend", "cpu", "--no-page")
+    words = ("run", *map(str, files), "--contracts", str(HERE / "repro_contracts"), "--backend", backend, "--no-page")
+    words += ("--devices", "1", "--address", "inline") if backend != "cpu" else ()
     where = {"PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT)])}
     command = FarmCommand(
         folder, folder / "store", "r", *words, "--run-id", "r", "--out", "store", environment=where
@@ -84,7 +85,8 @@ def alone(files: list[Path]) -> dict[Path, list[str]]:
     trap.mkdir(parents=True, exist_ok=True)
     (trap / "__init__.py").write_text("raise ImportError('the farm itself was imported')")
     packages = Path(numpy.__file__).parents[1]
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join([str(trap.parent), str(packages)])}
+    environment = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    environment["PYTHONPATH"] = os.pathsep.join([str(trap.parent), str(packages)])
     words = [sys.executable, "-S", "-c", EACH, *map(str, files)]
     subprocess.run(words, cwd=trap.parent, env=environment, check=True, timeout=60 + 60 * len(files))
     return {file: Path(f"{file}.out").read_text().splitlines() for file in files}

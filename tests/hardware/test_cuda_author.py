@@ -25,7 +25,7 @@ if not torch.cuda.is_available():
 MATRIX = """
 name: planted
 op: rms_norm
-axes: {shape: [{rows: 4096, hidden: 1000}], dtype: float32, operation: no-grad-forward}
+axes: {shape: [{rows: 4096, hidden: 1024}], dtype: float32, operation: no-grad-forward}
 providers: [torch]
 """
 
