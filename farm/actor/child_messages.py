@@ -219,7 +219,8 @@ class Door:
     def _check_measured(self, message: protocol.Measured, order: protocol.Run) -> None:
         timing, override = message.timing, order.call.get("timing_override")
         overwrites = any(t.get("may_overwrite") or t["role"] == "mutated" for t in order.tensors)
-        instead = ["events"] if override or overwrites else []  # what overwrites its inputs is timed by nothing else
+        # what overwrites its inputs is timed by nothing else, nor a backward that overwrites what its forward saved
+        instead = ["events"] if override or overwrites or order.cell["operation"] == "backward" else []
         methods = {"none", override or order.cell["timing"]["method"], *instead}
         if timing["method"] not in methods:
             raise refuse("timing.method", timing["method"], "what was asked for")

@@ -351,23 +351,27 @@ class _Attempt:
             return {"method": "none", "samples_us": []}
         if method not in self.s.timing_methods:
             raise Unsupported(f"backend {self.s.backend} has no timing method {method}")
-        if self.overwrites:
-            if "events" not in self.s.timing_methods:
-                self.facts["flags"].append(
-                    "not timed: the call may overwrite its inputs, so a second call would see different data"
-                )
-                return {"method": "none", "samples_us": []}
-            if method != "events":
-                self.facts["flags"].append(
-                    "timed by events: the call may overwrite its inputs, which are restored before each call"
-                )
-            method = "events"
         from farm.child.measure import bench_of, measure, told
+        from farm.child.timing import consumes
 
         self.enter("timing")
         self.problem = self.make()
+        bench = bench_of(function, self.problem, **self.given())
+        bench.consumes = consumes(bench, bench.make())
+        if bench.consumes or self.overwrites:
+            which = (
+                ("the backward overwrites what its forward saved", "so each call has a forward of its own, untimed")
+                if bench.consumes
+                else ("the call may overwrite its inputs", "which are restored before each call")
+            )
+            if "events" not in self.s.timing_methods:
+                self.facts["flags"].append(f"not timed: {which[0]}, so a second call would see different data")
+                return {"method": "none", "samples_us": []}
+            if method != "events":
+                self.facts["flags"].append(f"timed by events: {', '.join(which)}")
+            method = "events"
         try:
-            result = measure(method, bench_of(function, self.problem, **self.given()), self.problem)
+            result = measure(method, bench, self.problem)
         except CaptureFailed as error:
             raise CaptureFailed(str(error)) from error
         out = told(result)

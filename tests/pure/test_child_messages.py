@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LINES = 2000  # malformed ones; the soak checks take more
 IDS = {"revision": "abc", "round": 0, "attempt": 2}
 NONCE = "0123456789abcdef"
-CELL = {"timing": {"method": "rotating_graph", "min_samples": 3, "max_samples": 20}, "op": "rms_norm"}
+CELL = {"timing": {"method": "rotating_graph", "min_samples": 3, "max_samples": 20}, "op": "rms_norm", "operation": "forward"}
 TENSORS = [{"name": "x", "role": "input"}, {"name": "y", "role": "output"}, {"name": "dx", "role": "gradient"}]
 Data = dict[str, Any]
 Dice = random.Random
@@ -492,12 +492,21 @@ def test_phases_do_not_go_on_for_ever(tmp_path: Path) -> None:
                     door.read(json.dumps(talk.message).encode())
 
 
-@pytest.mark.parametrize("more, fine", [({}, False), ({"may_overwrite": True}, True), ({"role": "mutated"}, True)])
-def test_events_stand_in_for_another_method_only_where_a_call_overwrites_its_inputs(
-    tmp_path: Path, more: Data, fine: bool
+@pytest.mark.parametrize(
+    "more, operation, fine",
+    [
+        ({}, "forward", False),
+        ({"may_overwrite": True}, "forward", True),
+        ({"role": "mutated"}, "forward", True),
+        ({}, "backward", True),
+    ],
+)
+def test_events_stand_in_for_another_method_only_where_a_call_may_overwrite_what_it_reads(
+    tmp_path: Path, more: Data, operation: str, fine: bool
 ) -> None:
+    """Its inputs, or, in a backward, what the forward saved."""
     tensors = [{**TENSORS[0], **more}, *TENSORS[1:]]
-    order = protocol.Run("abc", 0, 2, CELL, tensors, {}, str(tmp_path))
+    order = protocol.Run("abc", 0, 2, {**CELL, "operation": operation}, tensors, {}, str(tmp_path))
     said = measured(tmp_path)
     if more.get("role"):
         said["outputs"], said["timing"]["timed_outputs"] = (

@@ -12,7 +12,7 @@ from fake_device import FakeApi, norm
 from farm.cell import Timing
 from farm.child import measure as timed
 from farm.child.provider_call import Problem
-from farm.child.timing import Bench, common, event, graph, rotating_graph
+from farm.child.timing import Bench, common, consumes, event, graph, rotating_graph
 from farm.child.timing import profiled as profiler
 from farm.errors import CaptureFailed, WrongAnswer
 
@@ -434,3 +434,43 @@ def test_a_backward_that_reads_what_its_forward_left_in_an_input_is_restored_to_
     )
     (dx,) = timed.measure("events", bench, given).timed_outputs or ()
     assert torch.equal(dx, want)
+
+
+class Doubling(torch.autograd.Function):
+    """y = 2 x, whose backward writes the gradient over what its forward saved, as Liger's do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(torch.full_like(x, 2.0))
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (slope,) = ctx.saved_tensors
+        slope.data.mul_(dy)
+        return slope, None
+
+
+class Freeing(Doubling):
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (slope,) = ctx.saved_tensors
+        slope.add_(0)  # autograd refuses to hand it out again
+        return slope * dy, None
+
+
+@pytest.mark.parametrize("function", [Doubling, Freeing])
+def test_a_backward_that_overwrites_what_its_forward_saved_has_a_forward_before_each_call(
+    api: FakeApi, function: type[torch.autograd.Function]
+) -> None:
+    given = problem(operation="backward")
+    given = Problem(given.inputs, given.upstream, given.wrt[:1], "backward")
+    more = {"device": CPU, "cache_bytes": CACHE, "bytes_moved": 1, "policy": {**POLICY, "method": "events"}}
+    bench = timed.bench_of(function.apply, given, **more)
+    assert consumes(bench, bench.make())
+    bench.consumes = True
+    result = timed.measure("events", bench, given)
+    assert torch.equal((result.timed_outputs or ())[0], 2 * given.upstream[0])
+    assert max(result.samples_us) < 6 * api.us_per_op, "the forward is not timed"
+    usual = timed.bench_of(lambda x, weight: 2 * x, given, **more)
+    assert not consumes(usual, usual.make())

@@ -6,7 +6,7 @@ host's own time.  torch is imported here; only the child loads this.
 
 from __future__ import annotations
 
-from farm.child.timing.common import Bench, KernelRecorder, Policy, TimingResult, TimingUnusable
+from farm.child.timing.common import Bench, KernelRecorder, Policy, TimingResult, TimingUnusable, consumes
 from farm.child.timing.event import event_floor, events
 from farm.child.timing.graph import graph_floor, rotating_graph
 from farm.child.timing.monitored import mspti
@@ -28,6 +28,7 @@ __all__ = [
     "Policy",
     "TimingResult",
     "TimingUnusable",
+    "consumes",
     "event_floor",
     "events",
     "graph_floor",

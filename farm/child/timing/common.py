@@ -15,6 +15,7 @@ import torch
 
 from farm.cell import VERSIONS
 from farm.child import placing
+from farm.child.permuted_inputs import alike
 from farm.child.provider_call import Problem
 from farm.errors import FarmSignal
 from farm.timing.kernels import Record
@@ -102,7 +103,8 @@ class Bench:
     there are none).  `nodes` counts what a captured graph holds (activities by kind), None where that cannot be read.
     `max_launches`: more calls than this no graph of the device holds; None: no such bound is known.  `recorder` gives
     the vendor's record of kernels, started at its first call; NotImplementedError says why there is none.
-    `overwrites`: a call may change its inputs, which are then as they were again before each next call.
+    `overwrites`: a call may change its inputs, which are then as they were again before each next call.  `consumes`: a
+    backward leaves what its forward saved for it changed, so each call has a forward of its own before it.
     """
 
     function: Callable[..., Any]
@@ -116,6 +118,7 @@ class Bench:
     max_launches: int | None = None
     recorder: Callable[[], KernelRecorder] | None = None
     overwrites: bool = False
+    consumes: bool = False
 
     @property
     def api(self) -> Any:
@@ -156,11 +159,46 @@ class Bench:
 
 
 def call_of(bench: Bench, problem: Problem) -> Callable[[], tuple[Any, ...]]:
-    """One timed call of the operation; for `backward` the forward has run before and is not in it."""
+    """One timed call of the operation; for `backward` the forward has run before and is not in it.  Where a backward
+    `consumes` what its forward saved, this can be called once."""
     if problem.operation != "backward":
         return lambda: problem.run(bench.function)
     outputs = problem.forward(bench.function)
     return lambda: problem.gradients(outputs, retain=True)
+
+
+def repeatable(bench: Bench, problem: Problem) -> tuple[Callable[[], tuple[Any, ...]], Callable[[], None]]:
+    """(`call_of`, what must run before each call and is not timed)."""
+    if not bench.consumes:
+        call = call_of(bench, problem)
+        return call, restorer(bench, problem)
+    restore, ready = restorer(bench, problem), [call_of(bench, problem)]
+
+    def prepare() -> None:
+        restore()
+        ready[0] = call_of(bench, problem)
+
+    return lambda: ready[0](), prepare
+
+
+def consumes(bench: Bench, problem: Problem) -> bool:
+    """Whether a second backward of one forward gives other gradients than the first, or none.  Some kernels write
+    gradients over what their forward saved; a training step never notices."""
+    if problem.operation != "backward":
+        return False
+    call = call_of(bench, problem)
+    restore = restorer(bench, problem)
+    first = [t.detach().clone() for t in call() if isinstance(t, torch.Tensor)]
+    restore()
+    try:
+        second = [t.detach() for t in call() if isinstance(t, torch.Tensor)]
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:  # autograd's: what was saved has been changed, or is gone
+        return True
+    finally:
+        restore()
+    return len(first) != len(second) or not all(map(alike, first, second))
 
 
 def restorer(bench: Bench, problem: Problem) -> Callable[[], None]:
@@ -199,8 +237,7 @@ def host_times(bench: Bench, problem: Problem, count: int = 15) -> HostTimes:
     """The host's time of one call, the device idle before it and not waited for; and whether, once the stream of the
     call has finished, the whole device has too."""
     api, times, taken, left = bench.api, [], [], []
-    call = call_of(bench, problem)
-    restore = restorer(bench, problem)
+    call, restore = repeatable(bench, problem)
     for _ in range(count):
         restore()
         api.synchronize(bench.device)

@@ -16,10 +16,10 @@ from farm.child.timing.common import (
     SETTLE_MS,
     Bench,
     TimingResult,
-    call_of,
     host_times,
     median,
     other_outputs,
+    repeatable,
     restorer,
 )
 from farm.timing.statistics import enough
@@ -35,8 +35,7 @@ def events(bench: Bench) -> TimingResult:
     begin_anew = restorer(bench, problem)
     host = host_times(bench, problem)
     begin_anew()
-    call = call_of(bench, problem)
-    restore = restorer(bench, problem)
+    call, restore = repeatable(bench, problem)
     floor = event_floor(bench)
     flush = torch.empty(max(256 << 20, 2 * bench.cache_bytes) // 4, dtype=torch.int32, device=bench.device)
     wait_us = 1.5 * median(host.us)
