@@ -229,8 +229,8 @@ def _common(lines: Sequence[LineSample], dtype: str, line: str) -> str:
         return "sign reversed"
     if len(got) > 3:
         for there, words in ((before, "one place before"), (after, "one place after")):
-            known = ~np.isnan(there)
-            if known.any() and _mostly(np.abs(got - there)[known] <= 4 * eps * np.abs(there[known])):
+            apart = np.abs(want - there) > 16 * eps * np.abs(there)  # neighbours that are alike show nothing
+            if apart.sum() > 3 and _mostly((np.abs(got - there) <= 4 * eps * np.abs(there))[apart]):
                 return f"holding the value that is expected {words}"
     factors = [_factor(s, eps) for s in lines]
     known_factors = [f for f in factors if f is not None]

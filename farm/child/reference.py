@@ -63,13 +63,18 @@ def _package(name: str, path: list[str]) -> None:
 
 def evaluate(contract: TorchContract, job: Job) -> dict[str, np.ndarray[Any, Any]]:
     """Outputs and gradients in float64 (integers as integers), and of those that are floats `NAME.own`: the function's
-    own result at the cell's dtypes, float32 (float64 for float64).  With `job.samples` above 1 `NAME.others`, float64
+    own result at the cell's dtypes, float32 (float64 for float64); of float32 outputs, wherever that is further off,
+    the result of inputs that are a rounding beside these.  With `job.samples` above 1 `NAME.others`, float64
     [samples - 1, ...]: the result plus the function's own error on inputs beside these.  With 0, neither."""
     out = _run(contract, job, exact=True)
     if not job.samples:
         return out
     floats = [name for name in out if DTYPES[job.dtypes[name]].is_float]
     found = _run(contract, job, exact=False)
+    if any(job.dtypes[name] == "float32" for name in floats):
+        rounded = _run(contract, replace(job, values=_rounded_beside(job)), exact=True)
+        for name in (n for n in floats if job.dtypes[n] == "float32"):
+            found[name] = _further_off(out[name], found[name], rounded[name])
     others = [_error_beside(contract, job, number) for number in range(job.samples - 1)]
     for name in floats:
         wide = np.float64 if job.dtypes[name] == "float64" else np.float32
@@ -77,6 +82,48 @@ def evaluate(contract: TorchContract, job: Job) -> dict[str, np.ndarray[Any, Any
             out[f"{name}.others"] = np.stack([out[name] + error[name] for error in others])
         out[f"{name}.own"] = found[name].astype(wide)
     return out
+
+
+#: What one rounding of its inputs may do to a row, of the row's RMS: more is a jump of the function (a tie that breaks),
+#: and no implementation's error.
+_LARGEST_RESPONSE = 2.0**-10
+
+
+def _rounded_beside(job: Job) -> dict[str, np.ndarray[Any, Any]]:
+    """Every float a unit of float32 larger or smaller; which, follows from its value and its place in its row.
+
+    How far a result moves is what any float32 implementation may be off, however it adds up: where the function's own
+    one is exact by luck (the mean of equal numbers, which another order of summation misses by a unit), its error says
+    nothing of the others'.
+    """
+    values = {}
+    for name, value in job.values.items():
+        dtype = DTYPES[job.dtypes[name]] if name in job.dtypes else None
+        if dtype and dtype.is_float:
+            wide = np.asarray(value, np.float64)
+            bits = wide.astype(np.float32).view(np.uint32)
+            place = np.arange(np.prod(wide.shape[1:], dtype=int), dtype=np.uint32).reshape(wide.shape[1:])
+            with np.errstate(over="ignore"):
+                mixed = (bits ^ (place * np.uint32(0x9E3779B1))) * np.uint32(0x85EBCA6B)
+            value = wide * (1.0 + np.where(mixed >> np.uint32(16) & np.uint32(1), 2.0**-23, -(2.0**-23)))
+        values[name] = value
+    return values
+
+
+def _further_off(
+    exact: np.ndarray[Any, Any], own: np.ndarray[Any, Any], beside: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """`own`, and wherever `beside` is further from `exact`, something as far from it that is larger in magnitude: such
+    errors may be common to a row (those of its mean are).  But for what no rounding moves so far."""
+    if not exact.size:
+        return own
+    rows = exact.reshape(len(exact) if exact.ndim else 1, -1)
+    finite = np.where(np.isfinite(rows), rows, 0.0)
+    most = _LARGEST_RESPONSE * np.sqrt(np.mean(finite**2, axis=1, keepdims=True))
+    with np.errstate(invalid="ignore"):
+        moved = np.abs(beside.reshape(rows.shape) - rows)
+        taken = (moved <= most) & (moved > np.abs(own.reshape(rows.shape) - rows))
+    return np.where(taken.reshape(exact.shape), exact + np.copysign(moved.reshape(exact.shape), exact), own)
 
 
 _FACTORS = (0.625, 0.75, 0.875, 1.125, 1.25, 1.375)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from farm.contracts import gates as g
 from farm.contracts.dtypes import FLOATS, get
+
+Array = Any  # numpy.ndarray
 
 #: What another implementation may have of the function's own error.  Norms of errors hardly vary between two correct
 #: implementations; the largest of many errors does.
@@ -16,6 +21,8 @@ FACTORS: Mapping[str, float] = {"rel_l2": 2.0, "row_l2_max": 2.0, "gain_max": 2.
 SMALL_RESULT, SMALL_GRADIENT = 2.0**-6, 1.0
 #: Fewer lines in a row are no sample of a correct implementation's errors; and then the row's own metrics see each.
 FEWEST_LINES = 32
+#: As many equal elements have the norm of a row: their sum of squares, squared, by that of fourth powers.
+FEWEST_SHARES = 16
 #: One element of a float32 gradient may have the rounding errors of a sum over its row: softmax's largest element, if
 #: the gradient goes through the maximum too.  In ULP, for each square root of a column, up to so many columns.
 ROW_SUM_ULP, ROW_SUM_COLUMNS = 32.0, 1 << 16
@@ -45,6 +52,13 @@ def _rounded(dtype: str, roundings: int = 1) -> g.Limits:
     unit = 2.0 ** -get(dtype).precision
     known, ulp = (g.SINGLE, 1.0) if roundings == 1 else (g.DOUBLE, 2.01)
     return known.get(dtype) or g.Limits(0.75 * unit * roundings**0.5, 1.2 * unit * roundings**0.5, 1.2 * unit, ulp)
+
+
+def shared_by_many(rows: Array) -> Array:
+    """Of rows of values, bool [rows]: whether at least FEWEST_SHARES elements make up their norm.  The errors of fewer,
+    each rounded twice, do not average out, so their row has only the limits of single elements."""
+    squares = np.square(rows / np.maximum(np.abs(rows).max(axis=1, keepdims=True), np.finfo(np.float64).tiny))
+    return np.asarray(squares.sum(axis=1) ** 2 >= FEWEST_SHARES * np.square(squares).sum(axis=1))
 
 
 def rounding(dtype: str) -> float:

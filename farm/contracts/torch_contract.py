@@ -189,8 +189,7 @@ class TorchContract(Contract):
                 out |= self._sizes(t, value)
         return out
 
-    @staticmethod
-    def _sizes(t: Tensor, value: Array) -> dict[str, Array]:
+    def _sizes(self, t: Tensor, value: Array) -> dict[str, Array]:
         """The squared size below which an error is relative to the row, and which rows are spread.  A reduction's share
         of it is its own; `farm.accuracy.evaluate` takes the mean."""
         if not t.blocked or not value.size:
@@ -200,6 +199,8 @@ class TorchContract(Contract):
         scale = np.einsum("ij,ij->i", flat, flat)[:, None] / flat.shape[1] * share**2
         size = np.abs(flat)
         spread = (size.max(axis=1) > size.min(axis=1) * (1 + 1e-6))[:, None]
+        if self.roundings.get(t.name, 1) == 2:
+            spread &= own.shared_by_many(flat)[:, None]
         return {f"{t.name}.scale2": scale, f"{t.name}.spread": spread}
 
     def gates(self, cell: CellLike) -> dict[str, dict[str, float]]:

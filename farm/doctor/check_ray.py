@@ -17,7 +17,8 @@ def ray(f: Facts) -> Findings:
     trial = f.trial("ray")
     if not trial.ok:
         what = f"ray cannot be imported ({trial}): only --address inline works"
-        yield fail("ray-missing", "ray", what, f"pip install 'ray>={oldest}'")
+        wanted = f.asked.head or f.variables.get("FARM_ADDRESS", "inline") != "inline"
+        yield Finding("ray-missing", "ray", Level.FAIL if wanted else Level.NOTE, what, f"pip install 'ray>={oldest}'")
     elif _version(trial.text) < RAY_OLDEST:
         what = f"ray {trial.text} is too old: it cannot place actors by label"
         yield fail("ray-too-old", "ray", what, f"pip install -U 'ray>={oldest}'")

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("numpy", "pyyaml", "ray", "pyarrow", "jinja2", "rich", "psutil")
 VARIABLES = (
+    "FARM_ADDRESS",
     "RAY_ADDRESS",
     "RAY_AUTH_MODE",
     "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL",

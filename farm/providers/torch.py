@@ -90,10 +90,11 @@ def _softmax(x: Any) -> Any:
 
 
 def _layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-5) -> Any:
-    """x [..., hidden], weight and bias [hidden] -> y like x."""
+    """x [..., hidden], weight and bias [hidden] -> y like x.  Where these have another dtype, all of it in theirs, as
+    autocast does: torch's backward on a GPU takes one dtype."""
     from torch.nn.functional import layer_norm
 
-    return layer_norm(x, (x.shape[-1],), weight, bias, eps)
+    return layer_norm(x.to(weight.dtype), (x.shape[-1],), weight, bias, eps).to(x.dtype)
 
 
 def _swiglu(gate: Any, up: Any) -> Any:

@@ -206,8 +206,14 @@ PLANTS: dict[str, tuple[Facts, str, Level, str]] = {
         "namespaces are forbidden",
     ),
     # Ray
-    "no ray": (supervisors(SOUND, ray=missing("ray")), "ray-missing", F, "--address inline"),
-    "no time": (supervisors(SOUND, ray=ProbeResult("skipped", "no time")), "ray-missing", F, "no time"),
+    "no ray": (supervisors(SOUND, ray=missing("ray")), "ray-missing", N, "--address inline"),
+    "no ray for a cluster": (
+        supervisors(variable(SOUND, FARM_ADDRESS="auto"), ray=missing("ray")),
+        "ray-missing",
+        F,
+        "--address inline",
+    ),
+    "no time": (supervisors(SOUND, ray=ProbeResult("skipped", "no time")), "ray-missing", N, "no time"),
     "old ray": (supervisors(SOUND, ray=ProbeResult("ok", "2.9.3")), "ray-too-old", F, "2.9.3"),
     "RAY_ADDRESS": (variable(SOUND, RAY_ADDRESS="h:1"), "ray-address-variable", N, "RAY_ADDRESS=h:1"),
     "stale RAY_ADDRESS": (

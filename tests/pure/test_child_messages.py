@@ -24,7 +24,11 @@ ROOT = Path(__file__).resolve().parents[2]
 LINES = 2000  # malformed ones; the soak checks take more
 IDS = {"revision": "abc", "round": 0, "attempt": 2}
 NONCE = "0123456789abcdef"
-CELL = {"timing": {"method": "rotating_graph", "min_samples": 3, "max_samples": 20}, "op": "rms_norm", "operation": "forward"}
+CELL = {
+    "timing": {"method": "rotating_graph", "min_samples": 3, "max_samples": 20},
+    "op": "rms_norm",
+    "operation": "forward",
+}
 TENSORS = [{"name": "x", "role": "input"}, {"name": "y", "role": "output"}, {"name": "dx", "role": "gradient"}]
 Data = dict[str, Any]
 Dice = random.Random
