@@ -84,8 +84,8 @@ def evaluate(contract: TorchContract, job: Job) -> dict[str, np.ndarray[Any, Any
     return out
 
 
-#: What one rounding of its inputs may do to a row, of the row's RMS: more is a jump of the function (a tie that breaks),
-#: and no implementation's error.
+#: What one rounding of its inputs may do to a row, of the row's RMS: more is a jump of the function (a tie that
+#: breaks), and no implementation's error.
 _LARGEST_RESPONSE = 2.0**-10
 
 
