@@ -12,18 +12,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from farm.cell import Cell
-from farm.compare import decide
+from farm.cell import VERSIONS, Cell
+from farm.compare import decide, records
+from farm.compare.arms import differences
 from farm.compare.course import Course, log_ratio
+from farm.compare.decide import Outcome, Verdict
+from farm.compare.noise import Known
 from farm.compare.reach import Reached
+from farm.compare.records import CellNoise, Kind, Record
 from farm.compare.summary import Summary
 from farm.coordinator.request import RunArm, RunProgress, RunRequest
 from farm.matrix.arms import mates
 from farm.report import pair_rows
+from farm.report.evidence import tool_chain
 from farm.scheduler.events import Conclude, Submitted
 from farm.store import RunWriter
 from farm.store.journal import LineReader
-from farm.store.pairs import PAIR_COLUMNS, ROUND_COLUMNS, comparable, round_row, time_of
+from farm.store.pairs import PAIR_COLUMNS, ROUND_COLUMNS, comparable, round_row, time_of, without_arm
 from farm.store.recovery import Recovery
 from farm.store.runs import Table
 
@@ -39,11 +44,21 @@ def whole(before: Recovery, arms: Sequence[RunArm]) -> Recovery:
     return replace(before, rows={i: row for i, row in before.rows.items() if i not in half})
 
 
-class Rounds:
-    """`before`: what an interrupted run had, `whole`."""
+def identical(arms: Sequence[RunArm]) -> bool:
+    """Whether an arm is held against itself."""
+    a, b = arms
+    return not differences(a.arm, b.arm) and a.digest == b.digest
 
-    def __init__(self, cells: Sequence[Cell], request: RunRequest, writer: RunWriter, before: Recovery):
+
+class Rounds:
+    """`before`: what an interrupted run had, `whole`.  `begun`: when the run began (ISO 8601 in UTC): records of noise
+    made since then do not count, so that a run that is resumed asks for the rounds that it would have asked for."""
+
+    def __init__(self, cells: Sequence[Cell], request: RunRequest, writer: RunWriter, before: Recovery, begun: str):
         self._cells, self._arms, self._writer = cells, request.arms, writer
+        self._noise, self._begun_at = request.noise, begun
+        self.identical = identical(request.arms)
+        self._known_noise: Known | None = None
         self._changes, self._strict = request.kernels, request.strict_peers
         self._reached: list[Reached] = []
         self.mates = mates(cells, [a.arm for a in request.arms])
@@ -94,8 +109,11 @@ class Rounds:
         timed = [lead for lead in self.mates if self._is_timed(lead)]
         alike = [lead for lead in timed if self._same_code(lead)]
         self._controls = set(alike[:: max(1, math.ceil(len(alike) / MAX_CONTROLS))])
-        timed = [lead for lead in timed if lead in self._controls or lead not in alike]
-        self._course = Course(timed if self._controls != set(timed) else (), sorted(self._controls) if timed else ())
+        if not self.identical:  # of identical code all is timed: it is what the comparison is made for
+            timed = [lead for lead in timed if lead in self._controls or lead not in alike]
+            timed = timed if self._controls != set(timed) else []
+        self._known_noise = records.known(self._noise, [self._kinds(lead) for lead in timed], before=self._begun_at)
+        self._course = Course(timed, sorted(self._controls) if timed else (), self._known_noise)
         for lead, number in self._known:
             self._course.told(lead, number, self._ratio(lead, number))
 
@@ -108,7 +126,7 @@ class Rounds:
         """Whether both arms run the same code for this pair: a peer's, where the arms differ only in their files."""
         a, b = (one.arm for one in self._arms)
         cell = self._cells[lead]
-        return (
+        return self.identical or (
             cell.role == "peer"
             and (a.environment, dict(a.variables)) == (b.environment, dict(b.variables))
             and cell.provider == self._cells[self.mates[lead]].provider
@@ -130,14 +148,47 @@ class Rounds:
         first = self._known.get((lead, 0), (a, b))[0]
         return log_ratio(time_of(a), time_of(b)) if a.get("target") == first.get("target") else math.nan
 
+    def _kinds(self, lead: int) -> tuple[Kind, Kind]:
+        """What a pair's noise is known by, of both arms."""
+        return self._kind(lead), self._kind(self.mates[lead])
+
+    def _kind(self, index: int) -> Kind:
+        row, planned = self._rows[index], self._cells[index].timing
+        method = str(row.get("timing_method") or planned.method)
+        version = planned.version if method == planned.method else VERSIONS.get(method, 0)
+        return Kind(
+            str(row.get("evidence") or ""),
+            str(row.get("target") or ""),
+            tool_chain(str(row.get("fingerprint") or "")),
+            f"{method}/{version}",
+            self._cells[index].cell_key,
+        )
+
     # the end
+
+    def record(self, made: str) -> Record:
+        """What was measured of identical code: the controls, or all where an arm was held against itself."""
+        shown = self._course.shown() if self._course is not None else {}
+        of = [lead for lead in sorted(shown) if self.identical or lead in self._controls]
+        cells = tuple(
+            CellNoise(
+                self._kind(lead),
+                without_arm(self._cells[lead].cell_id),
+                shown[lead].rounds,
+                shown[lead].sd,
+                shown[lead].freedom,
+                shown[lead].called.value,
+            )
+            for lead in of
+        )
+        return Record(self._writer.id, made, self.identical, cells)
 
     def pairs(self) -> tuple[list[dict[str, Any]], Summary]:
         """The rows of pairs.parquet, and what they add up to."""
         if self._course is None:
             self._begin()
         assert self._course is not None
-        outcomes = self._course.outcomes()
+        outcomes = self._outcomes()
         rounds: dict[int, list[tuple[Row, Row]]] = {}
         for lead, number in sorted(self._known):
             rounds.setdefault(lead, []).append(self._known[lead, number])
@@ -151,12 +202,30 @@ class Rounds:
                     self._rows.get(b) if b is not None else None,
                     rounds.get(lead, []),
                     outcomes.get(lead),
-                    control=lead in self._controls,
+                    control=lead in self._controls and not self.identical,
                 )
             )
         self._reached = pair_rows.reached(out, self._changes)
         pair_rows.name_kernels(out, self._reached)
-        return out, pair_rows.summed(out, self._reached, strict_peers=self._strict)
+        return out, pair_rows.summed(out, self._reached, strict_peers=self._strict, identical=self.identical)
+
+    def _outcomes(self) -> dict[int, Outcome]:
+        """Pair -> what its rounds say.  Of identical code what the rule makes of it, whichever cells were controls."""
+        assert self._course is not None
+        outcomes = self._course.outcomes()
+        if not self.identical:
+            return outcomes
+        return {lead: replace(outcomes[lead], verdict=shown.called) for lead, shown in self._course.shown().items()}
+
+    def told(self) -> dict[str, Any]:
+        """What run.json has of identical code; after `pairs`: `same` where an arm was held against itself, how many
+        controls the rule would have called changed, and of how many pairs earlier records said how noisy they are."""
+        shown = self._course.shown() if self._course is not None else {}
+        changed = (Verdict.REGRESSED, Verdict.IMPROVED)
+        called = [lead for lead in shown if lead in self._controls and shown[lead].called in changed]
+        known = int((self._known_noise.freedom > 0).sum()) if self._known_noise else 0
+        out: dict[str, Any] = {"same": True} if self.identical else {"controls_changed": len(called)}
+        return {**out, "with_records": known}
 
     def kernels(self) -> list[dict[str, Any]]:
         """The kernels that differ between the arms, with the cells that launched them; after `pairs`."""

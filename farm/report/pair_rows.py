@@ -116,8 +116,13 @@ def name_kernels(rows: Sequence[dict[str, Any]], found: Sequence[Reached]) -> No
         row["kernels"] = ",".join(of.get(row["cell"], ()))
 
 
-def summed(rows: Sequence[Row], found: Sequence[Reached] = (), *, strict_peers: bool = False) -> summary.Summary:
-    """The verdict of all pairs.  That nothing is worse takes no changed kernel whose launches cannot be seen."""
+def summed(
+    rows: Sequence[Row], found: Sequence[Reached] = (), *, strict_peers: bool = False, identical: bool = False
+) -> summary.Summary:
+    """The verdict of all pairs.  That nothing is worse takes no changed kernel whose launches cannot be seen.
+    `identical`: an arm was held against itself."""
+    if identical:
+        return summary.of_identical([_pair(row, strict_peers) for row in rows])
     out = summary.summary([_pair(row, strict_peers) for row in rows], [one.change.name for one in found if one.finding])
     unseen = [one for one in found if one.state == "unseen"]
     if out.exit_code or not unseen:

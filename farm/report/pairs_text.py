@@ -32,9 +32,10 @@ def lines(
     *,
     complete: bool = True,
     kernels: Sequence[Mapping[str, Any]] = (),
+    told: Mapping[str, Any] | None = None,
 ) -> Iterator[str]:
     """The verdict with its reasons, the arms, counts, then each pair that a reader has to look at.  `kernels`: those
-    that differ, as run.json has them."""
+    that differ, and `told`: all of the comparison, as run.json has them."""
     if found is None or not complete:
         yield "not decided: the run was interrupted"
     else:
@@ -42,6 +43,7 @@ def lines(
         yield from (f"  {why}" for why in found.why)
     yield from (arm_line(name, arm) for name, arm in arms.items())
     yield from _counts(rows, complete)
+    yield from _noise(told or {})
     yield from _kernels(kernels)
     times = [row for row in rows if row["verdict"] and not row["control"]] if complete else []
     for verdict in (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.UNFIT, Verdict.IMPROVED):
@@ -101,6 +103,19 @@ def _counts(rows: Sequence[Row], complete: bool) -> Iterator[str]:
         yield "times: none, since no cell passed in both arms with a time"
     if told["controls"]:
         yield f"controls: {cells(told['controls'])} that run the same code in both arms"
+
+
+def _noise(told: Mapping[str, Any]) -> Iterator[str]:
+    """What identical code says of this comparison."""
+    if told.get("same"):
+        yield "both arms are the same code, so a change that is claimed here is the environment's, or a false alarm"
+    if told.get("controls_changed"):
+        yield (
+            f"of the controls, {cells(told['controls_changed'])} would have been called changed, although the code is "
+            "the same: the environment differs between the arms"
+        )
+    if told.get("with_records"):
+        yield f"thresholds of {cells(told['with_records'])} also rest on earlier records of identical code"
 
 
 def _listed(what: str, more: str, rows: Sequence[Row], shown: Any) -> Iterator[str]:

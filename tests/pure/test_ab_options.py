@@ -15,7 +15,7 @@ from farm.coordinator import RunRequest
 MATRIX = "name: m\nop: rms_norm\naxes: {shape: [{rows: 4, hidden: 16}]}\nproviders: [torch]\n"
 OPTIONS = ("--strict-peers", "--sandbox", "--environment", "other", "--wait", "5", "--address", "auto")
 #: Not what those options say: what runs, and in which arms.
-OF_THE_COMMAND = {"plan", "slots", "command", "argv", "arms", "kernels", "stop_at_first"}
+OF_THE_COMMAND = {"plan", "slots", "command", "argv", "arms", "kernels", "noise", "stop_at_first"}
 
 
 class _Nothing:

@@ -7,6 +7,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from scripted_cluster import Quiet, ScriptedCluster, slot
 
 from farm.compare.arms import Arm
 from farm.compare.kernel_changes import Change, changes
+from farm.compare.records import Record
 from farm.coordinator import RunRequest, execute
 from farm.coordinator.request import RunArm, RunOutcome
 from farm.coordinator.rounds import whole
@@ -90,6 +92,7 @@ def compared(
     finished: recovery.Recovery | None = None,
     providers: tuple[str, ...] = ("farm",),
     kernels: Sequence[Change] = (),
+    noise: Sequence[Record] = (),
 ) -> tuple[RunOutcome, Run, Quiet]:
     file = tmp_path / "m.yaml"
     shape = {"rows": 2, "hidden": [64 + i for i in range(cells)]}
@@ -102,7 +105,15 @@ def compared(
     both = tuple(RunArm(arm, "r", Environment.default(), {}) for arm in arms)
     finished = whole(finished, both) if finished else None
     request = RunRequest(
-        two(plans, arms), slots, "farm ab", ["ab"], {"name": "r"}, arms=both, finished=finished, kernels=kernels
+        two(plans, arms),
+        slots,
+        "farm ab",
+        ["ab"],
+        {"name": "r"},
+        arms=both,
+        finished=finished,
+        kernels=kernels,
+        noise=noise,
     )
     outcome = execute(request, cluster, writer, progress)
     return outcome, store.run("run"), progress
@@ -259,6 +270,66 @@ def test_peers_that_run_the_same_code_are_controls_and_never_accused(tmp_path: P
     outcome, run, _ = compared(tmp_path, ArmsCluster(says), arms=arms, cells=6, providers=("farm", "torch"))
     assert outcome.final_code == 0 and run.head["comparison"]["controls"] == 6
     assert {row["verdict"] for row in outcome.pairs} == {"same"}
+
+
+SAME = (Arm("a", variables={"X": "1"}), Arm("b", variables={"X": "1"}))
+
+
+def test_an_arm_held_against_itself_is_recorded_and_sets_later_thresholds(tmp_path: Path) -> None:
+    """One cell's processes vary by 3 %, which no other cell's rounds can say."""
+
+    def says(cell: Mapping[str, Any], number: int) -> dict[str, Any]:
+        dice = random.Random(f"{cell['arm']} {cell['dims']} {number}")
+        sd = 0.03 if cell["dims"]["hidden"] == 65 else 0.004
+        return {"time": 10.0 * (1 + sd * dice.gauss(0, 1))}
+
+    first, run, _ = compared(tmp_path, ArmsCluster(says), arms=SAME, cells=12)
+    assert first.summary is not None and (first.summary.name, first.final_code) == ("not told apart", 0)
+    found = first.noise
+    assert found is not None and found.same and len(found.cells) == 12 and found.run == "run"
+    assert {c.called for c in found.cells} <= {"same", "inconclusive"} and run.head["comparison"]["same"]
+    assert {c.kind.timing for c in found.cells} == {"rotating_graph/2"} and found.cells[1].sd > 0.01  # type: ignore[operator]
+    earlier = replace(found, made="2000-01-01T00:00:00+00:00")
+    folder = tmp_path / "later"
+    folder.mkdir()
+    then, later, _ = compared(folder, ArmsCluster(noisy(7)), cells=12, noise=[earlier])
+    without = {row["shape"]: row["threshold"] for row in compared_pairs(folder / "w")}
+    with_it = {row["shape"]: row["threshold"] for row in then.pairs}
+    assert with_it["2x65"] > 0.05 > without["2x65"] and later.head["comparison"]["with_records"] == 12
+    assert then.noise is not None and not then.noise.cells  # it had no identical code
+
+
+def compared_pairs(folder: Path) -> Sequence[Mapping[str, Any]]:
+    folder.mkdir()
+    return compared(folder, ArmsCluster(noisy(7)), cells=12)[0].pairs
+
+
+def test_identical_code_that_is_told_apart_is_a_finding(tmp_path: Path) -> None:
+    """Whichever child comes second is slower where the cell is large: no shift that all share."""
+
+    def says(cell: Mapping[str, Any], number: int) -> dict[str, Any]:
+        return {"time": slower(cell, 1.08), **({"bits": "x"} if number == 1 else {})}
+
+    outcome, run, _ = compared(tmp_path, ArmsCluster(says), arms=SAME, cells=8)
+    assert outcome.summary is not None and outcome.final_code == 1
+    assert outcome.summary.name == "told apart" and "1 cell called changed: first cuda/" in outcome.summary.why[0]
+    assert outcome.noise is not None and [c.called for c in outcome.noise.cells].count("regressed") == 1
+    assert run.head["comparison"]["verdicts"] == {"regressed": 1, "same": 7}
+    text = "\n".join(pairs_text.lines({}, outcome.pairs, outcome.summary, told=run.head["comparison"]))
+    assert "both arms are the same code" in text
+
+
+def test_a_control_that_the_rule_would_accuse_is_told_and_recorded(tmp_path: Path) -> None:
+    def says(cell: Mapping[str, Any], number: int) -> dict[str, Any]:
+        odd = cell["provider"] == "torch" and cell["dims"]["hidden"] == 66 and cell["arm"] == "b"
+        return {"time": 10.8 if odd else 10.0}
+
+    arms = (Arm("a", "revision", "main"), Arm("b", "revision", "."))
+    outcome, run, _ = compared(tmp_path, ArmsCluster(says), arms=arms, cells=8, providers=("farm", "torch"))
+    assert outcome.final_code == 0 and run.head["comparison"]["controls_changed"] == 1
+    assert outcome.noise is not None and len(outcome.noise.cells) == 8 and not outcome.noise.same
+    text = "\n".join(pairs_text.lines({}, outcome.pairs, outcome.summary, told=run.head["comparison"]))
+    assert "1 cell would have been called changed, although the code is the same" in text
 
 
 KERNELS = "import triton\n\n@triton.jit\ndef one(x):\n    return x + 1\n\n@triton.jit\ndef two(x):\n    return x + 1\n"
