@@ -81,6 +81,8 @@ class DeviceActor:
         or {"probe": {"id", and what an attempt has}}, whose end is one `probe` event,
         or {"calibrate": {"policy", "seconds", "deadline", "otherwise"}}.
 
+        An attempt of a further round has "known", too: the hash of the outputs that round 0 judged.  It is timed only.
+
         `last`: another fault of the device or the farm would be this cell's end.
         """
         self._leases.put(lease)
@@ -420,7 +422,8 @@ class DeviceActor:
         shared, self._children.served = self._children.served or self._children.trials > 0, True
         try:
             self._show(attempt, "import", table["write"] + table["import"])
-            child.send(protocol.Run(*ids, cell, prepared["tensors"], call, place, prepared["work"]))
+            only = protocol.TIME if attempt.get("known") else protocol.EVERYTHING
+            child.send(protocol.Run(*ids, cell, prepared["tensors"], call, place, prepared["work"], only))
             deadline = Deadline(table["import"])
             while True:
                 said = child.receive(deadline)
@@ -643,7 +646,7 @@ class DeviceActor:
             "others": others,
             "flags": reply.facts.get("flags", []),
             "tolerances": attempt.get("tolerances", []),
-            **({"only": "hash"} if attempt["round"] else {}),
+            "known": attempt.get("known", ""),
         }
 
         def done(judged: dict[str, Any]) -> None:

@@ -81,6 +81,11 @@ class Rounds:
         """The result of a cell."""
         self._rows[row["index"]] = row
 
+    def output_hash(self, cell: int) -> str:
+        """What a cell's outputs were in round 0, which was judged in full; "" where that is not known."""
+        row = self._rows.get(cell) or {}
+        return str(row.get("output_hash") or "") if row.get("status") == "passed" else ""
+
     def ended(self, action: Conclude, row: Row) -> None:
         """An arm has ended a further round of a cell; journaled once both have."""
         lead = self._leads[action.cell]

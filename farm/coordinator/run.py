@@ -345,7 +345,12 @@ class _Coordinator:
             "call": call,
             "tolerances": tolerances_for(matrix.tolerances, cell),
             "deadlines": deadlines,
+            **({"known": known} if (known := self._known_hash(attempt)) else {}),
         }
+
+    def _known_hash(self, attempt: Attempt) -> str:
+        """The hash of the outputs that round 0 judged, for an attempt of a further round, else empty."""
+        return self.rounds.output_hash(attempt.cell) if self.rounds and attempt.round else ""
 
     def _coming(self, waiting: tuple[int, ...]) -> list[dict[str, Any]]:
         """One cell for each of the next references that was not announced yet."""

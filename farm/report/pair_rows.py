@@ -74,16 +74,18 @@ def _bits(a: Row | None, b: Row | None) -> int | None:
 
 def _note(rounds: Sequence[tuple[Row, Row]]) -> str:
     """What happened in a later round that did not in the first: a failure, other bits."""
-    out: dict[str, None] = {}
+    out: dict[str, str] = {}
     for place, arm in enumerate(("a", "b")):
         first = rounds[0][place].get("output_hash") if rounds else ""
         for both in rounds[1:]:
             row = both[place]
             if row["status"] not in GOOD:
-                out.setdefault(f"arm {arm} was {row['status']} in round {row['round']}: {row.get('reason') or ''}")
+                told = f"arm {arm} was {row['status']} in round {row['round']}: {row.get('reason') or ''}"
+                out.setdefault(told, told)
             elif first and row.get("output_hash") and row["output_hash"] != first:
-                out.setdefault(f"arm {arm} gave other output bits in round {row['round']} than in round 0")
-    return "; ".join(out)[:1000]
+                told = f"arm {arm} gave other output bits in round {row['round']} than in round 0"
+                out.setdefault(f"bits of {arm}", f"{told}; they were judged in full")
+    return "; ".join(out.values())[:1000]
 
 
 def reached(rows: Sequence[Row], changes: Sequence[Change]) -> list[Reached]:
