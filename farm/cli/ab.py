@@ -141,6 +141,7 @@ def _run(args: argparse.Namespace) -> int:
         wait_for_devices_s=run_command.grace(args),
         wait_s=run_command.busy_wait(args),
         kernels=arms.changes(),
+        only_kernels=arms.only_kernels(),
         noise=ab_noise.read("ab", store),
         arms=ready.arms,
     )
@@ -220,6 +221,15 @@ class Arms:
     def changes(self) -> list[Change]:
         """Their kernels, and how each compares."""
         return kernel_changes.changes(*(c.sources() for c in self.contents)) if self.contents else []
+
+    def only_kernels(self) -> bool:
+        """Whether, of the files of both, nothing but kernels differs."""
+        if not self.contents:
+            return False
+        others = [
+            {n: d for n, d in c.content() if not n.endswith(".py") and ".dist-info/" not in n} for c in self.contents
+        ]
+        return others[0] == others[1] and not kernel_changes.host_changes(*(c.sources() for c in self.contents))
 
     def lines(self) -> list[str]:
         """What both are, for people."""

@@ -125,6 +125,7 @@ def run(args: argparse.Namespace) -> int:
         finished=known,
         arms=ready,
         kernels=arms.changes() if arms else (),
+        only_kernels=arms.only_kernels() if arms else False,
         noise=ab_noise.read("resume", store) if arms else (),
         wait_for_devices_s=run_command.grace(args),
         wait_s=run_command.busy_wait(args),

@@ -82,6 +82,7 @@ class RunRequest:
     wait_s: float = 0.0  # how long the run waits for a device that another run uses
     noise: Sequence[Record] = ()  # of the store: what pairs of identical code have shown
     kernels: Sequence[Change] = ()  # of both arms, and how each compares
+    only_kernels: bool = False  # of the files of both arms nothing but kernels differs
     arms: tuple[RunArm, ...] = ()  # two, where the run compares them; `providers` and `environment` are then theirs
 
 

@@ -6,17 +6,20 @@ in further rounds, as long as `farm.compare` asks for them.
 
 from __future__ import annotations
 
+import json
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from farm.cell import VERSIONS, Cell
-from farm.compare import decide, records
+from farm.compare import decide, equal_code, records
 from farm.compare.arms import differences
 from farm.compare.course import Course, log_ratio
 from farm.compare.decide import Outcome, Verdict
+from farm.compare.equal_code import Side
 from farm.compare.noise import Known
 from farm.compare.reach import Reached
 from farm.compare.records import CellNoise, Kind, Record
@@ -59,6 +62,8 @@ class Rounds:
         self._noise, self._begun_at = request.noise, begun
         self.identical = identical(request.arms)
         self._known_noise: Known | None = None
+        self._only_kernels = request.only_kernels
+        self._alike: dict[int, str] = {}  # pairs with a time that are known to be the same code, and why
         self._changes, self._strict = request.kernels, request.strict_peers
         self._reached: list[Reached] = []
         self.mates = mates(cells, [a.arm for a in request.arms])
@@ -112,7 +117,8 @@ class Rounds:
             if a is not None and b is not None and (lead, 0) not in self._known:
                 self._known[lead, 0] = (round_row(a, 0, 0), round_row(b, 0, 1))
         timed = [lead for lead in self.mates if self._is_timed(lead)]
-        alike = [lead for lead in timed if self._same_code(lead)]
+        self._alike = self._same_code(timed)
+        alike = [lead for lead in timed if lead in self._alike]
         self._controls = set(alike[:: max(1, math.ceil(len(alike) / MAX_CONTROLS))])
         if not self.identical:  # of identical code all is timed: it is what the comparison is made for
             timed = [lead for lead in timed if lead in self._controls or lead not in alike]
@@ -127,15 +133,50 @@ class Rounds:
         both = self._known.get((lead, 0), ())
         return bool(both) and all(row["status"] == "passed" for row in both) and any(row["samples"] for row in both)
 
-    def _same_code(self, lead: int) -> bool:
-        """Whether both arms run the same code for this pair: a peer's, where the arms differ only in their files."""
+    def _same_code(self, timed: Sequence[int]) -> dict[int, str]:
+        """Those of the pairs that are known to run the same code in both arms, and why."""
         a, b = (one.arm for one in self._arms)
-        cell = self._cells[lead]
-        return self.identical or (
-            cell.role == "peer"
-            and (a.environment, dict(a.variables)) == (b.environment, dict(b.variables))
-            and cell.provider == self._cells[self.mates[lead]].provider
-        )
+        if self.identical:
+            return dict.fromkeys(timed, equal_code.IDENTICAL)
+        if (a.environment, dict(a.variables)) != (b.environment, dict(b.variables)):
+            return {}
+        changed, unseen = self._launching_changed(timed)
+        out = {}
+        for lead in timed:
+            cell, mate = self._cells[lead], self._cells[self.mates[lead]]
+            if cell.provider != mate.provider:
+                continue
+            left, right = self._side(lead), self._side(self.mates[lead])
+            launches = {"launches_changed": lead in changed, "unseen": unseen}
+            if cell.role == "peer":
+                out[lead] = equal_code.PEER
+            elif equal_code.machine_code(left, right):
+                out[lead] = equal_code.MACHINE_CODE
+            elif cell.mode == mate.mode and equal_code.unchanged(
+                left, right, only_kernels=self._only_kernels, **launches
+            ):
+                out[lead] = equal_code.UNCHANGED
+        return out
+
+    def _launching_changed(self, timed: Sequence[int]) -> tuple[set[int], bool]:
+        """(the pairs that launch a kernel that differs between the arms, whether one differs whose launches are not
+        seen)."""
+        rows = [
+            {
+                "cell": str(lead),
+                "evidence": self._rows[lead].get("evidence"),
+                "launch_a": self._rows[lead].get("launch"),
+                "launch_b": self._rows[self.mates[lead]].get("launch"),
+            }
+            for lead in timed
+        ]
+        found = pair_rows.reached(rows, self._changes)
+        return {int(cell) for one in found for cell in one.all_cells}, any(one.state == "unseen" for one in found)
+
+    def _side(self, index: int) -> Side:
+        row = self._rows[index]
+        launch = json.loads(row.get("launch") or "{}")
+        return Side(launch, row.get("kernels_per_call"), str(row.get("timing_method") or ""))
 
     def _note(self, lead: int, number: int, a: Row, b: Row) -> None:
         first = decide.order(number)[0]
@@ -224,13 +265,16 @@ class Rounds:
 
     def told(self) -> dict[str, Any]:
         """What run.json has of identical code; after `pairs`: `same` where an arm was held against itself, how many
-        controls the rule would have called changed, and of how many pairs earlier records said how noisy they are."""
+        controls the rule would have called changed, of how many pairs earlier records said how noisy they are, and how
+        many run the same code, by why that is known."""
         shown = self._course.shown() if self._course is not None else {}
         changed = (Verdict.REGRESSED, Verdict.IMPROVED)
         called = [lead for lead in shown if lead in self._controls and shown[lead].called in changed]
         known = int((self._known_noise.freedom > 0).sum()) if self._known_noise else 0
         out: dict[str, Any] = {"same": True} if self.identical else {"controls_changed": len(called)}
-        return {**out, "with_records": known}
+        whys = Counter(self._alike.values())
+        alike = {why: whys[why] for why in equal_code.WHYS if whys[why] and not self.identical}
+        return {**out, "with_records": known, "same_code": alike}
 
     def kernels(self) -> list[dict[str, Any]]:
         """The kernels that differ between the arms, with the cells that launched them; after `pairs`."""

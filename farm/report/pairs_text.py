@@ -114,6 +114,10 @@ def _noise(told: Mapping[str, Any]) -> Iterator[str]:
             f"of the controls, {cells(told['controls_changed'])} would have been called changed, although the code is "
             "the same: the environment differs between the arms"
         )
+    alike = told.get("same_code") or {}
+    if alike:
+        by = ", ".join(f"{n} by {why}" for why, n in alike.items())
+        yield f"same code in both arms: {cells(sum(alike.values()))} ({by}), of which the controls are timed further"
     if told.get("with_records"):
         yield f"thresholds of {cells(told['with_records'])} also rest on earlier records of identical code"
 

@@ -70,7 +70,10 @@ class ArmsCluster(ScriptedCluster):
             return [{"event": "started", **at}, {"event": "ended", **at, **end, "origin": origin}]
         timing = {"method": "rotating_graph", "samples_us": [told["time"]] * 20} if told["time"] else {"method": "none"}
         launch = {"kernels": [], "seen": told.get("seen", {})}
-        facts = {"flags": [], **({"launch": launch} if launch["seen"] else {})}
+        if told.get("code"):
+            launch["code"] = {"digest": told["code"], "launches": 2}
+            timing["kernels_per_call"] = told.get("activities", 2)
+        facts = {"flags": [], **({"launch": launch} if launch["seen"] or told.get("code") else {})}
         passed = {"status": told.get("judged", "passed"), "owner": "kernel" if "judged" in told else None}
         judged = {**passed, "output_hash": told["bits"], "input_hash": "i", **self.judge}
         if not number:
@@ -93,6 +96,7 @@ def compared(
     providers: tuple[str, ...] = ("farm",),
     kernels: Sequence[Change] = (),
     noise: Sequence[Record] = (),
+    only_kernels: bool = False,
 ) -> tuple[RunOutcome, Run, Quiet]:
     file = tmp_path / "m.yaml"
     shape = {"rows": 2, "hidden": [64 + i for i in range(cells)]}
@@ -114,6 +118,7 @@ def compared(
         finished=finished,
         kernels=kernels,
         noise=noise,
+        only_kernels=only_kernels,
     )
     outcome = execute(request, cluster, writer, progress)
     return outcome, store.run("run"), progress
@@ -330,6 +335,40 @@ def test_a_control_that_the_rule_would_accuse_is_told_and_recorded(tmp_path: Pat
     assert outcome.noise is not None and len(outcome.noise.cells) == 8 and not outcome.noise.same
     text = "\n".join(pairs_text.lines({}, outcome.pairs, outcome.summary, told=run.head["comparison"]))
     assert "1 cell would have been called changed, although the code is the same" in text
+
+
+@pytest.mark.parametrize("only_kernels", [True, False])
+def test_cells_of_equal_machine_code_or_unchanged_sources_are_controls(tmp_path: Path, only_kernels: bool) -> None:
+    """All times of b are 4 % larger.  Of 18 cells six have equal machine code, six have not, and one that only seems
+    to; of the sources, a kernel of the first nine is changed."""
+    changed = changes(
+        {"k.py": KERNELS}, {"k.py": KERNELS.replace("one(x):\n    return x + 1", "one(x):\n    return x")}
+    )
+
+    def says(cell: Mapping[str, Any], number: int) -> dict[str, Any]:
+        hidden = cell["dims"]["hidden"] - 64
+        own = {"code": f"c{hidden}{cell['arm'] if hidden % 3 else ''}"} if hidden < 18 else {}
+        beside = {"activities": 3} if hidden == 3 else {}  # something else runs, too: a copy
+        time = 10.4 if cell["arm"] == "b" else 10.0
+        return {"time": time, "seen": {"one" if hidden < 9 else "two": 1}, **own, **beside}
+
+    arms = (Arm("a", "revision", "main"), Arm("b", "revision", "."))
+    outcome, run, _ = compared(
+        tmp_path, ArmsCluster(says), arms=arms, cells=18, kernels=changed, only_kernels=only_kernels
+    )
+    told = run.head["comparison"]
+    assert told["same_code"] == {"machine code": 5, **({"unchanged kernels": 6} if only_kernels else {})}
+    equal = {0, 6, 9, 12, 15} | ({10, 11, 13, 14, 16, 17} if only_kernels else set())
+    controls = {int(row["shape"][2:]) - 64 for row in outcome.pairs if row["control"]}
+    assert controls == equal and {row["verdict"] for row in outcome.pairs} == {"same"}
+    text = "\n".join(pairs_text.lines({}, outcome.pairs, outcome.summary, told=told))
+    assert f"same code in both arms: {len(equal)} cells (5 by machine code" in text
+
+
+def test_equal_machine_code_says_nothing_of_arms_whose_environments_differ(tmp_path: Path) -> None:
+    cluster = ArmsCluster(lambda cell, number: {"code": "c", "time": 10.5 if cell["arm"] == "b" else 10.0})
+    outcome, run, _ = compared(tmp_path, cluster)
+    assert set(verdicts(outcome).values()) == {"regressed"} and run.head["comparison"]["same_code"] == {}
 
 
 KERNELS = "import triton\n\n@triton.jit\ndef one(x):\n    return x + 1\n\n@triton.jit\ndef two(x):\n    return x + 1\n"
