@@ -22,6 +22,8 @@ Row = Mapping[str, Any]
 _NAMES = ("backend", "target", "evidence", "op", "role", "operation", "dtype", "shape")
 _FROM = {"time_us": "time_us_p50", "host_us": "host_us_p50"}
 _FAULTS = tuple(s.value for s in FARM_FAULTS)
+#: A cell that ran in neither arm: unsupported or skipped in both.
+NEITHER = "neither"
 
 
 def pair_row(
@@ -48,6 +50,8 @@ def pair_row(
     names = [without_arm(str(row["cell_id"])) for row in (a, b) if row is not None]
     cell = names[0] if len(set(names)) == 1 else f"{names[0]} | {names[1]}"
     kind = change(a, b)
+    if kind == "same" and not any(row is not None and row.get("status") in GOOD for row in (a, b)):
+        kind = NEITHER
     if kind == "same" and _failed_later(rounds, 1) and not _failed_later(rounds, 0):
         kind = "broken"
     told |= {"cell": cell, "change": kind, "bits": _bits(a, b), "control": int(control), "note": _note(rounds)}
@@ -154,7 +158,7 @@ def counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     compared = [row["bits"] for row in rows if row["bits"] is not None]
     return {
         "pairs": len(rows),
-        "changes": {kind: changes[kind] for kind in CHANGES if changes[kind]},
+        "changes": {kind: changes[kind] for kind in (*CHANGES, NEITHER) if changes[kind]},
         "verdicts": {v.value: verdicts[v.value] for v in Verdict if verdicts[v.value]},
         "bits_equal": sum(compared),
         "bits_compared": len(compared),

@@ -9,7 +9,7 @@ from typing import Any
 from farm.compare.decide import Verdict
 from farm.compare.summary import Summary
 from farm.report.format import cells
-from farm.report.pair_rows import counts
+from farm.report.pair_rows import NEITHER, counts
 
 Row = Mapping[str, Any]
 MAX_SHOWN = 10  # of each kind
@@ -88,7 +88,9 @@ def _kernels(kernels: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _counts(rows: Sequence[Row], complete: bool) -> Iterator[str]:
     told = counts(rows)
     changes, verdicts = told["changes"], told["verdicts"]
-    words = [*(f"{n} {kind}" for kind, n in changes.items() if kind != "same"), f"{changes.get('same', 0)} same"]
+    words = [f"{n} {kind}" for kind, n in changes.items() if kind not in ("same", NEITHER)]
+    words.append(f"{changes.get('same', 0)} same")
+    words += [f"{changes[NEITHER]} not run in either"] if NEITHER in changes else []
     yield f"statuses of {cells(len(rows))}: {', '.join(words)}"
     if told["bits_compared"]:
         other = next(

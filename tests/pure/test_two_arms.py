@@ -193,6 +193,7 @@ def test_where_nothing_is_timed_round_0_answers(tmp_path: Path) -> None:
         ({"status": "crashed"}, {"status": "crashed"}, "failing", 0),
         ({"status": "unsupported"}, {"status": "crashed"}, "new", 1),
         ({}, {"status": "unsupported"}, "lost", 0),
+        ({"status": "unsupported"}, {"status": "unsupported"}, "neither", 0),
         ({}, {"status": "infra_error", "owner": "infra"}, "lost", 3),
     ],
 )
@@ -206,8 +207,15 @@ def test_what_an_arm_fails_at_is_its_own(
     outcome, run, _ = compared(tmp_path, cluster)
     assert [row["change"] for row in outcome.pairs] == [change, "same", "same", "same"]
     assert outcome.final_code == code
+    words = "\n".join(pairs_text.lines({}, outcome.pairs, outcome.summary))
+    assert ("3 same, 1 not run in either" in words) == (change == "neither")
     timed = Counter(row["cell"] for row in run.table("rounds"))
     assert sorted(timed.values()) == [2, 6, 6, 6]  # what failed in either arm is not timed further
+
+
+def test_cells_that_run_in_neither_arm_prove_nothing(tmp_path: Path) -> None:
+    outcome, run, _ = compared(tmp_path, ArmsCluster(lambda cell, number: {"status": "unsupported"}))
+    assert outcome.final_code == 4 and run.head["comparison"]["changes"] == {"neither": 4}
 
 
 def test_a_node_that_is_lost_between_the_arms_costs_the_round_and_mixes_nothing(tmp_path: Path) -> None:
