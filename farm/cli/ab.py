@@ -53,7 +53,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     p.add_argument(
         "--same",
         action="store_true",
-        help="hold arm a against itself (no --b): how much do times of identical code differ here? The records set the "
+        help="compare arm a with itself (no --b): how much do times of identical code differ here? The records set the "
         "thresholds of later comparisons",
     )
     p.add_argument(
@@ -153,13 +153,13 @@ def _check_arms(args: argparse.Namespace) -> None:
     if not args.same and not (args.a and args.b):
         missing = "--a and --b are" if not (args.a or args.b) else f"--{'b' if args.a else 'a'} is"
         raise UsageError(
-            f"{missing} missing; write for example --a revision=main --b revision=., or --same to hold an arm against "
-            "itself",
+            f"{missing} missing; write for example --a revision=main --b revision=., or --same to compare an arm "
+            "with itself",
             id="arm-missing",
         )
     given = {"--b": args.b, "--bisect": args.bisect, "--stage-0": args.stage_0} if args.same else {}
     for name in (name for name, there in given.items() if there):
-        raise UsageError(f"--same holds arm a against itself, so {name} says nothing; omit one of them", id="arm-same")
+        raise UsageError(f"--same compares arm a with itself, so {name} says nothing; omit one of them", id="arm-same")
 
 
 class ReadyArms:

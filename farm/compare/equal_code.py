@@ -2,7 +2,7 @@
 
 A pair is known to be so by the first of these that holds, where the arms differ in nothing but their files:
 
-    identical           an arm is held against itself
+    identical           an arm is compared with itself
     peer                its provider is not of the subject
     machine code        every activity of the device in a call is a launch of a Triton kernel, and all launches of both
                         arms, in order, have the same machine code, grid, launch settings and scalar arguments; and its

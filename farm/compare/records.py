@@ -1,7 +1,7 @@
 """What pairs of identical code have shown of noise: records, what later comparisons take from them, a tally.  Pure.
 
-A record is made by every comparison: of its control cells, and of all cells where an arm was held against itself.  It
-stands in `<store>/noise/<run>.json` (docs/run-on-disk.md).  A later comparison takes from it each cell's standard
+A record is made by every comparison: of its control cells, and of all cells where an arm was compared with itself.
+It stands in `<store>/noise/<run>.json` (docs/run-on-disk.md).  A later comparison takes from it each cell's standard
 deviation of a round's log ratio, where all of (evidence, target, tool chain, timing policy, cell key) are equal.
 """
 
@@ -59,7 +59,7 @@ class CellNoise:
 
 @dataclass(frozen=True)
 class Record:
-    """One comparison's.  made: when, ISO 8601 in UTC; same: an arm was held against itself, so that all its cells
+    """One comparison's.  made: when, ISO 8601 in UTC; same: an arm was compared with itself, so that all its cells
     count; else its controls alone."""
 
     run: str
@@ -156,7 +156,7 @@ class Tally:
     pairs: int
     changed: int
     open: int
-    of_same: int  # pairs of arms held against themselves; the others were controls
+    of_same: int  # of comparisons of an arm with itself; the others were controls
     bound: float | None
     first: str = ""  # "RUN: CELL" of the newest pair that was called changed
 

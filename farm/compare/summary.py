@@ -37,8 +37,8 @@ class Pair:
 
 @dataclass(frozen=True)
 class Summary:
-    """Of all pairs: name (worse, not covered, not worse, inconclusive, infrastructure failures; of identical code told
-    apart or not told apart), exit code, and one sentence each for what led to it.  Not covered: no cell launched a
+    """Of all pairs: name (worse, not covered, not worse, inconclusive, infrastructure failures; of identical code false
+    alarms or no false alarm), exit code, and one sentence each for what led to it.  Not covered: no cell launched a
     changed kernel."""
 
     name: str
@@ -77,8 +77,8 @@ def of_identical(pairs: Sequence[Pair]) -> Summary:
     why = [f"{_cells(len(apart))} passed in one arm only: first {apart[0]}"] if apart else []
     why += [f"{_cells(len(changed))} called changed: first {changed[0]}"] if changed else []
     if why:
-        return Summary("told apart", 1, tuple(why))
-    return first if first.exit_code else Summary("not told apart", 0, first.why)
+        return Summary("false alarms", 1, tuple(why))
+    return first if first.exit_code else Summary("no false alarm", 0, first.why)
 
 
 def _worse(pairs: Sequence[Pair]) -> list[str]:

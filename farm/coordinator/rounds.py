@@ -48,7 +48,7 @@ def whole(before: Recovery, arms: Sequence[RunArm]) -> Recovery:
 
 
 def identical(arms: Sequence[RunArm]) -> bool:
-    """Whether an arm is held against itself."""
+    """Whether an arm is compared with itself."""
     a, b = arms
     return not differences(a.arm, b.arm) and a.digest == b.digest
 
@@ -213,7 +213,7 @@ class Rounds:
     # the end
 
     def record(self, made: str) -> Record:
-        """What was measured of identical code: the controls, or all where an arm was held against itself."""
+        """What was measured of identical code: the controls, or all where an arm was compared with itself."""
         shown = self._course.shown() if self._course is not None else {}
         of = [lead for lead in sorted(shown) if self.identical or lead in self._controls]
         cells = tuple(
@@ -264,7 +264,7 @@ class Rounds:
         return {lead: replace(outcomes[lead], verdict=shown.called) for lead, shown in self._course.shown().items()}
 
     def told(self) -> dict[str, Any]:
-        """What run.json has of identical code; after `pairs`: `same` where an arm was held against itself, how many
+        """What run.json has of identical code; after `pairs`: `same` where an arm was compared with itself, how many
         controls the rule would have called changed, of how many pairs earlier records said how noisy they are, and how
         many run the same code, by why that is known."""
         shown = self._course.shown() if self._course is not None else {}

@@ -126,7 +126,7 @@ def summed(
     rows: Sequence[Row], found: Sequence[Reached] = (), *, strict_peers: bool = False, identical: bool = False
 ) -> summary.Summary:
     """The verdict of all pairs.  That nothing is worse takes no changed kernel whose launches cannot be seen.
-    `identical`: an arm was held against itself."""
+    `identical`: an arm was compared with itself."""
     if identical:
         return summary.of_identical([_pair(row, strict_peers) for row in rows])
     out = summary.summary([_pair(row, strict_peers) for row in rows], [one.change.name for one in found if one.finding])

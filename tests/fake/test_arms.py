@@ -179,7 +179,7 @@ def test_a_later_round_is_timed_only_and_other_bits_are_judged_in_full(
     words = ["ab", "m.yaml", "--same", "--backend", "sim", "--devices", "1", "--run-id", "r", "--address", "inline"]
     assert main([*words, *out, "--no-page"]) == 1
     told = capfd.readouterr().out
-    assert told.startswith("told apart: exit 1\n  1 cell passed in one arm only: first sim/rms_norm/farm/auto")
+    assert told.startswith("false alarms: exit 1\n  1 cell passed in one arm only: first sim/rms_norm/farm/auto")
     run = Store("st").run("r")
     notes = {p["shape"]: p["note"] for p in run.table("pairs")}
     assert notes["2x64"] == "" and "arm b was inaccurate in round 2: y: " in notes["2x65"]

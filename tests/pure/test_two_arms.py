@@ -297,7 +297,7 @@ def test_an_arm_held_against_itself_is_recorded_and_sets_later_thresholds(tmp_pa
         return {"time": 10.0 * (1 + sd * dice.gauss(0, 1))}
 
     first, run, _ = compared(tmp_path, ArmsCluster(says), arms=SAME, cells=12)
-    assert first.summary is not None and (first.summary.name, first.final_code) == ("not told apart", 0)
+    assert first.summary is not None and (first.summary.name, first.final_code) == ("no false alarm", 0)
     found = first.noise
     assert found is not None and found.same and len(found.cells) == 12 and found.run == "run"
     assert {c.called for c in found.cells} <= {"same", "inconclusive"} and run.head["comparison"]["same"]
@@ -325,7 +325,7 @@ def test_identical_code_that_is_told_apart_is_a_finding(tmp_path: Path) -> None:
 
     outcome, run, _ = compared(tmp_path, ArmsCluster(says), arms=SAME, cells=8)
     assert outcome.summary is not None and outcome.final_code == 1
-    assert outcome.summary.name == "told apart" and "1 cell called changed: first cuda/" in outcome.summary.why[0]
+    assert outcome.summary.name == "false alarms" and "1 cell called changed: first cuda/" in outcome.summary.why[0]
     assert outcome.noise is not None and [c.called for c in outcome.noise.cells].count("regressed") == 1
     assert run.head["comparison"]["verdicts"] == {"regressed": 1, "same": 7}
     text = "\n".join(pairs_text.lines({}, outcome.pairs, outcome.summary, told=run.head["comparison"]))
