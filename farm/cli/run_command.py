@@ -333,7 +333,8 @@ def go(
                 error.last_line = progress.broken_off(error.exit_code)
                 raise
             _end_without_cluster(args, store, writer.id, error)
-    ab_noise.keep(args.command, store, outcome.noise)
+    if not args.sandbox:  # what strangers' code has measured sets nobody's thresholds
+        ab_noise.keep(args.command, store, outcome.noise)
     code = told(args, store, writer.id, outcome, time.monotonic() - begun)
     if args.json and not outcome.interrupted:
         print(json.dumps(store.run(writer.id).head, indent=1))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from farm.cli import run_command
 from farm.cli.main import main
+from farm.compare.records import CellNoise, Kind, Record
 from farm.coordinator import RunRequest
+from farm.coordinator.request import RunOutcome
+from farm.store import Store
 
 MATRIX = "name: m\nop: rms_norm\naxes: {shape: [{rows: 4, hidden: 16}]}\nproviders: [torch]\n"
 OPTIONS = ("--strict-peers", "--sandbox", "--environment", "other", "--wait", "5", "--address", "auto")
@@ -51,3 +56,19 @@ def test_an_option_means_the_same_for_two_arms(tmp_path: Path, monkeypatch: pyte
     assert one.strict_peers and one.environment.sandbox is not None and one.environment.tool == "memcheck"
     assert [m.deadlines for m in two.plan.matrices] == [m.deadlines for m in one.plan.matrices]
     assert [arm.environment for arm in two.arms] == [one.environment] * 2
+
+
+@pytest.mark.parametrize("sandboxed", [False, True])
+def test_what_strangers_code_measured_sets_nobodys_thresholds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandboxed: bool
+) -> None:
+    kind = Kind("executed", "cuda:x", "", "rotating_graph/2", "k")
+    record = Record("r", "2026-11-23", True, (CellNoise(kind, "c", 3, 0.01, 2.0, "same"),))
+    outcome = RunOutcome([], "passed", 0, False, noise=record)
+    monkeypatch.setattr(run_command, "execute", lambda *_: outcome)
+    monkeypatch.setattr(run_command, "tell_arms", lambda *_: 0)
+    args = argparse.Namespace(command="ab", sandbox=sandboxed, out=None, no_page=True, json=False)
+    request: Any = SimpleNamespace(arms=(1, 2), slots=[])
+    writer: Any = SimpleNamespace(id="r")
+    assert run_command.go(args, Store(tmp_path), writer, None, request, [], 0.0) == 0
+    assert (tmp_path / "noise/r.json").exists() != sandboxed
