@@ -7,14 +7,15 @@ A pair is known to be so by the first of these that holds, where the arms differ
     machine code        every activity of the device in a call is a launch of a Triton kernel, and all launches of both
                         arms, in order, have the same machine code, grid, launch settings and scalar arguments; and its
                         time is that of the device alone, so the host's code is not in it
-    unchanged kernels   no other file than kernels differs between the arms, and none of those that the cell launches
+    unchanged kernels   nothing but kernels differs between the arms, each of which some cell launches; and every kernel
+                        that this cell launches has its name in the sources, and is not one of those
 
 What cannot be seen is not known to be the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,9 +45,10 @@ class Side:
         return str(code.get("digest") or "") if launches and launches == self.activities else ""
 
     @property
-    def seen(self) -> bool:
-        """Whether it is known which kernels it launches."""
-        return bool(self.launch.get("seen") or self.launch.get("variants"))
+    def names(self) -> set[str]:
+        """The kernels that it launches; none where that is not known."""
+        told = {str(name) for name in self.launch.get("seen") or ()}
+        return told | {str(one.get("kernel")) for one in self.launch.get("variants") or ()}
 
 
 def machine_code(a: Side, b: Side) -> bool:
@@ -54,10 +56,15 @@ def machine_code(a: Side, b: Side) -> bool:
     return bool(a.code) and a.code == b.code
 
 
-def unchanged(a: Side, b: Side, *, only_kernels: bool, launches_changed: bool, unseen: bool) -> bool:
+def unchanged(
+    a: Side, b: Side, *, only_kernels: bool, launches_changed: bool, unseen: bool, known: Collection[str]
+) -> bool:
     """Whether the sources of both arms are the same for this cell.
 
     only_kernels: nothing but kernels differs between the arms; launches_changed: the cell launches a kernel that does;
-    unseen: a kernel differs whose launches are not seen.
+    unseen: a kernel differs that no cell was seen to launch, so it may be part of any; known: the names of all kernels
+    in the sources.  A launch by another name may be one of these kernels, too, which can name themselves.
     """
-    return only_kernels and not unseen and not launches_changed and a.seen and b.seen
+    if not only_kernels or unseen or launches_changed:
+        return False
+    return bool(a.names and b.names) and (a.names | b.names) <= set(known)

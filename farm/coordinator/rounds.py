@@ -141,26 +141,31 @@ class Rounds:
         if (a.environment, dict(a.variables)) != (b.environment, dict(b.variables)):
             return {}
         changed, unseen = self._launching_changed(timed)
+        known = {one.name.rpartition(".")[2] for one in self._changes}
         out = {}
         for lead in timed:
             cell, mate = self._cells[lead], self._cells[self.mates[lead]]
             if cell.provider != mate.provider:
                 continue
             left, right = self._side(lead), self._side(self.mates[lead])
-            launches = {"launches_changed": lead in changed, "unseen": unseen}
             if cell.role == "peer":
                 out[lead] = equal_code.PEER
             elif equal_code.machine_code(left, right):
                 out[lead] = equal_code.MACHINE_CODE
             elif cell.mode == mate.mode and equal_code.unchanged(
-                left, right, only_kernels=self._only_kernels, **launches
+                left,
+                right,
+                only_kernels=self._only_kernels,
+                launches_changed=lead in changed,
+                unseen=unseen,
+                known=known,
             ):
                 out[lead] = equal_code.UNCHANGED
         return out
 
     def _launching_changed(self, timed: Sequence[int]) -> tuple[set[int], bool]:
-        """(the pairs that launch a kernel that differs between the arms, whether one differs whose launches are not
-        seen)."""
+        """(the pairs that launch a kernel that differs between the arms, whether one differs that none was seen to
+        launch)."""
         rows = [
             {
                 "cell": str(lead),
@@ -171,7 +176,7 @@ class Rounds:
             for lead in timed
         ]
         found = pair_rows.reached(rows, self._changes)
-        return {int(cell) for one in found for cell in one.all_cells}, any(one.state == "unseen" for one in found)
+        return {int(cell) for one in found for cell in one.all_cells}, any(one.state != "reached" for one in found)
 
     def _side(self, index: int) -> Side:
         row = self._rows[index]

@@ -358,11 +358,12 @@ def test_cells_of_equal_machine_code_or_unchanged_sources_are_controls(tmp_path:
         own = {"code": f"c{hidden}{cell['arm'] if hidden % 3 else ''}"} if hidden < 18 else {}
         beside = {"activities": 3} if hidden == 3 else {}  # something else runs, too: a copy
         time = 10.4 if cell["arm"] == "b" else 10.0
-        return {"time": time, "seen": {"one" if hidden < 9 else "two": 1}, **own, **beside}
+        name = "one" if hidden < 9 else "two" if hidden < 18 else "named_by_itself"
+        return {"time": time, "seen": {name: 1}, **own, **beside}
 
     arms = (Arm("a", "revision", "main"), Arm("b", "revision", "."))
     outcome, run, _ = compared(
-        tmp_path, ArmsCluster(says), arms=arms, cells=18, kernels=changed, only_kernels=only_kernels
+        tmp_path, ArmsCluster(says), arms=arms, cells=19, kernels=changed, only_kernels=only_kernels
     )
     told = run.head["comparison"]
     assert told["same_code"] == {"machine code": 5, **({"unchanged kernels": 6} if only_kernels else {})}
@@ -371,6 +372,17 @@ def test_cells_of_equal_machine_code_or_unchanged_sources_are_controls(tmp_path:
     assert controls == equal and {row["verdict"] for row in outcome.pairs} == {"same"}
     text = "\n".join(pairs_text.lines({}, outcome.pairs, outcome.summary, told=told))
     assert f"same code in both arms: {len(equal)} cells (5 by machine code" in text
+
+
+def test_where_a_changed_kernel_was_launched_by_nobody_no_sources_count_as_unchanged(tmp_path: Path) -> None:
+    """It may be handed to a kernel as an argument."""
+    changed = changes(
+        {"k.py": KERNELS}, {"k.py": KERNELS.replace("one(x):\n    return x + 1", "one(x):\n    return x")}
+    )
+    arms = (Arm("a", "revision", "main"), Arm("b", "revision", "."))
+    cluster = ArmsCluster(lambda cell, number: {"seen": {"two": 1}, "time": slower(cell, 1.1)})
+    outcome, run, _ = compared(tmp_path, cluster, arms=arms, cells=8, kernels=changed, only_kernels=True)
+    assert run.head["comparison"]["same_code"] == {} and verdicts(outcome)["2x66"] == "regressed"
 
 
 def test_equal_machine_code_says_nothing_of_arms_whose_environments_differ(tmp_path: Path) -> None:
