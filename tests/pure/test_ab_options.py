@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from farm.cli import run_command
+from farm.cli import ab, run_command
 from farm.cli.main import main
 from farm.compare.records import CellNoise, Kind, Record
 from farm.coordinator import RunRequest
@@ -72,3 +72,29 @@ def test_what_strangers_code_measured_sets_nobodys_thresholds(
     writer: Any = SimpleNamespace(id="r")
     assert run_command.go(args, Store(tmp_path), writer, None, request, [], 0.0) == 0
     assert (tmp_path / "noise/r.json").exists() != sandboxed
+
+
+KERNEL = "import triton\n\n@triton.jit\ndef one(x):\n    return x\n\ndef launch(x):\n    one[(1,)](x)\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "only"),
+    [
+        ({"k.py": KERNEL.replace("return x", "return x + 1")}, True),
+        ({"k.py": KERNEL.replace("(1,)", "(2,)")}, False),
+        ({"more.py": "x = 1\n"}, False),
+        ({"_C.so": "\x7fELF2"}, False),
+        ({"k-1.dist-info/METADATA": "Version: 2"}, True),
+    ],
+)
+def test_what_differs_beside_kernels_is_seen(change: dict[str, str], only: bool) -> None:
+    base = {"k.py": KERNEL, "_C.so": "\x7fELF", "k-1.dist-info/METADATA": "Version: 1"}
+    arms: Any = object.__new__(ab.Arms)
+    arms.contents = tuple(
+        SimpleNamespace(
+            content=lambda files=files: [(name, text.encode()) for name, text in files.items()],
+            sources=lambda files=files: {name: text for name, text in files.items() if name.endswith(".py")},
+        )
+        for files in (base, {**base, **change})
+    )
+    assert arms.only_kernels() is only
