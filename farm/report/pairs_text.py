@@ -15,6 +15,8 @@ Row = Mapping[str, Any]
 MAX_SHOWN = 10  # of each kind
 #: What a reader looks at, in this order.
 _SHOWN = ("broken", "new", "lost", "fixed", "failing", "unlike")
+#: Why both arms are known to run the same code (farm.compare.equal_code).
+_ALIKE = {"peer": "of peers", "machine code": "by equal machine code", "unchanged kernels": "by unchanged kernels"}
 _WORDS = {
     "broken": "passes in a, fails in b",
     "new": "has a result only in b",
@@ -118,7 +120,7 @@ def _noise(told: Mapping[str, Any]) -> Iterator[str]:
         )
     alike = told.get("same_code") or {}
     if alike:
-        by = ", ".join(f"{n} by {why}" for why, n in alike.items())
+        by = ", ".join(f"{n} {_ALIKE.get(why, why)}" for why, n in alike.items())
         yield f"same code in both arms: {cells(sum(alike.values()))} ({by}), of which the controls are timed further"
     if told.get("with_records"):
         yield f"thresholds of {cells(told['with_records'])} also rest on earlier records of identical code"

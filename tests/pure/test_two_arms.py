@@ -371,7 +371,7 @@ def test_cells_of_equal_machine_code_or_unchanged_sources_are_controls(tmp_path:
     controls = {int(row["shape"][2:]) - 64 for row in outcome.pairs if row["control"]}
     assert controls == equal and {row["verdict"] for row in outcome.pairs} == {"same"}
     text = "\n".join(pairs_text.lines({}, outcome.pairs, outcome.summary, told=told))
-    assert f"same code in both arms: {len(equal)} cells (5 by machine code" in text
+    assert f"same code in both arms: {len(equal)} cells (5 by equal machine code" in text
 
 
 def test_where_a_changed_kernel_was_launched_by_nobody_no_sources_count_as_unchanged(tmp_path: Path) -> None:
