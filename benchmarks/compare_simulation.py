@@ -79,15 +79,17 @@ def compared(
     controls: int = 0,
     records: int = 0,
     rule: Rule = DEFAULT,
+    then: float = 1.0,
 ) -> tuple[Array, float]:
     """Each cell's verdict (1 regressed, -1 improved, 0 same, 2 inconclusive, 3 unfit), and rounds a cell.
 
-    effect: (cells,) log ratios; the first `controls` cells are known to be the same code; records: earlier A/A pairs.
+    effect: (cells,) log ratios; the first `controls` cells are known to be the same code; records: earlier A/A pairs,
+    whose deviations were `then` times those of today.
     """
     world = World(rng, noise, noise.deviations(rng, len(effect)), effect)
     known = None
     if records:
-        drawn = world.deviation * np.sqrt(2 * rng.chisquare(records - 1, len(effect)) / (records - 1))
+        drawn = then * world.deviation * np.sqrt(2 * rng.chisquare(records - 1, len(effect)) / (records - 1))
         known = Known(drawn, np.full(len(effect), records - 1.0))
     course = Comparison(len(effect), range(controls), known, rule)
     rounds = 0
@@ -110,16 +112,25 @@ class Curve:
     rounds: float
 
 
-def curve(effect: float, runs: int, seed: int, noise: Noise = Noise(), controls: int = 0, records: int = 0) -> Curve:
+def curve(
+    effect: float,
+    runs: int,
+    seed: int,
+    noise: Noise = Noise(),
+    controls: int = 0,
+    records: int = 0,
+    then: float = 1.0,
+    cells: int = CELLS,
+) -> Curve:
     """`runs` runs in which every fifth cell (but controls) is changed by +-effect; 0: none is."""
     rng = np.random.default_rng([seed, int(1e6 * effect), controls, records])
-    changed = np.zeros(CELLS)
+    changed = np.zeros(cells)
     if effect:
         changed[controls::5] = np.log1p(effect) * np.where(np.arange(len(changed[controls::5])) % 2, 1, -1)
     found = invented = undecided = rounds = 0.0
     for _ in range(runs):
-        verdict, taken = compared(rng, changed, noise, controls, records)
-        at = changed != 0 if effect else np.ones(CELLS, bool)
+        verdict, taken = compared(rng, changed, noise, controls, records, then=then)
+        at = changed != 0 if effect else np.ones(cells, bool)
         found += float((verdict[at] == np.sign(changed[at])).mean())
         invented += float((np.isin(verdict, (1, -1)) & (verdict != np.sign(changed))).sum())
         undecided += float(np.isin(verdict[at], (2, 3)).mean())
@@ -156,6 +167,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--runs", type=int, default=20_000, metavar="N", help="without a change (20,000)")
     parser.add_argument("--changed", type=int, default=2000, metavar="N", help="with each change (2,000)")
+    parser.add_argument("--controls", type=int, default=0, metavar="N", help="cells that run the same code (0)")
+    parser.add_argument(
+        "--records", type=int, default=0, metavar="N", help="earlier rounds of the same code, a cell (0)"
+    )
+    parser.add_argument(
+        "--then", type=float, default=1.0, metavar="X", help="noise of these records, relative to today's (1)"
+    )
     parser.add_argument("--seed", type=int, default=SEED, metavar="N")
     options = parser.parse_args(argv)
     print("simulated: runs of 300 cells; two rounds of each batch are lost and asked for again", flush=True)
@@ -163,7 +181,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     curves = []
     for effect in (0.0, 0.02, 0.03, 0.04, 0.05, 0.07, 0.10):
         started = time.perf_counter()
-        c = curve(effect, options.changed if effect else options.runs, options.seed)
+        runs = options.changed if effect else options.runs
+        more = {"controls": options.controls, "records": options.records, "then": options.then}
+        c = curve(effect, runs, options.seed, **more)
         curves.append(c)
         print(
             f"{c.effect:7.0%} {c.runs:6} {c.found if effect else 0:8.2%} {c.invented:20.2f} {c.undecided:10.3%}"

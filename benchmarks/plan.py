@@ -1,6 +1,6 @@
 """How long 100,000 cells take to plan: `python -m benchmarks.plan` (limit 5 s on 2 cores, docs/facts.md).
 
-Times reading the YAML, expansion, ids, keys, numbering, counts and hash; writing the JSON is told apart.
+Times reading the YAML, expansion, ids, keys, numbering, counts and hash; writing the JSON is false alarms.
 """
 
 from __future__ import annotations

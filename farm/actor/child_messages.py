@@ -65,7 +65,11 @@ _MORE_FACTS = {
     "mode_resolved": _SHORT,
     "launch": record(
         {"kernels": listed(plain(), 10_000)},
-        {"seen": mapped(integer(), 10_000), "variants": listed(plain(4, 1000), 1000)},
+        {
+            "seen": mapped(integer(), 10_000),
+            "variants": listed(plain(4, 1000), 1000),
+            "code": record({"digest": _SHORT, "launches": integer()}),
+        },
     ),
     "phases_s": mapped(number()),
     **dict.fromkeys(("compile_s", "check_s"), optional(_SECONDS)),

@@ -81,6 +81,8 @@ class DeviceActor:
         or {"probe": {"id", and what an attempt has}}, whose end is one `probe` event,
         or {"calibrate": {"policy", "seconds", "deadline", "otherwise"}}.
 
+        An attempt of a further round has "known", too: the hash of the outputs that round 0 judged.  It is timed only.
+
         `last`: another fault of the device or the farm would be this cell's end.
         """
         self._leases.put(lease)
@@ -114,6 +116,7 @@ class DeviceActor:
         try:
             self._work()
         finally:
+            self._placed.let_go()
             self._guard.release()
 
     def _work(self) -> None:
@@ -122,6 +125,8 @@ class DeviceActor:
             wait_s = locks.wait_seconds(self._config.get("wait_s"))
             self._guard.take(lambda text: self._said.add("device_waits", reason=text, up_to_s=wait_s))
             proved = {}
+            if len(self._placed.arms) > 1:
+                self._placed.ahead(self._placed.arms[0])
             for arm in reversed(
                 self._placed.arms
             ):  # each has its own files, or no cell runs; the first goes on to serve
@@ -202,14 +207,19 @@ class DeviceActor:
         for waiting in lease.get("coming", []):
             self._judges.warm(waiting)
         limited = [self._limited(attempt) for attempt in lease["attempts"]]
-        for arm, attempts in itertools.groupby(limited, key=lambda attempt: str(attempt["cell"].get("arm", ""))):
-            self._serve_arm(arm, list(attempts))
+        by_arm = itertools.groupby(limited, key=lambda attempt: str(attempt["cell"].get("arm", "")))
+        parts = [(arm, list(attempts)) for arm, attempts in by_arm]
+        for (arm, attempts), then in zip(parts, [*(arm for arm, _ in parts[1:]), ""]):
+            self._serve_arm(arm, attempts, then)
 
-    def _serve_arm(self, arm: str, attempts: list[dict[str, Any]]) -> None:
-        """Attempts of one arm, in children that belong to it; where there are two arms, the first of these is new."""
+    def _serve_arm(self, arm: str, attempts: list[dict[str, Any]], then: str) -> None:
+        """Attempts of one arm, in children that belong to it; where there are two arms, the first of these is new.
+        `then`: the arm that comes after it in this lease, or ""."""
         if arm:
             if self._children.served:
                 self._children.replace()
+                if then:  # beside the start of this one's child: nothing is timed yet
+                    self._placed.ahead(then)
             self._placed.use(arm)
             ready = self._children.ready
             self._captures, self._notes = self._known_captures(ready.fingerprint if ready else {})
@@ -420,7 +430,8 @@ class DeviceActor:
         shared, self._children.served = self._children.served or self._children.trials > 0, True
         try:
             self._show(attempt, "import", table["write"] + table["import"])
-            child.send(protocol.Run(*ids, cell, prepared["tensors"], call, place, prepared["work"]))
+            only = protocol.TIME if attempt.get("known") else protocol.EVERYTHING
+            child.send(protocol.Run(*ids, cell, prepared["tensors"], call, place, prepared["work"], only))
             deadline = Deadline(table["import"])
             while True:
                 said = child.receive(deadline)
@@ -643,7 +654,7 @@ class DeviceActor:
             "others": others,
             "flags": reply.facts.get("flags", []),
             "tolerances": attempt.get("tolerances", []),
-            **({"only": "hash"} if attempt["round"] else {}),
+            "known": attempt.get("known", ""),
         }
 
         def done(judged: dict[str, Any]) -> None:

@@ -65,6 +65,7 @@ class DeviceSetup:
         #: The arm that children belong to from now on, and whose code they run; "" where the run has no two.
         self.arm, self.revision = "", str(config.get("revision", ""))
         self._arms: dict[str, _ArmSetup] = {}
+        self._ahead = waiting.ArmAhead()
 
     def limits(self, asked: Mapping[str, float]) -> dict[str, float]:
         """Of an attempt that asks for these: the rest is the device's, and the node's caps win."""
@@ -211,9 +212,11 @@ class DeviceSetup:
             box = sandboxed.Sandbox(self.environment, self.host_backend, spool)
             self._box_told = box.told()
         order = {"argv": [self.host_backend, device, json.dumps(options)], **self._sent}
-        # no child waits under a tool, in a sandbox, or for one of two arms
-        alone = self.under or self.arm or box is not None
-        waiting_one = None if alone else waiting.take(self.host_backend, env, self.environment, spool, order)
+        if self.arm:
+            waiting_one = self._ahead.take(self.arm, env, order)
+        else:  # no child waits under a tool or in a sandbox
+            alone = self.under or box is not None
+            waiting_one = None if alone else waiting.take(self.host_backend, env, self.environment, spool, order)
         started = waiting_one or child_process.Child(
             self.host_backend,
             device,
@@ -227,6 +230,18 @@ class DeviceSetup:
         )
         started.write_seconds, started.kill_seconds = (self.config["deadlines"][k] for k in ("write", "teardown"))
         return started
+
+    def ahead(self, arm: str) -> None:
+        """Have the next child of this arm, which is not the one in use, import what every child imports."""
+        environment = self._arms[arm].environment
+        if self.under or environment.sandbox is not None:
+            return
+        env = child_variables(dict(self.host.child_env(self.config["device_id"])), environment)
+        self._ahead.start(arm, self.host_backend, env, environment, str(self.config["spool"]))
+
+    def let_go(self) -> None:
+        """End a child that imports, and that nobody has needed."""
+        self._ahead.close()
 
     def completed(self, ready: protocol.Ready) -> protocol.Ready:
         """The child's words with what only the host can say: the rest of its target, and its environment."""

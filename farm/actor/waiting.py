@@ -1,6 +1,8 @@
-"""Children that wait for a run: `farm run --watch` has them import torch and triton while its user edits.
+"""Children that import torch and triton before they are needed, and wait: they have no device and nothing of a user's.
 
-Each serves one run.  A new one takes its place after the run, so nothing that a run has imported is seen by the next.
+`farm run --watch` has them wait for its next run, while its user edits; each serves one run.  A lease of two arms has
+the second arm's child import beside the first one's (`ArmAhead`): a round needs a new child for each arm, and most of
+the seconds that one takes to start are imports (docs/compare.md).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 from farm.actor.child_process import Child
 from farm.node.environment import MASKS, Environment
-from farm.process.line_process import LineProcess
+from farm.process.line_process import ChildDied, ChildTimedOut, LineProcess
 
 #: Backends whose devices are opened by the session, and not by what a waiting child imports.
 BACKENDS = ("cpu", "cuda", "rocm")
@@ -64,8 +66,48 @@ class WaitingChildren:
         """End those that were not taken."""
         idle, self._idle = self._idle, []
         for _, child in idle:
-            child.kill(grace=0.0)
-            LineProcess.close(child)  # it takes no message yet
+            _end(child)
+
+
+class ArmAhead:
+    """The child of the arm that comes next on one device.  For the thread that starts its children."""
+
+    def __init__(self) -> None:
+        self._of: tuple[str, Child] | None = None  # arm
+
+    def start(self, arm: str, backend: str, env: Mapping[str, str], environment: Environment, spool: str) -> None:
+        """Have it import.  Nothing is started where no child may wait; what cannot be started is missed by nobody."""
+        self.close()
+        if backend not in BACKENDS or not environment.own:
+            return
+        path = [p for p in env["PYTHONPATH"].split(os.pathsep) if p and not p.startswith(spool)]
+        with suppress(OSError):
+            first = {**env, "PYTHONPATH": os.pathsep.join(path)}
+            self._of = arm, Child(backend, "", {}, first, environment, spool=spool, waits=True)
+
+    def take(self, arm: str, env: Mapping[str, str], order: Mapping[str, Any]) -> Child | None:
+        """It, on its way; None where there is none that lives."""
+        if self._of is None or self._of[0] != arm:
+            return None
+        child, self._of = self._of[1], None
+        path = [p for p in env["PYTHONPATH"].split(os.pathsep) if p]
+        try:
+            child.begin({**order, "variables": {name: env.get(name) for name in MASKS}, "path": path})
+        except (ChildDied, ChildTimedOut, OSError):
+            _end(child)
+            return None
+        return child
+
+    def close(self) -> None:
+        """End one that was not taken."""
+        if self._of is not None:
+            _end(self._of[1])
+            self._of = None
+
+
+def _end(child: Child) -> None:
+    child.kill(grace=0.0)
+    LineProcess.close(child)  # it takes no message yet
 
 
 def _fixed(env: Mapping[str, str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ where every launch passes) is asked too, so that a fallback to torch's operators
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import sys
 from collections import Counter
@@ -31,12 +32,53 @@ def _constants(launch: Any, args: Any, kwargs: Any) -> str:
     return json.dumps(found)
 
 
+class _Codes:
+    """What the launches of a call give the device: machine code, grid, launch settings and scalar arguments of each, in
+    order.  Tensors count by nothing, since where they lie decides no time that is claimed."""
+
+    def __init__(self) -> None:
+        self.launches = 0
+        self._all = hashlib.sha256()
+        self._known: dict[int, tuple[Any, bytes]] = {}  # by identity: a kernel, which so stays alive, and its digest
+        self._readable = True
+
+    def note(self, kernel: Any, grid: Any, args: Any) -> None:
+        """One launch, before it happens.  Whatever it cannot read leaves the call without a digest."""
+        self.launches += 1
+        try:
+            if id(kernel) not in self._known:
+                of = hashlib.sha256(kernel.kernel if isinstance(kernel.kernel, bytes) else kernel.kernel.encode())
+                told = [getattr(kernel.metadata, name, None) for name in ("num_warps", "num_ctas", "shared")]
+                of.update(repr((told, getattr(kernel.metadata, "cluster_dims", None))).encode())
+                self._known[id(kernel)] = kernel, of.digest()
+            self._all.update(self._known[id(kernel)][1])
+            self._all.update(repr(([int(n) for n in grid], [self._plain(a) for a in args])).encode())
+        except Exception:  # of another Triton: nothing is known then
+            self._readable = False
+
+    def _plain(self, value: Any) -> Any:
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if hasattr(value, "data_ptr"):
+            return "tensor"
+        if isinstance(value, (tuple, list)):
+            return [self._plain(v) for v in value]
+        self._readable = self._readable and type(value).__name__ in ("constexpr", "dtype")
+        return str(getattr(value, "value", value))
+
+    @property
+    def digest(self) -> str:
+        """Of all launches; "" where one could not be read, or there is none."""
+        return self._all.hexdigest()[:16] if self._readable and self.launches else ""
+
+
 class LaunchRecorder:
     """Records launches within it.
 
     `records`: what the revision's `kernels.launches` noted, in order.  `seen`: names of the kernels that Triton
     launched, with how often; None where this process has no Triton that tells.  `variants`: the same in the
-    interpreter, by module and compile-time constants too.  `streams`: handles of the streams they went to.
+    interpreter, by module and compile-time constants too.  `streams`: handles of the streams they went to.  `codes`:
+    what they give the device, where Triton compiles.
     """
 
     def __init__(self) -> None:
@@ -44,6 +86,7 @@ class LaunchRecorder:
         self.seen: Counter[str] | None = None
         self.variants: Counter[tuple[str, str, str]] = Counter()
         self.streams: set[int] = set()
+        self.codes = _Codes()
         self._undo: contextlib.ExitStack | None = None
         try:
             self.module: Any = kernel_package.load("launches")
@@ -52,7 +95,7 @@ class LaunchRecorder:
 
     def __enter__(self) -> LaunchRecorder:
         self.seen, self.streams, self._undo = None, set(), contextlib.ExitStack()
-        self.variants = Counter()
+        self.variants, self.codes = Counter(), _Codes()
         if self.module:
             self.module.enable()
             self.module.drain()
@@ -102,6 +145,23 @@ class LaunchRecorder:
         self.seen = seen
         assert self._undo is not None
         self._undo.callback(remove, launched)
+        self._watch_codes()
+
+    def _watch_codes(self) -> None:
+        """Note what each launch is of: before it, Triton asks its compiled kernel for what a hook is told."""
+        kernels = getattr(sys.modules.get("triton.compiler.compiler"), "CompiledKernel", None)
+        stock = getattr(kernels, "launch_metadata", None)
+        if kernels is None or stock is None:
+            return
+        codes = self.codes
+
+        def launch_metadata(kernel: Any, grid: Any, stream: Any, *args: Any) -> Any:
+            codes.note(kernel, grid, args)
+            return stock(kernel, grid, stream, *args)
+
+        kernels.launch_metadata = launch_metadata
+        assert self._undo is not None
+        self._undo.callback(setattr, kernels, "launch_metadata", stock)
 
     def facts(self, requested: str) -> dict[str, Any]:
         """`mode_resolved` and `launch` of a cell whose mode was `requested`."""
@@ -109,6 +169,8 @@ class LaunchRecorder:
         launch: dict[str, Any] = {"kernels": self.records}
         if self.seen:
             launch["seen"] = dict(self.seen)
+        if self.codes.digest:
+            launch["code"] = {"digest": self.codes.digest, "launches": self.codes.launches}
         if self.variants:
             launch["variants"] = [
                 {"kernel": kernel, "module": module, "constants": json.loads(constants), "launches": count}

@@ -14,7 +14,10 @@ from typing import Any, ClassVar
 
 #: 2: answers carry their order's nonce, a measurement says whether its process is spent, calibrations.
 #: 3: a child says what its results prove.  4: trials of a capture.  5: a child says whose files it imports.
-VERSION = 5
+#: 6: a cell may be timed only.
+VERSION = 6
+#: What a cell is run for, in `Run.only`: everything, or its time, in a round after one that was judged in full.
+EVERYTHING, TIME = "", "time"
 #: Of a cell, in order.
 PHASES = ("import", "compile", "check", "timing")
 #: Characters of a trace: an exception's text may be of any length.
@@ -34,6 +37,7 @@ class Run:
     call: dict[str, Any]  # positional: names in order; keywords: name -> value; optional: keywords if taken
     out_dir: str
     work: dict[str, Any] = field(default_factory=dict)  # model bytes, for buffer rotation
+    only: str = EVERYTHING
 
 
 @dataclass(frozen=True)

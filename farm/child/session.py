@@ -27,7 +27,7 @@ from farm.child.checked_calls import CheckedCalls
 from farm.child.findings import disqualifying
 from farm.child.integrity import IntegrityWatch
 from farm.child.interpreter_progress import ProgramCount
-from farm.child.protocol import LONGEST_TRACE, Failed, Measured, Message, Phase, Run, Trial, Tried
+from farm.child.protocol import LONGEST_TRACE, TIME, Failed, Measured, Message, Phase, Run, Trial, Tried
 from farm.errors import CaptureFailed, Unsupported, WrongAnswer
 from farm.field_checks import shortened
 
@@ -196,7 +196,8 @@ class _Attempt:
             # call has tensors of its own: one that overwrites its inputs must not prepare the next one's.
             self.enter("compile")
             self.facts["compile_s"] = self.first_call(function)
-            self.facts["peak_memory_mib"] = self.peak_memory(function)
+            if self.m.only != TIME or self.lean:  # whoever runs out of memory has to know what a plain call needs
+                self.facts["peak_memory_mib"] = self.peak_memory(function)
             if self.m.call.get("profile"):
                 self.profiled(function)
         self.enter("check")
@@ -281,7 +282,9 @@ class _Attempt:
         return made
 
     def check(self, function: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
-        """The checked calls: the outputs of the first; what the judge must see of the others is written here."""
+        """The checked calls: the outputs of the first; what the judge must see of the others is written here.
+
+        Of a cell that is only timed there is no other: the first shows whether its bits are those that were judged."""
         calls = CheckedCalls(self.s.device, self.m.tensors, self.make(), self.s.values, self.synchronize)
         with traffic.counted(self.facts, self.m.tensors, calls.problem.inputs):
             begun = time.perf_counter()
@@ -290,9 +293,11 @@ class _Attempt:
         provider, cell = self.m.call["provider"], self.m.cell
         self.facts.update(calls.launches.facts(cell["mode"]))
         self.enter("check")  # a deadline of its own: the first call may have taken most of one
-        others = calls.others(function, stranger=bool(provider.get("path")))
-        if self.m.work.get("batch_invariant"):
-            calls.alone(function)
+        others = None
+        if self.m.only != TIME:
+            others = calls.others(function, stranger=bool(provider.get("path")))
+            if self.m.work.get("batch_invariant"):
+                calls.alone(function)
         self.flag(self.s.watch.state())  # a patched check comes first: what it said since is worth nothing
         self.flag(calls.findings)
         if provider["name"] == "farm" and not provider.get("path") and all(t.numel() for t in outputs):

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from farm.cli import common, run_command, stage_zero
+from farm.cli import ab_noise, common, run_command, stage_zero
 from farm.cli.run import Matrices
 from farm.cli.text import printable, sentence
 from farm.compare import kernel_changes
@@ -48,8 +48,20 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         epilog=f"example: {EXAMPLE}",
     )
     common.matrix_options(p, needed=False)
-    p.add_argument("--a", required=True, metavar="KEY=VALUE,..", help="the first arm: what b is compared with")
-    p.add_argument("--b", required=True, metavar="KEY=VALUE,..", help="the second arm")
+    p.add_argument("--a", metavar="KEY=VALUE,..", help="the first arm: what b is compared with")
+    p.add_argument("--b", metavar="KEY=VALUE,..", help="the second arm")
+    p.add_argument(
+        "--same",
+        action="store_true",
+        help="compare arm a with itself (no --b): how much do times of identical code differ here? The records set the "
+        "thresholds of later comparisons",
+    )
+    p.add_argument(
+        "--tally",
+        action="store_true",
+        help="run nothing; print how many pairs of identical code were measured in the store, and how many of them "
+        "were called changed",
+    )
     p.add_argument("--repo", metavar="PATH|URL", help="the repository of the revisions (default: that of this folder)")
     p.add_argument("--subject", metavar="FILE", help="describe the subject of both arms by this farm.yaml")
     common.store_option(p)
@@ -65,6 +77,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Find both arms, plan, run and print the comparison."""
+    if args.tally:
+        return ab_noise.tally(args)
     if not args.bisect:
         return _run(args)
     try:
@@ -76,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    _check_arms(args)
     if args.stage_0:
         return stage_zero.run(args)
     stage_zero.refuse_options(args)
@@ -90,7 +105,8 @@ def _run(args: argparse.Namespace) -> int:
     for line in arms.lines():
         print(printable(line), file=sys.stderr)
     if arms.same:
-        print(f"a and b hold the same files (digest {arms.same}) and nothing else differs: nothing was run")
+        same = f"a and b hold the same files (digest {arms.same}) and nothing else differs: nothing was run"
+        print(f"{same}; --same instead of --b measures how much an arm differs from itself")
         return 0
     work = _Planned(args, arms)
     ready = arms.ready(args, work.providers)
@@ -125,9 +141,25 @@ def _run(args: argparse.Namespace) -> int:
         wait_for_devices_s=run_command.grace(args),
         wait_s=run_command.busy_wait(args),
         kernels=arms.changes(),
+        only_kernels=arms.only_kernels(),
+        noise=ab_noise.read("ab", store),
         arms=ready.arms,
     )
     return run_command.go(args, store, writer, cluster, request, planned.cells, begun)
+
+
+def _check_arms(args: argparse.Namespace) -> None:
+    """UsageError unless both arms are given, or arm a alone with --same."""
+    if not args.same and not (args.a and args.b):
+        missing = "--a and --b are" if not (args.a or args.b) else f"--{'b' if args.a else 'a'} is"
+        raise UsageError(
+            f"{missing} missing; write for example --a revision=main --b revision=., or --same to compare an arm "
+            "with itself",
+            id="arm-missing",
+        )
+    given = {"--b": args.b, "--bisect": args.bisect, "--stage-0": args.stage_0} if args.same else {}
+    for name in (name for name, there in given.items() if there):
+        raise UsageError(f"--same compares arm a with itself, so {name} says nothing; omit one of them", id="arm-same")
 
 
 class ReadyArms:
@@ -142,11 +174,17 @@ class Arms:
     known from now on; a resumed run has kept its own.  UsageError, MatrixError, InfraError for what cannot be had."""
 
     def __init__(self, args: argparse.Namespace, contracts: bool = True):
-        self.a, self.b = contents.pair(args.a, args.b)
+        self.a, self.b = contents.pair(args.a or "", args.b or "", same=args.same)
         self.contents: tuple[ArmContent, ArmContent] | None = None
         if any(arm.kind for arm in (self.a, self.b)) or args.repo or args.subject:
             self.contents = contents.contents(
                 self.a, self.b, repo=args.repo or "", subject=args.subject or "", sandbox=args.sandbox
+            )
+        if args.same and self.contents and len({content.digest for content in self.contents}) > 1:
+            raise UsageError(
+                f"{self.a.called}: its files changed while they were read, so arm b would not be the same; repeat the "
+                "command",
+                id="arm-same-changed",
             )
         self.subjects: tuple[LoadedSubject | None, ...] = (None, None)
         if self.contents:
@@ -183,6 +221,15 @@ class Arms:
     def changes(self) -> list[Change]:
         """Their kernels, and how each compares."""
         return kernel_changes.changes(*(c.sources() for c in self.contents)) if self.contents else []
+
+    def only_kernels(self) -> bool:
+        """Whether, of the files of both, nothing but kernels differs."""
+        if not self.contents:
+            return False
+        others = [
+            {n: d for n, d in c.content() if not n.endswith(".py") and ".dist-info/" not in n} for c in self.contents
+        ]
+        return others[0] == others[1] and not kernel_changes.host_changes(*(c.sources() for c in self.contents))
 
     def lines(self) -> list[str]:
         """What both are, for people."""

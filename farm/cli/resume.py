@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import backends
-from farm.cli import ab, common, run_command
+from farm.cli import ab, ab_noise, common, run_command
 from farm.cli.text import counted, printable, sentence
 from farm.cluster.base import Changes, DeviceHandle
 from farm.coordinator import RunRequest, rounds
@@ -46,6 +46,7 @@ _FIRST: dict[str, Any] = {
     **dict.fromkeys(command_line.OPTIONS),  # which subject
     "a": None,
     "b": None,
+    "same": False,
 }
 
 
@@ -124,6 +125,8 @@ def run(args: argparse.Namespace) -> int:
         finished=known,
         arms=ready,
         kernels=arms.changes() if arms else (),
+        only_kernels=arms.only_kernels() if arms else False,
+        noise=ab_noise.read("resume", store) if arms else (),
         wait_for_devices_s=run_command.grace(args),
         wait_s=run_command.busy_wait(args),
     )

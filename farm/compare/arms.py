@@ -145,6 +145,13 @@ def _variables(found: Mapping[str, str], option: str, refused: Sequence[str]) ->
     return out
 
 
+def identical(a: str, *, refused: Sequence[str]) -> tuple[Arm, Arm]:
+    """An arm, and the same once more as arm b; `a` "" for what the command line's own options name."""
+    one = parse_arm(a, "a", refused=refused) if a else Arm("a")
+    one = _patched(one, one)
+    return one, replace(one, name="b")
+
+
 def pair(a: str, b: str, *, refused: Sequence[str]) -> tuple[Arm, Arm]:
     """Both arms of a command line.  An arm that is only a patch is the other one's revision with it: *what if*.
 
@@ -163,7 +170,8 @@ def pair(a: str, b: str, *, refused: Sequence[str]) -> tuple[Arm, Arm]:
         )
     if not differences(left, right):
         raise UsageError(
-            f"--a and --b are the same ({left.called}), so there is nothing to compare; change one of them",
+            f"--a and --b are the same ({left.called}), so there is nothing to compare; change one of them, "
+            "or measure how much one arm differs from itself: --a with --same",
             id="arm-no-difference",
         )
     return left, right

@@ -8,7 +8,8 @@ A round without a time is asked for again, at most twice a stage.  The threshold
 being its own (farm/compare/noise.py): a smaller change is not claimed, and a cell whose threshold is above 10 % is
 never called the same.  x is always ln(time of b / time of a), of shape (cells, rounds), NaN where a round gave no time.
 What the control cells of a round share (the same machine code in both arms) is the environment's, and is taken off
-first.
+first.  Controls go through the same stages as all others, so that `called` says what the rule makes of identical code;
+but their verdict is never a change.
 
 What the rule finds and what it invents is simulated by benchmarks/compare_simulation.py: docs/compare.md.
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -120,6 +121,14 @@ def shift(controls: Array, rule: Rule = DEFAULT) -> Array:
     return np.where(count(by_round) >= rule.fewest_controls, np.nan_to_num(median(by_round)), 0.0)
 
 
+def shift_of_others(controls: Array, rule: Rule = DEFAULT) -> Array:
+    """For each control cell what the other ones share, (control cells, rounds): a cell is not compared with itself.  0
+    where `shift` is 0 for all."""
+    known = shift(controls, rule) != 0
+    others = [shift(np.delete(controls, i, axis=0), replace(rule, fewest_controls=1)) for i in range(len(controls))]
+    return np.where(known[None, :], np.array(others).reshape(controls.shape), 0.0)
+
+
 def outliers(x: Array, sigma: Array, rule: Rule = DEFAULT) -> Mask:
     """The one round of each cell that lies farthest off its median, if by over `redo_sigmas`; (cells, rounds)."""
     away = np.abs(x - median(x)[:, None])
@@ -142,6 +151,7 @@ class Comparison:
     """The course of one comparison: `next()` says what to run, `told()` takes what came of it.
 
     controls: cells whose arms are known to be the same code; they are measured in each batch, and never accused.
+    known: what earlier records say of each cell's noise.
     """
 
     def __init__(self, cells: int, controls: Sequence[int] = (), known: Known | None = None, rule: Rule = DEFAULT):
@@ -149,7 +159,8 @@ class Comparison:
         self.controls = np.array(sorted(set(controls)), np.int64)
         if cells < 0 or (len(self.controls) and (self.controls[0] < 0 or self.controls[-1] >= cells)):
             raise ValueError(f"controls are among the {cells} cells; got {list(controls)}")
-        self.verdicts = np.full(cells, Verdict.UNFIT, dtype=object)
+        #: What the rule says of each cell, controls too; and what is said of it.
+        self.called = np.full(cells, Verdict.UNFIT, dtype=object)
         self.stages = np.full(cells, Stage.SCREEN, dtype=object)
         self._x: dict[Stage, Array] = {s: np.full((cells, 0), np.nan) for s in Stage}
         self._open: Cells = np.arange(cells)  # of the stage
@@ -172,7 +183,10 @@ class Comparison:
             raise ValueError(f"told {x.shape} of {batch}")
         cells = np.array(batch.cells, np.int64)
         if len(self.controls):
-            x = x - shift(x[np.isin(cells, self.controls)], self.rule)[None, :]
+            at = np.isin(cells, self.controls)
+            taken = np.broadcast_to(shift(x[at], self.rule), x.shape).copy()
+            taken[at] = shift_of_others(x[at], self.rule)
+            x = x - taken
         kept = np.full((len(self.verdicts), batch.rounds), np.nan)
         kept[cells] = x
         if batch.stage is Stage.REDO:
@@ -180,6 +194,22 @@ class Comparison:
         else:
             self._x[batch.stage] = np.concatenate([self._x[batch.stage], kept], axis=1)
         self._go_on(batch.stage)
+
+    @property
+    def verdicts(self) -> NDArray[np.object_]:
+        """Each cell's verdict: as `called`, but a control that gave times is the same."""
+        out = self.called.copy()
+        timed = self.controls[out[self.controls] != Verdict.UNFIT]
+        out[timed] = Verdict.SAME
+        return out
+
+    def spread(self) -> tuple[Array, Array, Cells]:
+        """Each cell's own noise, from the rounds of screening and deciding: the standard deviation of a round's log
+        ratio (NaN below two rounds), its degrees of freedom, and how many rounds gave a time.  Outliers left out."""
+        x = np.concatenate([self._x[Stage.SCREEN], self._x[Stage.DECIDE]], axis=1)
+        square, freedom = noise.squares(x)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(freedom > 0, np.sqrt(square / freedom), np.nan), freedom, count(x)
 
     def outcomes(self) -> list[Outcome]:
         """Each cell's verdict with its numbers, in the order of the cells."""
@@ -189,12 +219,12 @@ class Comparison:
         rounds = count(x)
         mean = np.where(rounds > 0, np.nansum(x, axis=1) / np.maximum(rounds, 1), np.nan)
         half = reach(sigma, freedom, rounds, self.rule.level)
-        threshold = self.rule.threshold(sigma)
+        threshold, verdicts = self.rule.threshold(sigma), self.verdicts
         with np.errstate(over="ignore", invalid="ignore"):
             ratio, low, high = np.exp(mean), np.exp(mean - half), np.exp(mean + half)
         return [
             Outcome(
-                self.verdicts[i],
+                verdicts[i],
                 float(ratio[i]),
                 float(low[i]),
                 float(high[i]),
@@ -249,14 +279,14 @@ class Comparison:
         x = self._x[Stage.SCREEN]
         square, freedom = noise.squares(x)
         if self.known is not None:
+            self.known = noise.as_loud(self.known, square, freedom)
             square, freedom = square + self.known.freedom * self.known.sigma**2, freedom + self.known.freedom
         self._variance = noise.typical(square, freedom)
         sigma, _ = self._sigma(np.arange(len(x)))
         enough = count(x) >= self.rule.fewest
         near = np.abs(np.nan_to_num(median(x))) <= self.rule.threshold(sigma) / 2
         near &= self.rule.threshold(sigma) <= math.log1p(self.rule.widest)
-        near[self.controls] = True
-        self.verdicts[enough & near] = Verdict.SAME
+        self.called[enough & near] = Verdict.SAME
         self._enter(Stage.DECIDE, np.flatnonzero(enough & ~near), self.rule.decide)
 
     def _decided(self, redo: bool) -> None:
@@ -276,8 +306,8 @@ class Comparison:
         enough = rounds >= rule.fewest_decided
         beyond = np.abs(np.nan_to_num(median(x))) > threshold
         apart = np.abs(mean) > reach(sigma, freedom, rounds, rule.level)
-        self.verdicts[cells] = Verdict.INCONCLUSIVE
-        self.verdicts[cells[enough & ~beyond & (threshold <= math.log1p(rule.widest))]] = Verdict.SAME
+        self.called[cells] = Verdict.INCONCLUSIVE
+        self.called[cells[enough & ~beyond & (threshold <= math.log1p(rule.widest))]] = Verdict.SAME
         self._enter(Stage.CONFIRM, cells[enough & beyond & apart], rule.confirm)
 
     def _redone(self, fresh: Array) -> None:
@@ -292,6 +322,6 @@ class Comparison:
         first, fresh = median(self._x[Stage.DECIDE][cells]), self._x[Stage.CONFIRM][cells]
         again = np.nan_to_num(median(fresh)) * np.sign(first) > threshold / 2
         sure = again & (count(fresh) >= self.rule.fewest)
-        self.verdicts[cells[sure & (first > 0)]] = Verdict.REGRESSED
-        self.verdicts[cells[sure & (first < 0)]] = Verdict.IMPROVED
+        self.called[cells[sure & (first > 0)]] = Verdict.REGRESSED
+        self.called[cells[sure & (first < 0)]] = Verdict.IMPROVED
         self._enter(Stage.CONFIRM, cells[:0], 0)

@@ -30,6 +30,8 @@ PRIOR_FREEDOM = 4.0
 FLOOR = 0.001
 #: How many times as far as the typical round an outlier lies: of three rounds, of more.
 FAR_OF_THREE, FAR = 8.0, 6.0
+#: Cells from which it is told whether a run is louder than its records.
+FEWEST_COMPARED = 5
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,21 @@ def typical(square: Array, freedom: Array) -> float:
     if not some.any():
         return FLOOR**2
     return float(np.median(square[some] / freedom[some] / (1 - 2 / (9 * freedom[some])) ** 3))
+
+
+def as_loud(known: Known, square: Array, freedom: Array) -> Known:
+    """The records, made as loud as this run is where it is louder than they say; never quieter.
+
+    Records say which cells are noisier than others; how noisy a device is today only the run's own rounds say: its
+    clocks, neighbours and driver are not those of last week.  square, freedom: of the run's own rounds, per cell.
+    """
+    both = (known.freedom > 0) & (freedom > 0)
+    if both.sum() < FEWEST_COMPARED:
+        return known
+    today = typical(square[both], freedom[both])
+    then = typical((known.freedom * known.sigma**2)[both], known.freedom[both])
+    louder = max(1.0, today / max(then, FLOOR**2))
+    return Known(known.sigma * float(np.sqrt(louder)), known.freedom)
 
 
 def sigma(x: Array, variance: float, known: Known | None = None) -> tuple[Array, Array]:

@@ -21,9 +21,9 @@ _OPEN = (Verdict.INCONCLUSIVE, Verdict.UNFIT)
 class Pair:
     """A cell of both arms.
 
-    status: broken, fixed, failing (in both), new, lost, unlike or same, as the statuses of both arms compare; withheld:
-    an arm has no result for the farm's or the device's sake; time: what the rounds say, None where it was not timed;
-    kernels: those that it launches and that differ between the arms (unknown ones count).
+    status: broken, fixed, failing (in both), new, lost, unlike, neither (run in either arm) or same, as the statuses of
+    both arms compare; withheld: an arm has no result for the farm's or the device's sake; time: what the rounds say,
+    None where it was not timed; kernels: those that it launches and that differ between the arms (unknown ones count).
     """
 
     cell: str
@@ -37,8 +37,9 @@ class Pair:
 
 @dataclass(frozen=True)
 class Summary:
-    """Of all pairs: name (worse, not covered, not worse, inconclusive, infrastructure failures), exit code, and one
-    sentence each for what led to it.  Not covered: no cell launched a changed kernel."""
+    """Of all pairs: name (worse, not covered, not worse, inconclusive, infrastructure failures; of identical code false
+    alarms or no false alarm), exit code, and one sentence each for what led to it.  Not covered: no cell launched a
+    changed kernel."""
 
     name: str
     exit_code: int
@@ -64,6 +65,20 @@ def summary(pairs: Sequence[Pair], unreached: Sequence[str] = ()) -> Summary:
     if undecided:
         return Summary("inconclusive", 4, tuple(undecided))
     return Summary("not worse", 0, tuple(_remaining(pairs)))
+
+
+def of_identical(pairs: Sequence[Pair]) -> Summary:
+    """The verdict where both arms are the same code: any difference is one of the environment, or of the rule."""
+    first = summary(pairs)
+    if first.exit_code == 3:
+        return first
+    apart = [p.cell for p in pairs if p.status not in ("same", "failing", "neither", "unlike")]
+    changed = [p.cell for p in pairs if p.time in (Verdict.REGRESSED, Verdict.IMPROVED)]
+    why = [f"{_cells(len(apart))} passed in one arm only: first {apart[0]}"] if apart else []
+    why += [f"{_cells(len(changed))} called changed: first {changed[0]}"] if changed else []
+    if why:
+        return Summary("false alarms", 1, tuple(why))
+    return first if first.exit_code else Summary("no false alarm", 0, first.why)
 
 
 def _worse(pairs: Sequence[Pair]) -> list[str]:

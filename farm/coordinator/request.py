@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from farm.cluster.base import DeviceHandle
 from farm.compare.arms import Arm
 from farm.compare.kernel_changes import Change
+from farm.compare.records import Record
 from farm.compare.summary import Summary
 from farm.errors import InfraError
 from farm.matrix import Plan
@@ -79,7 +80,9 @@ class RunRequest:
     part: Mapping[str, Any] = field(default_factory=dict)  # the plan that this run is a part of (farm.sites)
     wait_for_devices_s: float = 0.0  # how long the cells of a backend or target wait for a device
     wait_s: float = 0.0  # how long the run waits for a device that another run uses
+    noise: Sequence[Record] = ()  # of the store: what pairs of identical code have shown
     kernels: Sequence[Change] = ()  # of both arms, and how each compares
+    only_kernels: bool = False  # of the files of both arms nothing but kernels differs
     arms: tuple[RunArm, ...] = ()  # two, where the run compares them; `providers` and `environment` are then theirs
 
 
@@ -95,6 +98,7 @@ class RunOutcome:
     by_finding: bool = False  # it was asked to stop at its first finding, and did: the exit code is that of findings
     pairs: Sequence[Mapping[str, Any]] = ()  # of pairs.parquet, where the run compares two arms,
     summary: Summary | None = None  # and what they add up to
+    noise: Record | None = None  # of the identical code among them, once the run is complete
 
     @property
     def final_code(self) -> int:

@@ -6,24 +6,32 @@ in further rounds, as long as `farm.compare` asks for them.
 
 from __future__ import annotations
 
+import json
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from farm.cell import Cell
-from farm.compare import decide
+from farm.cell import VERSIONS, Cell
+from farm.compare import decide, equal_code, records
+from farm.compare.arms import differences
 from farm.compare.course import Course, log_ratio
+from farm.compare.decide import Outcome, Verdict
+from farm.compare.equal_code import Side
+from farm.compare.noise import Known
 from farm.compare.reach import Reached
+from farm.compare.records import CellNoise, Kind, Record
 from farm.compare.summary import Summary
 from farm.coordinator.request import RunArm, RunProgress, RunRequest
 from farm.matrix.arms import mates
 from farm.report import pair_rows
+from farm.report.evidence import tool_chain
 from farm.scheduler.events import Conclude, Submitted
 from farm.store import RunWriter
 from farm.store.journal import LineReader
-from farm.store.pairs import PAIR_COLUMNS, ROUND_COLUMNS, comparable, round_row, time_of
+from farm.store.pairs import PAIR_COLUMNS, ROUND_COLUMNS, comparable, round_row, time_of, without_arm
 from farm.store.recovery import Recovery
 from farm.store.runs import Table
 
@@ -39,11 +47,23 @@ def whole(before: Recovery, arms: Sequence[RunArm]) -> Recovery:
     return replace(before, rows={i: row for i, row in before.rows.items() if i not in half})
 
 
-class Rounds:
-    """`before`: what an interrupted run had, `whole`."""
+def identical(arms: Sequence[RunArm]) -> bool:
+    """Whether an arm is compared with itself."""
+    a, b = arms
+    return not differences(a.arm, b.arm) and a.digest == b.digest
 
-    def __init__(self, cells: Sequence[Cell], request: RunRequest, writer: RunWriter, before: Recovery):
+
+class Rounds:
+    """`before`: what an interrupted run had, `whole`.  `begun`: when the run began (ISO 8601 in UTC): records of noise
+    made since then do not count, so that a run that is resumed asks for the rounds that it would have asked for."""
+
+    def __init__(self, cells: Sequence[Cell], request: RunRequest, writer: RunWriter, before: Recovery, begun: str):
         self._cells, self._arms, self._writer = cells, request.arms, writer
+        self._noise, self._begun_at = request.noise, begun
+        self.identical = identical(request.arms)
+        self._known_noise: Known | None = None
+        self._only_kernels = request.only_kernels
+        self._alike: dict[int, str] = {}  # pairs with a time that are known to be the same code, and why
         self._changes, self._strict = request.kernels, request.strict_peers
         self._reached: list[Reached] = []
         self.mates = mates(cells, [a.arm for a in request.arms])
@@ -65,6 +85,11 @@ class Rounds:
     def keep(self, row: Row) -> None:
         """The result of a cell."""
         self._rows[row["index"]] = row
+
+    def output_hash(self, cell: int) -> str:
+        """What a cell's outputs were in round 0, which was judged in full; "" where that is not known."""
+        row = self._rows.get(cell) or {}
+        return str(row.get("output_hash") or "") if row.get("status") == "passed" else ""
 
     def ended(self, action: Conclude, row: Row) -> None:
         """An arm has ended a further round of a cell; journaled once both have."""
@@ -92,10 +117,14 @@ class Rounds:
             if a is not None and b is not None and (lead, 0) not in self._known:
                 self._known[lead, 0] = (round_row(a, 0, 0), round_row(b, 0, 1))
         timed = [lead for lead in self.mates if self._is_timed(lead)]
-        alike = [lead for lead in timed if self._same_code(lead)]
+        self._alike = self._same_code(timed)
+        alike = [lead for lead in timed if lead in self._alike]
         self._controls = set(alike[:: max(1, math.ceil(len(alike) / MAX_CONTROLS))])
-        timed = [lead for lead in timed if lead in self._controls or lead not in alike]
-        self._course = Course(timed if self._controls != set(timed) else (), sorted(self._controls) if timed else ())
+        if not self.identical:  # of identical code all is timed: it is what the comparison is made for
+            timed = [lead for lead in timed if lead in self._controls or lead not in alike]
+            timed = timed if self._controls != set(timed) else []
+        self._known_noise = records.known(self._noise, [self._kinds(lead) for lead in timed], before=self._begun_at)
+        self._course = Course(timed, sorted(self._controls) if timed else (), self._known_noise)
         for lead, number in self._known:
             self._course.told(lead, number, self._ratio(lead, number))
 
@@ -104,15 +133,55 @@ class Rounds:
         both = self._known.get((lead, 0), ())
         return bool(both) and all(row["status"] == "passed" for row in both) and any(row["samples"] for row in both)
 
-    def _same_code(self, lead: int) -> bool:
-        """Whether both arms run the same code for this pair: a peer's, where the arms differ only in their files."""
+    def _same_code(self, timed: Sequence[int]) -> dict[int, str]:
+        """Those of the pairs that are known to run the same code in both arms, and why."""
         a, b = (one.arm for one in self._arms)
-        cell = self._cells[lead]
-        return (
-            cell.role == "peer"
-            and (a.environment, dict(a.variables)) == (b.environment, dict(b.variables))
-            and cell.provider == self._cells[self.mates[lead]].provider
-        )
+        if self.identical:
+            return dict.fromkeys(timed, equal_code.IDENTICAL)
+        if (a.environment, dict(a.variables)) != (b.environment, dict(b.variables)):
+            return {}
+        changed, unseen = self._launching_changed(timed)
+        known = {one.name.rpartition(".")[2] for one in self._changes}
+        out = {}
+        for lead in timed:
+            cell, mate = self._cells[lead], self._cells[self.mates[lead]]
+            if cell.provider != mate.provider:
+                continue
+            left, right = self._side(lead), self._side(self.mates[lead])
+            if cell.role == "peer":
+                out[lead] = equal_code.PEER
+            elif equal_code.machine_code(left, right):
+                out[lead] = equal_code.MACHINE_CODE
+            elif cell.mode == mate.mode and equal_code.unchanged(
+                left,
+                right,
+                only_kernels=self._only_kernels,
+                launches_changed=lead in changed,
+                unseen=unseen,
+                known=known,
+            ):
+                out[lead] = equal_code.UNCHANGED
+        return out
+
+    def _launching_changed(self, timed: Sequence[int]) -> tuple[set[int], bool]:
+        """(the pairs that launch a kernel that differs between the arms, whether one differs that none was seen to
+        launch)."""
+        rows = [
+            {
+                "cell": str(lead),
+                "evidence": self._rows[lead].get("evidence"),
+                "launch_a": self._rows[lead].get("launch"),
+                "launch_b": self._rows[self.mates[lead]].get("launch"),
+            }
+            for lead in timed
+        ]
+        found = pair_rows.reached(rows, self._changes)
+        return {int(cell) for one in found for cell in one.all_cells}, any(one.state != "reached" for one in found)
+
+    def _side(self, index: int) -> Side:
+        row = self._rows[index]
+        launch = json.loads(row.get("launch") or "{}")
+        return Side(launch, row.get("kernels_per_call"), str(row.get("timing_method") or ""))
 
     def _note(self, lead: int, number: int, a: Row, b: Row) -> None:
         first = decide.order(number)[0]
@@ -130,14 +199,47 @@ class Rounds:
         first = self._known.get((lead, 0), (a, b))[0]
         return log_ratio(time_of(a), time_of(b)) if a.get("target") == first.get("target") else math.nan
 
+    def _kinds(self, lead: int) -> tuple[Kind, Kind]:
+        """What a pair's noise is known by, of both arms."""
+        return self._kind(lead), self._kind(self.mates[lead])
+
+    def _kind(self, index: int) -> Kind:
+        row, planned = self._rows[index], self._cells[index].timing
+        method = str(row.get("timing_method") or planned.method)
+        version = planned.version if method == planned.method else VERSIONS.get(method, 0)
+        return Kind(
+            str(row.get("evidence") or ""),
+            str(row.get("target") or ""),
+            tool_chain(str(row.get("fingerprint") or "")),
+            f"{method}/{version}",
+            self._cells[index].cell_key,
+        )
+
     # the end
+
+    def record(self, made: str) -> Record:
+        """What was measured of identical code: the controls, or all where an arm was compared with itself."""
+        shown = self._course.shown() if self._course is not None else {}
+        of = [lead for lead in sorted(shown) if self.identical or lead in self._controls]
+        cells = tuple(
+            CellNoise(
+                self._kind(lead),
+                without_arm(self._cells[lead].cell_id),
+                shown[lead].rounds,
+                shown[lead].sd,
+                shown[lead].freedom,
+                shown[lead].called.value,
+            )
+            for lead in of
+        )
+        return Record(self._writer.id, made, self.identical, cells)
 
     def pairs(self) -> tuple[list[dict[str, Any]], Summary]:
         """The rows of pairs.parquet, and what they add up to."""
         if self._course is None:
             self._begin()
         assert self._course is not None
-        outcomes = self._course.outcomes()
+        outcomes = self._outcomes()
         rounds: dict[int, list[tuple[Row, Row]]] = {}
         for lead, number in sorted(self._known):
             rounds.setdefault(lead, []).append(self._known[lead, number])
@@ -151,12 +253,33 @@ class Rounds:
                     self._rows.get(b) if b is not None else None,
                     rounds.get(lead, []),
                     outcomes.get(lead),
-                    control=lead in self._controls,
+                    control=lead in self._controls and not self.identical,
                 )
             )
         self._reached = pair_rows.reached(out, self._changes)
         pair_rows.name_kernels(out, self._reached)
-        return out, pair_rows.summed(out, self._reached, strict_peers=self._strict)
+        return out, pair_rows.summed(out, self._reached, strict_peers=self._strict, identical=self.identical)
+
+    def _outcomes(self) -> dict[int, Outcome]:
+        """Pair -> what its rounds say.  Of identical code what the rule makes of it, whichever cells were controls."""
+        assert self._course is not None
+        outcomes = self._course.outcomes()
+        if not self.identical:
+            return outcomes
+        return {lead: replace(outcomes[lead], verdict=shown.called) for lead, shown in self._course.shown().items()}
+
+    def told(self) -> dict[str, Any]:
+        """What run.json has of identical code; after `pairs`: `same` where an arm was compared with itself, how many
+        controls the rule would have called changed, of how many pairs earlier records said how noisy they are, and how
+        many run the same code, by why that is known."""
+        shown = self._course.shown() if self._course is not None else {}
+        changed = (Verdict.REGRESSED, Verdict.IMPROVED)
+        called = [lead for lead in shown if lead in self._controls and shown[lead].called in changed]
+        known = int((self._known_noise.freedom > 0).sum()) if self._known_noise else 0
+        out: dict[str, Any] = {"same": True} if self.identical else {"controls_changed": len(called)}
+        whys = Counter(self._alike.values())
+        alike = {why: whys[why] for why in equal_code.WHYS if whys[why] and not self.identical}
+        return {**out, "with_records": known, "same_code": alike}
 
     def kernels(self) -> list[dict[str, Any]]:
         """The kernels that differ between the arms, with the cells that launched them; after `pairs`."""

@@ -99,7 +99,9 @@ class _Coordinator:
         self.roofs = CalibrationLookup(request.calibrations, self.cells, backends.fallback_timing)
         self.fleet = RunDevices(request, cluster, writer, progress, self.roofs)
         self.reports = ResultsAssembler(self.cells, writer, self.roofs, self.fleet.neighbours, self.before)
-        self.rounds = Rounds(self.cells, request, writer, self.before) if request.arms else None
+        self.created = datetime.now(timezone.utc)
+        begun = str(self.before.head.get("created") or self.created.isoformat(timespec="seconds"))
+        self.rounds = Rounds(self.cells, request, writer, self.before, begun) if request.arms else None
         self.finished = False
         self.interrupts = interrupts.Interrupts(raising=True)
         self.stopped = ""  # why the run ended with open cells, if not by a signal
@@ -108,7 +110,6 @@ class _Coordinator:
         self.later: list[Event] = []  # what the loop's own failures mean to the scheduler
         self.contained: Counter[str] = Counter()  # device -> events of it that raised
         self.concluded: list[dict[str, Any]] = []  # rows to report once the journal has them
-        self.created = datetime.now(timezone.utc)
         self.deadlines = {m.name: limits.of(m.deadlines) for m in request.plan.matrices}
         self.hear: Mapping[str, Callable[[dict[str, Any]], Event | None]] = {
             "placed": self.fleet.placed,
@@ -344,7 +345,12 @@ class _Coordinator:
             "call": call,
             "tolerances": tolerances_for(matrix.tolerances, cell),
             "deadlines": deadlines,
+            **({"known": known} if (known := self._known_hash(attempt)) else {}),
         }
+
+    def _known_hash(self, attempt: Attempt) -> str:
+        """The hash of the outputs that round 0 judged, for an attempt of a further round, else empty."""
+        return self.rounds.output_hash(attempt.cell) if self.rounds and attempt.round else ""
 
     def _coming(self, waiting: tuple[int, ...]) -> list[dict[str, Any]]:
         """One cell for each of the next references that was not announced yet."""
@@ -418,10 +424,12 @@ class _Coordinator:
                 "exit_code": final,
                 "why": list(summed.why),
                 **report.counts(pairs),
+                **(self.rounds.told() if self.rounds else {}),
                 **({"kernels": told} if told else {}),
             }
         self.writer.conclude(self.cells, self.reports.rows, head, self.rounds.tables(pairs) if self.rounds else None)
-        return RunOutcome(rows, verdict, final, False, pairs=pairs, summary=summed)
+        noise = self.rounds.record(head["finished"]) if self.rounds else None
+        return RunOutcome(rows, verdict, final, False, pairs=pairs, summary=summed, noise=noise)
 
     def _foot(self, rows: Sequence[Mapping[str, Any]], seconds: float, verdict: str, code: int) -> dict[str, Any]:
         used: dict[str, Any] = {}

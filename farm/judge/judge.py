@@ -101,9 +101,9 @@ class Judge:
 
     def _judge(self, request: Mapping[str, Any]) -> dict[str, Any]:
         cell = Cell.from_dict(request["cell"])
-        if request.get("only") == "hash":
-            return self._hashed(cell, request)
         bad = disqualifying(request.get("flags", []))
+        if request.get("known") and not bad and self._is_known(cell, request):
+            return {"status": "passed", "owner": None, "reason": "", "output_hash": request["known"]}
         found = self._compare(cell, request["outputs"], request)
         if found["status"] == "passed" and request.get("timed_outputs"):
             found = _both(found, self._compare(cell, request["timed_outputs"], request), "in a timed launch")
@@ -114,15 +114,17 @@ class Judge:
             found.update(status="inaccurate", owner="kernel", reason=f"the provider {bad[0]}")
         return found
 
-    def _hashed(self, cell: Cell, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The hash alone, of what another round has computed: the first was judged in full."""
-        digest = hashlib.sha256()
-        for o in request["outputs"]:
-            try:
-                _digest(digest, _read(Path(o["path"]), o["dtype"], tuple(o["shape"])))
-            except NotAFile as reason:
-                return {"status": "crashed", "owner": "kernel", "reason": f"{o['name']}: {reason}"}
-        return {"status": "passed", "owner": None, "reason": "", "output_hash": digest.hexdigest()[:16]}
+    def _is_known(self, cell: Cell, request: Mapping[str, Any]) -> bool:
+        """Whether all outputs, those of a timed launch too, are bit for bit what an earlier round judged in full."""
+        every = [request["outputs"], request.get("timed_outputs") or request["outputs"]]
+        every += [other["outputs"] for other in request.get("others") or []]
+        expected = {t.name: t for t in evaluate.judged_tensors(cell, contract(cell.op))}
+        if any(evaluate.check_layout(expected[o["name"]], o["dtype"], o["shape"]) for of in every for o in of):
+            return False
+        try:
+            return all(_hash(of) == request["known"] for of in every)
+        except NotAFile:
+            return False  # the comparison says which
 
     def _compare(self, cell: Cell, described: list[dict[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
         op = contract(cell.op)
@@ -163,7 +165,7 @@ class Judge:
             "worst_metric": judgement.worst_metric,
             "worst_ratio": judgement.worst_ratio,
             "places": judgement.places,
-            "output_hash": digest.hexdigest()[:16],
+            "output_hash": _shown(digest),
             "input_hash": inputs.digest,
         }
 
@@ -242,13 +244,29 @@ def _read(path: Path, dtype: str, shape: tuple[int, ...]) -> Any:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
             raise NotAFile("its file was replaced") from None
         raise
+    found = os.fstat(opened)
+    if stat.S_ISDIR(found.st_mode):  # which `open` refuses
+        os.close(opened)
+        raise NotAFile("its file was replaced")
     with open(opened, "rb") as file:
-        found = os.fstat(opened)
         if not stat.S_ISREG(found.st_mode) or found.st_size < count * stored.itemsize:
             raise NotAFile(f"its file was replaced, or is shorter than {count * stored.itemsize} bytes")
         if count * stored.itemsize > SMALL_BYTES:  # read and not mapped: a map costs more than their bytes
             return np.memmap(file, dtype=stored, mode="r", shape=shape)
         return np.frombuffer(file.read(count * stored.itemsize), stored).reshape(shape)
+
+
+def _hash(described: list[dict[str, Any]]) -> str:
+    """Of outputs in files, in their order.  NotAFile."""
+    digest = hashlib.sha256()
+    for o in described:
+        _digest(digest, _read(Path(o["path"]), o["dtype"], tuple(o["shape"])))
+    return _shown(digest)
+
+
+def _shown(digest: Any) -> str:
+    """As much of a digest as a row has."""
+    return str(digest.hexdigest()[:16])
 
 
 def _digest(digest: Any, array: Any) -> None:

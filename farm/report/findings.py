@@ -120,7 +120,7 @@ def repeat(run: RunLike, rows: Sequence[Row]) -> str:
     words = [
         "farm",
         "compile" if built else "ab" if arms else "run",
-        *dict.fromkeys(str(paths.get(n) or n) for n in names),
+        *dict.fromkeys(word for n in names if (word := _matrix(run.head, str(paths.get(n) or n)))),
     ]  # a file may hold several matrices
     if built:
         words += ["--target", ",".join(targets)]
@@ -132,10 +132,19 @@ def repeat(run: RunLike, rows: Sequence[Row]) -> str:
     return " ".join(shlex.quote(w) for w in words)
 
 
+def _matrix(head: Mapping[str, Any], path: str) -> str:
+    """A matrix as the command names it: "" where it came with the files of an arm or a subject, and comes with them
+    again; where they were unpacked is nobody's business."""
+    argv = [str(word) for word in head.get("argv") or ()]
+    named = any(path == word or path.startswith(f"{word.rstrip('/')}/") for word in argv)
+    return path if named or not (_arms(head) or head.get("subject")) else ""
+
+
 def _arms(head: Mapping[str, Any]) -> list[str]:
     """The two arms of a `farm ab`, as on its command line: the files of an arm are not those of the working folder."""
     argv = list(head.get("argv") or ())
     found = [w for name, _, words in _options(argv) if name in ARM_OPTIONS for w in words]
+    found += ["--same"] if "--same" in argv else []
     return found if argv[:1] == ["ab"] else []
 
 

@@ -22,6 +22,8 @@ Row = Mapping[str, Any]
 _NAMES = ("backend", "target", "evidence", "op", "role", "operation", "dtype", "shape")
 _FROM = {"time_us": "time_us_p50", "host_us": "host_us_p50"}
 _FAULTS = tuple(s.value for s in FARM_FAULTS)
+#: A cell that ran in neither arm: unsupported or skipped in both.
+NEITHER = "neither"
 
 
 def pair_row(
@@ -48,6 +50,8 @@ def pair_row(
     names = [without_arm(str(row["cell_id"])) for row in (a, b) if row is not None]
     cell = names[0] if len(set(names)) == 1 else f"{names[0]} | {names[1]}"
     kind = change(a, b)
+    if kind == "same" and not any(row is not None and row.get("status") in GOOD for row in (a, b)):
+        kind = NEITHER
     if kind == "same" and _failed_later(rounds, 1) and not _failed_later(rounds, 0):
         kind = "broken"
     told |= {"cell": cell, "change": kind, "bits": _bits(a, b), "control": int(control), "note": _note(rounds)}
@@ -74,16 +78,18 @@ def _bits(a: Row | None, b: Row | None) -> int | None:
 
 def _note(rounds: Sequence[tuple[Row, Row]]) -> str:
     """What happened in a later round that did not in the first: a failure, other bits."""
-    out: dict[str, None] = {}
+    out: dict[str, str] = {}
     for place, arm in enumerate(("a", "b")):
         first = rounds[0][place].get("output_hash") if rounds else ""
         for both in rounds[1:]:
             row = both[place]
             if row["status"] not in GOOD:
-                out.setdefault(f"arm {arm} was {row['status']} in round {row['round']}: {row.get('reason') or ''}")
+                told = f"arm {arm} was {row['status']} in round {row['round']}: {row.get('reason') or ''}"
+                out.setdefault(told, told)
             elif first and row.get("output_hash") and row["output_hash"] != first:
-                out.setdefault(f"arm {arm} gave other output bits in round {row['round']} than in round 0")
-    return "; ".join(out)[:1000]
+                told = f"arm {arm} gave other output bits in round {row['round']} than in round 0"
+                out.setdefault(f"bits of {arm}", f"{told}; they were judged in full")
+    return "; ".join(out.values())[:1000]
 
 
 def reached(rows: Sequence[Row], changes: Sequence[Change]) -> list[Reached]:
@@ -116,8 +122,13 @@ def name_kernels(rows: Sequence[dict[str, Any]], found: Sequence[Reached]) -> No
         row["kernels"] = ",".join(of.get(row["cell"], ()))
 
 
-def summed(rows: Sequence[Row], found: Sequence[Reached] = (), *, strict_peers: bool = False) -> summary.Summary:
-    """The verdict of all pairs.  That nothing is worse takes no changed kernel whose launches cannot be seen."""
+def summed(
+    rows: Sequence[Row], found: Sequence[Reached] = (), *, strict_peers: bool = False, identical: bool = False
+) -> summary.Summary:
+    """The verdict of all pairs.  That nothing is worse takes no changed kernel whose launches cannot be seen.
+    `identical`: an arm was compared with itself."""
+    if identical:
+        return summary.of_identical([_pair(row, strict_peers) for row in rows])
     out = summary.summary([_pair(row, strict_peers) for row in rows], [one.change.name for one in found if one.finding])
     unseen = [one for one in found if one.state == "unseen"]
     if out.exit_code or not unseen:
@@ -147,7 +158,7 @@ def counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     compared = [row["bits"] for row in rows if row["bits"] is not None]
     return {
         "pairs": len(rows),
-        "changes": {kind: changes[kind] for kind in CHANGES if changes[kind]},
+        "changes": {kind: changes[kind] for kind in (*CHANGES, NEITHER) if changes[kind]},
         "verdicts": {v.value: verdicts[v.value] for v in Verdict if verdicts[v.value]},
         "bits_equal": sum(compared),
         "bits_compared": len(compared),

@@ -9,12 +9,14 @@ from typing import Any
 from farm.compare.decide import Verdict
 from farm.compare.summary import Summary
 from farm.report.format import cells
-from farm.report.pair_rows import counts
+from farm.report.pair_rows import NEITHER, counts
 
 Row = Mapping[str, Any]
 MAX_SHOWN = 10  # of each kind
 #: What a reader looks at, in this order.
 _SHOWN = ("broken", "new", "lost", "fixed", "failing", "unlike")
+#: Why both arms are known to run the same code (farm.compare.equal_code).
+_ALIKE = {"peer": "of peers", "machine code": "by equal machine code", "unchanged kernels": "by unchanged kernels"}
 _WORDS = {
     "broken": "passes in a, fails in b",
     "new": "has a result only in b",
@@ -32,9 +34,10 @@ def lines(
     *,
     complete: bool = True,
     kernels: Sequence[Mapping[str, Any]] = (),
+    told: Mapping[str, Any] | None = None,
 ) -> Iterator[str]:
     """The verdict with its reasons, the arms, counts, then each pair that a reader has to look at.  `kernels`: those
-    that differ, as run.json has them."""
+    that differ, and `told`: all of the comparison, as run.json has them."""
     if found is None or not complete:
         yield "not decided: the run was interrupted"
     else:
@@ -42,6 +45,7 @@ def lines(
         yield from (f"  {why}" for why in found.why)
     yield from (arm_line(name, arm) for name, arm in arms.items())
     yield from _counts(rows, complete)
+    yield from _noise(told or {})
     yield from _kernels(kernels)
     times = [row for row in rows if row["verdict"] and not row["control"]] if complete else []
     for verdict in (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.UNFIT, Verdict.IMPROVED):
@@ -86,7 +90,9 @@ def _kernels(kernels: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _counts(rows: Sequence[Row], complete: bool) -> Iterator[str]:
     told = counts(rows)
     changes, verdicts = told["changes"], told["verdicts"]
-    words = [*(f"{n} {kind}" for kind, n in changes.items() if kind != "same"), f"{changes.get('same', 0)} same"]
+    words = [f"{n} {kind}" for kind, n in changes.items() if kind not in ("same", NEITHER)]
+    words.append(f"{changes.get('same', 0)} same")
+    words += [f"{changes[NEITHER]} not run in either"] if NEITHER in changes else []
     yield f"statuses of {cells(len(rows))}: {', '.join(words)}"
     if told["bits_compared"]:
         other = next(
@@ -101,6 +107,23 @@ def _counts(rows: Sequence[Row], complete: bool) -> Iterator[str]:
         yield "times: none, since no cell passed in both arms with a time"
     if told["controls"]:
         yield f"controls: {cells(told['controls'])} that run the same code in both arms"
+
+
+def _noise(told: Mapping[str, Any]) -> Iterator[str]:
+    """What identical code says of this comparison."""
+    if told.get("same"):
+        yield "both arms are the same code, so a change that is claimed here is the environment's, or a false alarm"
+    if told.get("controls_changed"):
+        yield (
+            f"of the controls, {cells(told['controls_changed'])} would have been called changed, although the code is "
+            "the same: the environment differs between the arms"
+        )
+    alike = told.get("same_code") or {}
+    if alike:
+        by = ", ".join(f"{n} {_ALIKE.get(why, why)}" for why, n in alike.items())
+        yield f"same code in both arms: {cells(sum(alike.values()))} ({by}), of which the controls are timed further"
+    if told.get("with_records"):
+        yield f"thresholds of {cells(told['with_records'])} also rest on earlier records of identical code"
 
 
 def _listed(what: str, more: str, rows: Sequence[Row], shown: Any) -> Iterator[str]:

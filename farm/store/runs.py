@@ -11,6 +11,7 @@
                           run.json         last: its existence means the run is complete
     <store>/runs/.aside/                   folders of runs whose plan was not written completely, so that no cell began
     <store>/calibrations/<id>.json         a device's roof (farm.timing.roof); never rewritten
+    <store>/noise/<run-id>.json            what a comparison measured of identical code (farm.store.noise_files)
     <store>/index/                         slim cells of all complete runs (farm.store.index_files); may be deleted
     <store>/pages/                         HTML, made from runs
 
@@ -97,7 +98,7 @@ class Store:
             while path.exists():  # two in the same second
                 path = self.calibrations_folder / f"{record['id']}-{number}.json"
                 number += 1
-            _write_atomic(path, json.dumps({**record, "id": path.stem}, indent=1))
+            write_atomic(path, json.dumps({**record, "id": path.stem}, indent=1))
         except OSError as error:
             raise self._unwritable(error) from None
         return path
@@ -116,7 +117,7 @@ class Store:
             paths = []
         for path in paths:
             try:
-                found.append(roof.parse(_read_json(path)))
+                found.append(roof.parse(read_json(path)))
             except (OSError, ValueError) as error:  # BadCalibration and JSON's own among them
                 why = getattr(error, "strerror", None) or str(error)
                 text = f"{path}: this calibration is ignored ({why}); delete this file, or calibrate again"
@@ -262,7 +263,7 @@ class RunWriter:
         """Keep the complete plan that this run is a part of, as in its file."""
         self._still_ours()
         try:
-            _write_atomic(self.dir / PLAN, text)
+            write_atomic(self.dir / PLAN, text)
         except OSError as error:
             raise self._lost(PLAN, error) from None
 
@@ -270,7 +271,7 @@ class RunWriter:
         """Keep the contracts from outside the farm that this run was planned with (farm.shipping.contracts)."""
         self._still_ours()
         try:
-            _write_atomic(self.dir / CONTRACTS, text)
+            write_atomic(self.dir / CONTRACTS, text)
         except OSError as error:
             raise self._lost(CONTRACTS, error) from None
 
@@ -451,7 +452,7 @@ class RunWriter:
             self._still_ours()  # large tables take long, and meanwhile another process may have completed the run
             for name in tables:
                 (self.dir / f"{name}.tmp").replace(self.dir / f"{name}.parquet")
-            _write_atomic(self.dir / "run.json", json.dumps({"schema": SCHEMA, "run_id": self.id, **head}, indent=1))
+            write_atomic(self.dir / "run.json", json.dumps({"schema": SCHEMA, "run_id": self.id, **head}, indent=1))
         except OSError as error:
             raise self._lost("its tables", error) from None
 
@@ -478,7 +479,8 @@ SAMPLE_COLUMNS = {
 }
 
 
-def _write_atomic(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str) -> None:
+    """Write a file that a reader sees complete or not at all."""
     temporary = path.with_suffix(".tmp")
     temporary.unlink(missing_ok=True)  # as in `write_table`
     with temporary.open("w", encoding="utf-8") as file:
@@ -531,7 +533,7 @@ class Run:
     def head(self) -> dict[str, Any]:
         """run.json; for an unfinished run the first line of the journal, and `complete: false`."""
         if self.complete:
-            return {**_read_json(self.dir / "run.json"), "complete": True}
+            return {**read_json(self.dir / "run.json"), "complete": True}
         journal = self.journal()
         first = next(iter(journal), {})
         if (first or journal.damage) and first.get("event") != "run":
@@ -647,7 +649,7 @@ def fold(journal: Iterable[Mapping[str, Any]]) -> list[Row]:
     return [rows[i] for i in sorted(rows)]
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file.  ValueError for anything else, whatever it is."""
     if path.stat().st_size > MAX_JSON:
         raise ValueError(f"{path.name} has {path.stat().st_size:,} bytes; the limit is {MAX_JSON:,}")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from farm.compare.arms import WORKING_TREE, Arm
+from farm.compare.arms import WORKING_TREE, Arm, identical
 from farm.compare.arms import pair as named
 from farm.errors import InfraError, UsageError
 from farm.kernel_package import ROOT
@@ -72,9 +72,9 @@ class ArmContent:
         return {name: data.decode("utf-8", "replace") for name, data in self.content() if name.endswith(".py")}
 
 
-def pair(a: str, b: str) -> tuple[Arm, Arm]:
-    """Both arms, as --a and --b say them.  UsageError."""
-    return named(a, b, refused=NODES)
+def pair(a: str, b: str, *, same: bool = False) -> tuple[Arm, Arm]:
+    """Both arms, as --a and --b say them; `same`: arm a twice.  UsageError."""
+    return identical(a, refused=NODES) if same else named(a, b, refused=NODES)
 
 
 def contents(

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -153,6 +154,45 @@ def test_arms_of_simulated_devices_crash_and_hang_each_for_themselves(
         ("same", "passed", "passed"),
     ]
     assert capfd.readouterr().out.startswith("worse: exit 1\n  1 cell broken")
+
+
+def test_a_later_round_is_timed_only_and_other_bits_are_judged_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An arm against itself; in later rounds one of its cells gives wrong outputs, and another right ones."""
+    monkeypatch.chdir(tmp_path)
+    data = {
+        "name": "m",
+        "op": "rms_norm",
+        "axes": {"shape": [{"rows": 2, "hidden": [64, 65, 66]}], "dtype": "float32"},
+        "providers": ["farm"],
+        "sim": {
+            "default": {"time_us": 10, "noise": 0.01, "process_noise": 0.002},
+            "rules": [
+                {"when": {"hidden": 65, "arm": "b"}, "error": 0.5, "from_round": 2},
+                {"when": {"hidden": 66, "arm": "b"}, "error": 1e-7, "from_round": 2},
+            ],
+        },
+    }
+    Path("m.yaml").write_text(json.dumps(data))
+    out = ["--out", "st"]
+    words = ["ab", "m.yaml", "--same", "--backend", "sim", "--devices", "1", "--run-id", "r", "--address", "inline"]
+    assert main([*words, *out, "--no-page"]) == 1
+    told = capfd.readouterr().out
+    assert told.startswith("false alarms: exit 1\n  1 cell passed in one arm only: first sim/rms_norm/farm/auto")
+    run = Store("st").run("r")
+    notes = {p["shape"]: p["note"] for p in run.table("pairs")}
+    assert notes["2x64"] == "" and "arm b was inaccurate in round 2: y: " in notes["2x65"]
+    assert notes["2x66"] == "arm b gave other output bits in round 2 than in round 0; they were judged in full"
+    judged = [e for e in run.journal() if e["event"] == "judged"]
+    in_full = Counter(bool(e.get("metrics")) for e in judged)
+    rounds = run.table("rounds")
+    others = [r for r in rounds if r["arm"] == "b" and r["round"] > 1 and "2x64" not in r["cell"]]
+    assert in_full[True] == 6 + len(others) and in_full[False] == len(rounds) - in_full[True]
+    kept = json.loads(Path("st/noise/r.json").read_text())
+    assert kept["same"] and len(kept["cells"]) == 3 and {c["evidence"] for c in kept["cells"]} == {"simulated"}
+    assert main(["ab", "--tally", *out]) == 0
+    assert "identical code (simulated): 0 of" in capfd.readouterr().out
 
 
 def children(mark: str) -> list[int]:

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from farm.backends import Fault, cuda  # noqa: E402
-from farm.child import fault_owner, session, tensor_files  # noqa: E402
+from farm.child import fault_owner, protocol, session, tensor_files  # noqa: E402
 from farm.child.protocol import Failed, Measured, Run  # noqa: E402
 
 CUDA = torch.device("cuda")
@@ -142,3 +142,36 @@ def test_a_full_disk_names_the_folder_that_is_full(monkeypatch: pytest.MonkeyPat
         raised.value, fault_of=lambda text: None, device=CUDA, phase="check", squeezed=lambda: ""
     )
     assert found.owner == "infra" and "/dev/shm/a/out-y.bin" in found.reason
+
+
+@pytest.mark.parametrize("only", [protocol.EVERYTHING, protocol.TIME])
+def test_a_cell_that_is_only_timed_is_called_once_to_show_its_bits(
+    free: dict[str, int], monkeypatch: pytest.MonkeyPatch, only: str
+) -> None:
+    called: list[str] = []
+
+    class Calls:
+        findings = ("changed its inputs",)
+        problem = SimpleNamespace(inputs=[])
+        launches = SimpleNamespace(facts=lambda mode: {"mode_resolved": mode})
+
+        def __init__(self, *_: Any) -> None: ...
+
+        def first(self, function: Any) -> tuple[Any, ...]:
+            called.append("first")
+            return ()
+
+        def others(self, function: Any, *, stranger: bool) -> None:
+            called.append("others")
+
+        def alone(self, function: Any) -> None:
+            called.append("alone")
+
+    monkeypatch.setattr(session, "CheckedCalls", Calls)
+    one = attempt()
+    one.s.programs, one.s.watch, one.s.values = None, SimpleNamespace(state=list), None
+    one.make = lambda: None
+    one.m = Run("r", 1, 1, {"mode": "auto"}, [], {"provider": {"name": "x"}}, "out", {"batch_invariant": True}, only)
+    one.check(None)
+    assert called == (["first"] if only else ["first", "others", "alone"])
+    assert one.facts["flags"] == ["changed its inputs"]  # what the first call shows counts in any round

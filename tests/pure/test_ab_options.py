@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from farm.cli import run_command
+from farm.cli import ab, run_command
 from farm.cli.main import main
+from farm.compare.records import CellNoise, Kind, Record
 from farm.coordinator import RunRequest
+from farm.coordinator.request import RunOutcome
+from farm.store import Store
 
 MATRIX = "name: m\nop: rms_norm\naxes: {shape: [{rows: 4, hidden: 16}]}\nproviders: [torch]\n"
 OPTIONS = ("--strict-peers", "--sandbox", "--environment", "other", "--wait", "5", "--address", "auto")
 #: Not what those options say: what runs, and in which arms.
-OF_THE_COMMAND = {"plan", "slots", "command", "argv", "arms", "kernels", "stop_at_first"}
+OF_THE_COMMAND = {"plan", "slots", "command", "argv", "arms", "kernels", "noise", "stop_at_first"}
 
 
 class _Nothing:
@@ -51,3 +56,45 @@ def test_an_option_means_the_same_for_two_arms(tmp_path: Path, monkeypatch: pyte
     assert one.strict_peers and one.environment.sandbox is not None and one.environment.tool == "memcheck"
     assert [m.deadlines for m in two.plan.matrices] == [m.deadlines for m in one.plan.matrices]
     assert [arm.environment for arm in two.arms] == [one.environment] * 2
+
+
+@pytest.mark.parametrize("sandboxed", [False, True])
+def test_what_strangers_code_measured_sets_nobodys_thresholds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandboxed: bool
+) -> None:
+    kind = Kind("executed", "cuda:x", "", "rotating_graph/2", "k")
+    record = Record("r", "2026-11-23", True, (CellNoise(kind, "c", 3, 0.01, 2.0, "same"),))
+    outcome = RunOutcome([], "passed", 0, False, noise=record)
+    monkeypatch.setattr(run_command, "execute", lambda *_: outcome)
+    monkeypatch.setattr(run_command, "tell_arms", lambda *_: 0)
+    args = argparse.Namespace(command="ab", sandbox=sandboxed, out=None, no_page=True, json=False)
+    request: Any = SimpleNamespace(arms=(1, 2), slots=[])
+    writer: Any = SimpleNamespace(id="r")
+    assert run_command.go(args, Store(tmp_path), writer, None, request, [], 0.0) == 0
+    assert (tmp_path / "noise/r.json").exists() != sandboxed
+
+
+KERNEL = "import triton\n\n@triton.jit\ndef one(x):\n    return x\n\ndef launch(x):\n    one[(1,)](x)\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "only"),
+    [
+        ({"k.py": KERNEL.replace("return x", "return x + 1")}, True),
+        ({"k.py": KERNEL.replace("(1,)", "(2,)")}, False),
+        ({"more.py": "x = 1\n"}, False),
+        ({"_C.so": "\x7fELF2"}, False),
+        ({"k-1.dist-info/METADATA": "Version: 2"}, True),
+    ],
+)
+def test_what_differs_beside_kernels_is_seen(change: dict[str, str], only: bool) -> None:
+    base = {"k.py": KERNEL, "_C.so": "\x7fELF", "k-1.dist-info/METADATA": "Version: 1"}
+    arms: Any = object.__new__(ab.Arms)
+    arms.contents = tuple(
+        SimpleNamespace(
+            content=lambda files=files: [(name, text.encode()) for name, text in files.items()],
+            sources=lambda files=files: {name: text for name, text in files.items() if name.endswith(".py")},
+        )
+        for files in (base, {**base, **change})
+    )
+    assert arms.only_kernels() is only

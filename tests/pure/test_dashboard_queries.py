@@ -167,6 +167,21 @@ def test_the_repeat_command_selects_what_the_cells_share():
     assert "rows" not in chosen, "too many values to name"
 
 
+@pytest.mark.parametrize("argv", [["ab", "--a", "revision=v0", "--b", "revision=."], ["ab", "--same"], ["run"]])
+def test_a_matrix_that_came_with_a_subject_is_not_named_by_where_it_was_unpacked(argv: list[str]):
+    run = some(row(0, status="crashed"))
+    run.head["matrices"][0]["path"] = "/home/x/.cache/farm/trees/1f2e/bench/norm.yaml"
+    run.head["argv"] = argv
+    if argv == ["run"]:
+        run.head["subject"] = {"source": "https://host/repo"}
+    command = found.findings(run)[0].command
+    assert ".cache" not in command and command.startswith(f"farm {argv[0]} --backend cpu")
+    assert all(word in shlex.split(command) for word in argv)
+    run.head["argv"] = [*argv, "bench"]
+    run.head["matrices"][0]["path"] = "bench/norm.yaml"
+    assert "bench/norm.yaml" in shlex.split(found.findings(run)[0].command)
+
+
 def test_the_repeat_command_is_one_that_the_farm_takes():
     from farm.matrix.rules import Kind, parse_select
 

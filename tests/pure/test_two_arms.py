@@ -7,6 +7,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from scripted_cluster import Quiet, ScriptedCluster, slot
 
 from farm.compare.arms import Arm
 from farm.compare.kernel_changes import Change, changes
+from farm.compare.records import Record
 from farm.coordinator import RunRequest, execute
 from farm.coordinator.request import RunArm, RunOutcome
 from farm.coordinator.rounds import whole
@@ -68,7 +70,10 @@ class ArmsCluster(ScriptedCluster):
             return [{"event": "started", **at}, {"event": "ended", **at, **end, "origin": origin}]
         timing = {"method": "rotating_graph", "samples_us": [told["time"]] * 20} if told["time"] else {"method": "none"}
         launch = {"kernels": [], "seen": told.get("seen", {})}
-        facts = {"flags": [], **({"launch": launch} if launch["seen"] else {})}
+        if told.get("code"):
+            launch["code"] = {"digest": told["code"], "launches": 2}
+            timing["kernels_per_call"] = told.get("activities", 2)
+        facts = {"flags": [], **({"launch": launch} if launch["seen"] or told.get("code") else {})}
         passed = {"status": told.get("judged", "passed"), "owner": "kernel" if "judged" in told else None}
         judged = {**passed, "output_hash": told["bits"], "input_hash": "i", **self.judge}
         if not number:
@@ -90,6 +95,8 @@ def compared(
     finished: recovery.Recovery | None = None,
     providers: tuple[str, ...] = ("farm",),
     kernels: Sequence[Change] = (),
+    noise: Sequence[Record] = (),
+    only_kernels: bool = False,
 ) -> tuple[RunOutcome, Run, Quiet]:
     file = tmp_path / "m.yaml"
     shape = {"rows": 2, "hidden": [64 + i for i in range(cells)]}
@@ -102,7 +109,16 @@ def compared(
     both = tuple(RunArm(arm, "r", Environment.default(), {}) for arm in arms)
     finished = whole(finished, both) if finished else None
     request = RunRequest(
-        two(plans, arms), slots, "farm ab", ["ab"], {"name": "r"}, arms=both, finished=finished, kernels=kernels
+        two(plans, arms),
+        slots,
+        "farm ab",
+        ["ab"],
+        {"name": "r"},
+        arms=both,
+        finished=finished,
+        kernels=kernels,
+        noise=noise,
+        only_kernels=only_kernels,
     )
     outcome = execute(request, cluster, writer, progress)
     return outcome, store.run("run"), progress
@@ -177,6 +193,7 @@ def test_where_nothing_is_timed_round_0_answers(tmp_path: Path) -> None:
         ({"status": "crashed"}, {"status": "crashed"}, "failing", 0),
         ({"status": "unsupported"}, {"status": "crashed"}, "new", 1),
         ({}, {"status": "unsupported"}, "lost", 0),
+        ({"status": "unsupported"}, {"status": "unsupported"}, "neither", 0),
         ({}, {"status": "infra_error", "owner": "infra"}, "lost", 3),
     ],
 )
@@ -190,8 +207,15 @@ def test_what_an_arm_fails_at_is_its_own(
     outcome, run, _ = compared(tmp_path, cluster)
     assert [row["change"] for row in outcome.pairs] == [change, "same", "same", "same"]
     assert outcome.final_code == code
+    words = "\n".join(pairs_text.lines({}, outcome.pairs, outcome.summary))
+    assert ("3 same, 1 not run in either" in words) == (change == "neither")
     timed = Counter(row["cell"] for row in run.table("rounds"))
     assert sorted(timed.values()) == [2, 6, 6, 6]  # what failed in either arm is not timed further
+
+
+def test_cells_that_run_in_neither_arm_prove_nothing(tmp_path: Path) -> None:
+    outcome, run, _ = compared(tmp_path, ArmsCluster(lambda cell, number: {"status": "unsupported"}))
+    assert outcome.final_code == 4 and run.head["comparison"]["changes"] == {"neither": 4}
 
 
 def test_a_node_that_is_lost_between_the_arms_costs_the_round_and_mixes_nothing(tmp_path: Path) -> None:
@@ -259,6 +283,112 @@ def test_peers_that_run_the_same_code_are_controls_and_never_accused(tmp_path: P
     outcome, run, _ = compared(tmp_path, ArmsCluster(says), arms=arms, cells=6, providers=("farm", "torch"))
     assert outcome.final_code == 0 and run.head["comparison"]["controls"] == 6
     assert {row["verdict"] for row in outcome.pairs} == {"same"}
+
+
+SAME = (Arm("a", variables={"X": "1"}), Arm("b", variables={"X": "1"}))
+
+
+def test_an_arm_held_against_itself_is_recorded_and_sets_later_thresholds(tmp_path: Path) -> None:
+    """One cell's processes vary by 3 %, which no other cell's rounds can say."""
+
+    def says(cell: Mapping[str, Any], number: int) -> dict[str, Any]:
+        dice = random.Random(f"{cell['arm']} {cell['dims']} {number}")
+        sd = 0.03 if cell["dims"]["hidden"] == 65 else 0.004
+        return {"time": 10.0 * (1 + sd * dice.gauss(0, 1))}
+
+    first, run, _ = compared(tmp_path, ArmsCluster(says), arms=SAME, cells=12)
+    assert first.summary is not None and (first.summary.name, first.final_code) == ("no false alarm", 0)
+    found = first.noise
+    assert found is not None and found.same and len(found.cells) == 12 and found.run == "run"
+    assert {c.called for c in found.cells} <= {"same", "inconclusive"} and run.head["comparison"]["same"]
+    assert {c.kind.timing for c in found.cells} == {"rotating_graph/2"} and found.cells[1].sd > 0.01  # type: ignore[operator]
+    earlier = replace(found, made="2000-01-01T00:00:00+00:00")
+    folder = tmp_path / "later"
+    folder.mkdir()
+    then, later, _ = compared(folder, ArmsCluster(noisy(7)), cells=12, noise=[earlier])
+    without = {row["shape"]: row["threshold"] for row in compared_pairs(folder / "w")}
+    with_it = {row["shape"]: row["threshold"] for row in then.pairs}
+    assert with_it["2x65"] > 0.05 > without["2x65"] and later.head["comparison"]["with_records"] == 12
+    assert then.noise is not None and not then.noise.cells  # it had no identical code
+
+
+def compared_pairs(folder: Path) -> Sequence[Mapping[str, Any]]:
+    folder.mkdir()
+    return compared(folder, ArmsCluster(noisy(7)), cells=12)[0].pairs
+
+
+def test_identical_code_that_is_told_apart_is_a_finding(tmp_path: Path) -> None:
+    """Whichever child comes second is slower where the cell is large: no shift that all share."""
+
+    def says(cell: Mapping[str, Any], number: int) -> dict[str, Any]:
+        return {"time": slower(cell, 1.08), **({"bits": "x"} if number == 1 else {})}
+
+    outcome, run, _ = compared(tmp_path, ArmsCluster(says), arms=SAME, cells=8)
+    assert outcome.summary is not None and outcome.final_code == 1
+    assert outcome.summary.name == "false alarms" and "1 cell called changed: first cuda/" in outcome.summary.why[0]
+    assert outcome.noise is not None and [c.called for c in outcome.noise.cells].count("regressed") == 1
+    assert run.head["comparison"]["verdicts"] == {"regressed": 1, "same": 7}
+    text = "\n".join(pairs_text.lines({}, outcome.pairs, outcome.summary, told=run.head["comparison"]))
+    assert "both arms are the same code" in text
+
+
+def test_a_control_that_the_rule_would_accuse_is_told_and_recorded(tmp_path: Path) -> None:
+    def says(cell: Mapping[str, Any], number: int) -> dict[str, Any]:
+        odd = cell["provider"] == "torch" and cell["dims"]["hidden"] == 66 and cell["arm"] == "b"
+        return {"time": 10.8 if odd else 10.0}
+
+    arms = (Arm("a", "revision", "main"), Arm("b", "revision", "."))
+    outcome, run, _ = compared(tmp_path, ArmsCluster(says), arms=arms, cells=8, providers=("farm", "torch"))
+    assert outcome.final_code == 0 and run.head["comparison"]["controls_changed"] == 1
+    assert outcome.noise is not None and len(outcome.noise.cells) == 8 and not outcome.noise.same
+    text = "\n".join(pairs_text.lines({}, outcome.pairs, outcome.summary, told=run.head["comparison"]))
+    assert "1 cell would have been called changed, although the code is the same" in text
+
+
+@pytest.mark.parametrize("only_kernels", [True, False])
+def test_cells_of_equal_machine_code_or_unchanged_sources_are_controls(tmp_path: Path, only_kernels: bool) -> None:
+    """All times of b are 4 % larger.  Of 18 cells six have equal machine code, six have not, and one that only seems
+    to; of the sources, a kernel of the first nine is changed."""
+    changed = changes(
+        {"k.py": KERNELS}, {"k.py": KERNELS.replace("one(x):\n    return x + 1", "one(x):\n    return x")}
+    )
+
+    def says(cell: Mapping[str, Any], number: int) -> dict[str, Any]:
+        hidden = cell["dims"]["hidden"] - 64
+        own = {"code": f"c{hidden}{cell['arm'] if hidden % 3 else ''}"} if hidden < 18 else {}
+        beside = {"activities": 3} if hidden == 3 else {}  # something else runs, too: a copy
+        time = 10.4 if cell["arm"] == "b" else 10.0
+        name = "one" if hidden < 9 else "two" if hidden < 18 else "named_by_itself"
+        return {"time": time, "seen": {name: 1}, **own, **beside}
+
+    arms = (Arm("a", "revision", "main"), Arm("b", "revision", "."))
+    outcome, run, _ = compared(
+        tmp_path, ArmsCluster(says), arms=arms, cells=19, kernels=changed, only_kernels=only_kernels
+    )
+    told = run.head["comparison"]
+    assert told["same_code"] == {"machine code": 5, **({"unchanged kernels": 6} if only_kernels else {})}
+    equal = {0, 6, 9, 12, 15} | ({10, 11, 13, 14, 16, 17} if only_kernels else set())
+    controls = {int(row["shape"][2:]) - 64 for row in outcome.pairs if row["control"]}
+    assert controls == equal and {row["verdict"] for row in outcome.pairs} == {"same"}
+    text = "\n".join(pairs_text.lines({}, outcome.pairs, outcome.summary, told=told))
+    assert f"same code in both arms: {len(equal)} cells (5 by equal machine code" in text
+
+
+def test_where_a_changed_kernel_was_launched_by_nobody_no_sources_count_as_unchanged(tmp_path: Path) -> None:
+    """It may be handed to a kernel as an argument."""
+    changed = changes(
+        {"k.py": KERNELS}, {"k.py": KERNELS.replace("one(x):\n    return x + 1", "one(x):\n    return x")}
+    )
+    arms = (Arm("a", "revision", "main"), Arm("b", "revision", "."))
+    cluster = ArmsCluster(lambda cell, number: {"seen": {"two": 1}, "time": slower(cell, 1.1)})
+    outcome, run, _ = compared(tmp_path, cluster, arms=arms, cells=8, kernels=changed, only_kernels=True)
+    assert run.head["comparison"]["same_code"] == {} and verdicts(outcome)["2x66"] == "regressed"
+
+
+def test_equal_machine_code_says_nothing_of_arms_whose_environments_differ(tmp_path: Path) -> None:
+    cluster = ArmsCluster(lambda cell, number: {"code": "c", "time": 10.5 if cell["arm"] == "b" else 10.0})
+    outcome, run, _ = compared(tmp_path, cluster)
+    assert set(verdicts(outcome).values()) == {"regressed"} and run.head["comparison"]["same_code"] == {}
 
 
 KERNELS = "import triton\n\n@triton.jit\ndef one(x):\n    return x + 1\n\n@triton.jit\ndef two(x):\n    return x + 1\n"

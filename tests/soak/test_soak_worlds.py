@@ -91,7 +91,7 @@ def test_damaged_matrices_plan_or_are_refused(
     assert 0 < planned < 1000
 
 
-@pytest.mark.soak(seconds=10)
+@pytest.mark.soak(seconds=15)
 def test_what_two_arms_invent_and_overlook_in_simulation(dice: random.Random) -> None:
     """Fewer runs than the benchmark's 20,000; of 1,500 unchanged ones at most two may invent a change."""
     seed = dice.randrange(2**31)
@@ -99,3 +99,6 @@ def test_what_two_arms_invent_and_overlook_in_simulation(dice: random.Random) ->
     assert unchanged.invented * 1.5 <= 2, (seed, unchanged)
     curves = [compare_simulation.curve(effect, 200, seed) for effect in compare_simulation.FOUND]
     assert not compare_simulation.broken(curves), (seed, curves)
+    dice_of = {"controls": 20, "records": dice.choice((5, 9, 17)), "then": dice.choice((0.5, 0.7, 1.0, 2.0))}
+    unchanged = compare_simulation.curve(0.0, 500, seed, **dice_of)
+    assert unchanged.invented * 0.5 <= 2, (seed, dice_of, unchanged)
