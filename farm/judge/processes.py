@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -19,6 +20,8 @@ from farm.process.own_modules import module_words, own_variables
 #: How long a call waits for a process that is at work until another is started, for most calls take milliseconds; and
 #: while one is starting, which takes some tenths of a second, and longer on a busy host the more of them start.
 START_AFTER_SECONDS, STARTING_SECONDS = 0.5, 10.0
+#: A host with so many cores has some to spare: there so many processes start at once, and a call waits less.
+MANY_CORES, AT_ONCE, MANY_AFTER_SECONDS = 12, 3, 0.05
 LOOK_SECONDS = 1.0
 KEPT_KEYS = 256
 _KEEP_LOG = 16 << 10
@@ -36,16 +39,20 @@ class JudgeProcesses:
         self._new: set[LineProcess] = set()  # those that have not answered yet
         self._served: dict[str, LineProcess] = {}  # by key, which of them had its call last
         self._starting = 0
+        many = (os.cpu_count() or 1) >= MANY_CORES
+        self._first, self._after_s = (min(AT_ONCE, most), MANY_AFTER_SECONDS) if many else (1, START_AFTER_SECONDS)
         self._changed = threading.Condition(threading.RLock())
         self._closed = False
 
     def begin(self) -> None:
-        """Start the first before it is needed: what it imports takes a while."""
+        """Start the first before they are needed: what they import takes a while."""
         with self._changed:
             if self._all or self._starting or self._closed:
                 return
-            self._starting += 1
-        self._give_back(self._started())
+        for _ in range(self._first):
+            with self._changed:
+                self._starting += 1
+            self._give_back(self._started())
 
     def call(self, name: str, given: Mapping[str, Any], seconds: float, key: str = "") -> Any:
         """The answer, if possible of the process that had the last call of this key.  JudgeFailed with the text of an
@@ -89,7 +96,7 @@ class JudgeProcesses:
             begun = time.monotonic()
             while not self._closed:
                 known = self._served.get(key)
-                patient = begun + START_AFTER_SECONDS - time.monotonic()
+                patient = begun + self._after_s - time.monotonic()
                 if self._idle and known in self._all and known not in self._idle and patient > 0:
                     self._changed.wait(patient)
                     continue
@@ -101,7 +108,7 @@ class JudgeProcesses:
                         return process
                     self._drop(process)
                 number = len(self._all) + self._starting
-                patience = STARTING_SECONDS if self._starting or self._new else START_AFTER_SECONDS
+                patience = STARTING_SECONDS if self._starting or self._new else self._after_s
                 left = begun + patience - time.monotonic()
                 if number == 0 or (left <= 0 and number < self._most):
                     self._starting += 1
