@@ -51,11 +51,11 @@ def test_commands_of_a_workflow_are_the_farms(name: str) -> None:
 def test_what_is_written_replaces_a_link_of_the_checkout(tmp_path: Path) -> None:
     (tmp_path / "theirs").write_text("kept")
     (tmp_path / "result.json").symlink_to(tmp_path / "theirs")
-    pr_measure._write(tmp_path / "result.json", "new")
+    pr_measure.write(tmp_path / "result.json", "new")
     assert (tmp_path / "theirs").read_text() == "kept" and (tmp_path / "result.json").read_text() == "new"
     assert len(list(tmp_path.iterdir())) == 2
     with pytest.raises(UsageError):
-        pr_measure._write(tmp_path / "none" / "result.json", "new")
+        pr_measure.write(tmp_path / "none" / "result.json", "new")
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
