@@ -125,6 +125,7 @@ def _run(args: argparse.Namespace) -> int:
         wait_for_devices_s=run_command.grace(args),
         wait_s=run_command.busy_wait(args),
         kernels=arms.changes(),
+        named_cells=common.names_cells(args.argv),
         arms=ready.arms,
     )
     return run_command.go(args, store, writer, cluster, request, planned.cells, begun)

@@ -178,6 +178,8 @@ class _Work:
             self.args.all = self.args.all or described.subject.selection.get("kernels") == "all"
         answer = self._timed("stage 0", lambda: self._stage_zero(a, b)) if "sanity" in self.config.test else None
         static = measured.static(answer) if answer else _unchanged() if a.digest == b.digest else None
+        if static and (self.command.cell or self.command.matrix):  # what fewer cells do not reach is no finding
+            static["unreached"] = []
         pairs = measured.interpreted(answer) if answer else []
         skipped = self._skipped()
         if described and a.digest == b.digest and (described.subject.tests or described.subject.benchmarks):

@@ -141,7 +141,8 @@ def _command(args: argparse.Namespace, before: Run, cells: Sequence[str], name: 
 
 def _arm(known: Mapping[str, Any]) -> str:
     """An arm as the run recorded it: a branch may have moved since."""
-    kind, source, revision = known.get("kind", ""), known.get("source", ""), str(known.get("revision") or "")
+    kind, source = known.get("kind", ""), known.get("source", "")
+    revision = str((known.get("subject") or known).get("revision") or "")  # without a subject, of our own kernels
     if kind == "revision":
         source = revision.partition("+")[0]
         if revision.endswith("+") or not source:

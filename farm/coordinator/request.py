@@ -80,6 +80,7 @@ class RunRequest:
     wait_for_devices_s: float = 0.0  # how long the cells of a backend or target wait for a device
     wait_s: float = 0.0  # how long the run waits for a device that another run uses
     kernels: Sequence[Change] = ()  # of both arms, and how each compares
+    named_cells: bool = False  # whether somebody named the cells, so that what they do not launch is no finding
     arms: tuple[RunArm, ...] = ()  # two, where the run compares them; `providers` and `environment` are then theirs
 
 

@@ -44,7 +44,7 @@ class Rounds:
 
     def __init__(self, cells: Sequence[Cell], request: RunRequest, writer: RunWriter, before: Recovery):
         self._cells, self._arms, self._writer = cells, request.arms, writer
-        self._changes, self._strict = request.kernels, request.strict_peers
+        self._changes, self._strict, self._named = request.kernels, request.strict_peers, request.named_cells
         self._reached: list[Reached] = []
         self.mates = mates(cells, [a.arm for a in request.arms])
         self._leads = {cell: pair[0] for pair in self.mates.items() for cell in pair}
@@ -156,7 +156,7 @@ class Rounds:
             )
         self._reached = pair_rows.reached(out, self._changes)
         pair_rows.name_kernels(out, self._reached)
-        return out, pair_rows.summed(out, self._reached, strict_peers=self._strict)
+        return out, pair_rows.summed(out, self._reached, strict_peers=self._strict, named=self._named)
 
     def kernels(self) -> list[dict[str, Any]]:
         """The kernels that differ between the arms, with the cells that launched them; after `pairs`."""

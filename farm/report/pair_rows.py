@@ -116,9 +116,13 @@ def name_kernels(rows: Sequence[dict[str, Any]], found: Sequence[Reached]) -> No
         row["kernels"] = ",".join(of.get(row["cell"], ()))
 
 
-def summed(rows: Sequence[Row], found: Sequence[Reached] = (), *, strict_peers: bool = False) -> summary.Summary:
-    """The verdict of all pairs.  That nothing is worse takes no changed kernel whose launches cannot be seen."""
-    out = summary.summary([_pair(row, strict_peers) for row in rows], [one.change.name for one in found if one.finding])
+def summed(
+    rows: Sequence[Row], found: Sequence[Reached] = (), *, strict_peers: bool = False, named: bool = False
+) -> summary.Summary:
+    """The verdict of all pairs.  That nothing is worse takes no changed kernel whose launches cannot be seen.  `named`:
+    somebody named these cells, so that what they do not reach is no finding."""
+    unreached = [one.change.name for one in found if one.finding and not named]
+    out = summary.summary([_pair(row, strict_peers) for row in rows], unreached)
     unseen = [one for one in found if one.state == "unseen"]
     if out.exit_code or not unseen:
         return out
