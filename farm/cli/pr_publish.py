@@ -127,7 +127,7 @@ def waiting(args: argparse.Namespace) -> int:
         raise UsageError("--waiting needs --event FILE of a workflow_run, or --number N", id="pr-waiting-for-what")
     forge = client(args, payload)
     if not number:  # stage 0, which needs no device
-        words = "Stage 0 is going on, without a device."
+        words = "Stage 0 runs, without a device."
         if args.voice in ("advise", "block"):
             forge.conclude(Check(head, "", words, words))
     else:

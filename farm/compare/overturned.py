@@ -13,6 +13,7 @@ from farm.compare.decide import Verdict
 LEVEL = 0.95
 #: What says something about a cell's time; `inconclusive` and `unfit` are no verdicts.
 DECIDED = (Verdict.REGRESSED.value, Verdict.IMPROVED.value, Verdict.SAME.value)
+MEASURED = ("executed", "simulated")
 #: Of statuses, only what a comparison would block for.
 BROKEN = "broken"
 
@@ -44,8 +45,8 @@ class Again:
 
 def said_of(pair: Mapping[str, Any]) -> str:
     """The verdict of a row of pairs.parquet; "" for none that could be overturned: a peer's, a control's, one that
-    was not decided."""
-    if pair.get("role") == "peer" or pair.get("control"):
+    was not decided, or was computed by the interpreter."""
+    if pair.get("role") == "peer" or pair.get("control") or pair.get("evidence") not in MEASURED:
         return ""
     if pair.get("change") == BROKEN:
         return BROKEN

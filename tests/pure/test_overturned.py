@@ -21,7 +21,7 @@ CELL = "sim/rms_norm/mine/auto/forward/bf16/8x64/llama"
 
 def row(cell: str = CELL, verdict: str = "same", **given: Any) -> dict[str, Any]:
     made = {"cell": cell, "target": "sim X", "role": "subject", "control": 0, "change": "same", "verdict": verdict}
-    return {**made, "ratio": 1.0, **given}
+    return {**made, "evidence": "executed", "ratio": 1.0, **given}
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,7 @@ def row(cell: str = CELL, verdict: str = "same", **given: Any) -> dict[str, Any]
         ({"verdict": "", "change": "broken"}, "broken"),
         ({"verdict": "regressed", "role": "peer"}, ""),
         ({"verdict": "same", "control": 1}, ""),
+        ({"verdict": "", "change": "broken", "evidence": "interpreted"}, ""),
         ({"verdict": "better than ever"}, ""),
     ],
 )
