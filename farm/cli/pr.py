@@ -129,7 +129,13 @@ def _decide(args: argparse.Namespace) -> int:
         found = Refusal(f"{error}.", number)
         text = decision.written(found)
     if isinstance(found, Request) and forge is not None and args.start and found.command.kind in KINDS:
-        _start(args, forge, found, text)
+        try:
+            _start(args, forge, found, text)
+        except UsageError as error:
+            if error.id != "pr-start-workflow":
+                raise
+            found = Refusal(f"{error}.", number)
+            text = decision.written(found)
     print(text)
     if isinstance(found, Refusal) and forge is not None and found.number:
         forge.write(found.number, publishing.Write(0, f"{comments.plain(found.why)}\n"))

@@ -71,10 +71,22 @@ def _cell(pair: Json) -> str:
 
 
 def with_answers(body: str, now: Ledger) -> str:
-    """A comment's text with the answers that its state has, in place of those that it shows."""
+    """A comment's text with the answers that its state has, in place of those that it shows, below the limit with its
+    hidden line."""
     text = _WAITING.sub("", without_answers(body))
     shown = comments.answers(now.asides)
-    return f"{text.rstrip()}\n\n{shown}" if shown else text
+    text = _shortened(text.rstrip(), comments.LIMIT - len(shown) - len(now.line()) - 3)
+    return f"{text}\n\n{shown}"
+
+
+def _shortened(text: str, room: int) -> str:
+    """As many lines as there is room for, with what they open closed."""
+    if len(text) <= room:
+        return text
+    kept = text[: room - 100].rpartition("\n")[0]
+    kept += "\n```" if sum(line.startswith("```") for line in kept.split("\n")) % 2 else ""
+    kept += "\n\n</details>" if kept.count("<details>") > kept.count("</details>") else ""
+    return f"{kept}\n\n(shortened; the artefact has it all)"
 
 
 def without_answers(body: str) -> str:

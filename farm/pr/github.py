@@ -106,7 +106,13 @@ class GitHub:
         """Start a workflow on the branch pull-request/N with a decision as its input.  (What is pushed with the token
         of a workflow starts none.)"""
         at = f"{self._at}/actions/workflows/{workflow}/dispatches"
-        self._call("POST", at, {"ref": branch(number), "inputs": {"decision": decision}})
+        body = {"ref": branch(number), "inputs": {"decision": decision}}
+        if self._call("POST", at, body, missing=(404, 422)) is None:
+            raise UsageError(
+                f"GitHub cannot start {workflow} on {branch(number)}: it has to be on the default branch and in the "
+                "head; merge the base branch",
+                id="pr-start-workflow",
+            )
 
     def review_comment(self, number: int) -> Mapping[str, Any]:
         """A review comment; {} if there is none of that number."""

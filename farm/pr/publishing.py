@@ -119,7 +119,7 @@ def _beside(result: results.Json, pull: Pull, own: Sequence[Comment], voice: str
     check = None
     if voice in ("advise", "block") and found:
         check = Check(pull.head, conclusion(1, voice), title[:250], asides.answer(result)[:SUMMARY])
-    write = Write(ours[-1].id if ours else 0, f"{now.line()}\n{text}"[: comments.LIMIT])
+    write = Write(ours[-1].id if ours else 0, f"{now.line()}\n{text}")
     return Publication(title, (write,) if pull.open else (), check, outcome.exit_code)
 
 
@@ -135,7 +135,7 @@ def waiting(
     line, _, visible = body.partition("\n")
     text = f"{line}\n{asides.waiting(visible, comments.plain(words))}"
     check = Check(head, "", words[:250], comments.plain(words)) if voice in ("advise", "block") and concludes else None
-    return Publication(words, (Write(ours[-1].id if ours else 0, text[: comments.LIMIT]),), check)
+    return Publication(words, (Write(ours[-1].id if ours else 0, text),), check)
 
 
 def ended(number: int, words: str, own: Sequence[Comment]) -> tuple[Write, ...]:
@@ -144,7 +144,7 @@ def ended(number: int, words: str, own: Sequence[Comment]) -> tuple[Write, ...]:
     if not ours or not asides.waits(_visible(ours[-1].body)):
         return ()
     line, _, visible = ours[-1].body.partition("\n")
-    return (Write(ours[-1].id, f"{line}\n{asides.waiting(visible, comments.plain(words))}"[: comments.LIMIT]),)
+    return (Write(ours[-1].id, f"{line}\n{asides.waiting(visible, comments.plain(words))}"),)
 
 
 def printable(text: str) -> str:

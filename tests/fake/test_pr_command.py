@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from farm_process import ROOT, clean_environ
 
-from farm.pr import decision
+from farm.pr import decision, patches
 from farm.pr.commands import Command
 from farm.pr.events import Request
+from farm.pr.patches import Suggestion
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pure"))
 from github_double import TOKEN, Forge, serving
@@ -137,9 +138,11 @@ def decided(folder: Path, command: Command, *more: str) -> tuple[int, str, dict[
 
 @pytest.mark.long
 def test_what_comments_ask_for_is_measured_and_a_cell_is_repeated(repository: Path) -> None:
-    old, new = (f"    tl.store(y_ptr + row * n + cols, x * rstd * w{by}, mask=mask)" for by in (" * 1.01", ""))
+    right = "    tl.store(y_ptr + row * n + cols, x * rstd * w, mask=mask)"
     name = "src/mylib/ops/norm.py"
-    patch = f"--- a/{name}\n+++ b/{name}\n@@ -12 +12 @@\n-{old}\n+{new}"
+    wrong = git(repository, "show", f"wrong:{name}") + "\n"
+    line = wrong.split("\n").index(right.replace("w, mask", "w * 1.01, mask")) + 1
+    patch = patches.of_suggestion(wrong, Suggestion(name, line, line, right))
     code, said, found = decided(repository, Command("what-if", patch=patch, on="head"))
     assert code == 0, said
     assert [(p["status_a"], p["status_b"]) for p in found["pairs"]] == [("inaccurate", "passed")] * 2

@@ -96,7 +96,7 @@ class Forge:
             self.branches[body["ref"].removeprefix("refs/heads/")] = body["sha"]
             return 201, {}
         if (found := re.fullmatch(r"/actions/workflows/([\w.-]+)/dispatches", at)) and method == "POST":
-            if body["ref"] not in self.branches:
+            if body["ref"] not in self.branches or found[1] != "farm-device.yml":
                 return 422, {"message": f"No ref found for: {body['ref']}"}
             self.started.append({"workflow": found[1], **body})
             return 204, {}

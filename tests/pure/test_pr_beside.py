@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from github_double import TOKEN, Forge, serving
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pr_results import BASE, HEAD, TREE_A, TREE_B, TREES, pair, result, slower
 from test_pr_words import DIFF
 from test_pr_words import comment as comment_event
@@ -202,6 +204,59 @@ def test_waiting_is_the_first_line_and_ends_with_the_result() -> None:
     assert "no result" in publishing.waiting(7, HEAD, "x", [], "report").writes[0].body
 
 
+STEPS = st.sampled_from(["same", "slower", "broken", "what-if", "rerun", "matrix", "wait", "died", "ack", "push"])
+
+
+@given(st.lists(STEPS, min_size=1, max_size=12))
+@settings(max_examples=40, deadline=None)
+def test_whatever_happens_the_verdict_is_that_of_the_last_whole_result(steps: list[str]) -> None:
+    head, body, check, want = "1" * 40, "", "", ""
+    for n, step in enumerate(steps):
+        own = [Comment(1, "farm", body)] if body else []
+        arm = {**result()["head"], "sha": head}
+        pull = Pull("someone/kernels", 7, head, True, (BASE,), {**TREES, head: TREE_B})
+        pairs = {"slower": [slower(WIDE)], "broken": [pair(WIDE, status_b="crashed")]}.get(step, [pair(WIDE)])
+        if step == "push":
+            head = f"{n + 2:040x}"
+            continue
+        if step == "wait":
+            done = publishing.waiting(7, head, "It waits.", own, "block", concludes=False)
+        elif step == "died":
+            done = publishing.Publication(writes=publishing.ended(7, "It died.", own))
+        elif step == "ack":
+            done = publishing.acknowledge(own, 7, head, "m", "2026-11-23", "y", "block")
+        elif step == "what-if":
+            done = publishing.publish([what_if(slower(WIDE), sha=head, head=head)], pull, own, "block")
+        elif step in ("rerun", "matrix"):
+            more = {"cell": WIDE} if step == "rerun" else {"matrix": "a.yaml"}
+            of = asked("rerun" if step == "rerun" else "run", head=head, **more)
+            done = publishing.publish([result(*pairs, head=arm, asked=of)], pull, own, "block")
+        else:
+            done = publishing.publish([result(*pairs, head=arm)], pull, own, "block")
+            want = "success" if step == "same" else done.check.conclusion if done.check else "missing"
+            assert (want == "failure") == (step == "broken" or (step == "slower" and done.exit_code == 1))
+        if step == "ack" and done.check:
+            want = done.check.conclusion
+        check = done.check.conclusion if done.check else check
+        for write in done.writes:
+            body = write.body
+        assert check == want, steps
+        if body:
+            state = ledgers.read(body)
+            assert state is not None and len(body) < 62_000 and len(state.asides) <= ledgers.MAX_ASIDES
+            assert body.count("⏳") <= 1 and body.count("<!-- kernel-farm:1") == 1 and body.count(comments.ANSWERS) <= 1
+            assert body.count("#### ") == len(state.asides) or state.asides == ()
+
+
+def test_a_long_comment_gives_way_to_an_answer() -> None:
+    many = [slower(f"cuda/op{n}/liger/auto/forward/bf16/{n}x64", place="x" * 150) for n in range(400)]
+    own = [Comment(1, "farm", comments.comment(result(*many)))]
+    body = publishing.publish([what_if(*many)], PULL, own).writes[0].body
+    assert len(own[0].body) > 40_000 and len(body) <= comments.LIMIT
+    assert "#### What if" in body and body.count("<details>") == body.count("</details>")
+    assert body.count("\n```") % 2 == 0
+
+
 # against the double of the forge
 
 
@@ -255,6 +310,12 @@ def test_an_approval_starts_a_run_and_says_what_it_waits_for(
     assert publish(tmp_path, result(pair()), job_event()) == 0
     assert [c["conclusion"] for c in forge.checks] == ["success"] and "⏳" not in forge.comments[0]["body"]
     assert len(forge.comments) == 1
+
+
+def test_a_head_without_the_workflow_is_refused_in_a_sentence(forge: Forge, address: str, tmp_path: Path) -> None:
+    event = comment_event(f"/ok to test {HEAD}")
+    assert pr(tmp_path, "--decide", "--start", "other.yml", "--voice", "block", event=event) == 0
+    assert "cannot start other.yml" in forge.comments[-1]["body"] and not forge.checks
 
 
 def test_a_what_if_starts_a_run_without_a_check(forge: Forge, address: str, tmp_path: Path) -> None:
