@@ -76,7 +76,7 @@ def written(found: Decision) -> str:
     plain: dict[str, Any] = {"decision": type(found).__name__.lower(), **asdict(found)}
     if isinstance(found, Request):
         plain["config"]["digest"] = found.config.digest
-    text = json.dumps(plain, ensure_ascii=False)
+    text = json.dumps(plain, ensure_ascii=False).encode("utf-8", "replace").decode()
     if isinstance(found, Request) and len(text) > MAX_CHARACTERS:
         raise UsageError(
             f"the decision has {len(text):,} characters, and {MAX_CHARACTERS:,} can be handed on; shorten the patch",
@@ -93,6 +93,7 @@ def read(text: str) -> Request:
         raise _wrong(f"it has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}")
     try:
         found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode()  # no halves of characters, which no file can hold
     except (ValueError, RecursionError):
         raise _wrong("it is not JSON") from None
     bad = next(jsonschema.Draft202012Validator(SCHEMA).iter_errors(found), None)

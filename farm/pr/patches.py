@@ -36,7 +36,7 @@ def files(patch: str) -> tuple[str, ...]:
     """The files that a patch changes.  UsageError, in one clause, for anything but a unified diff of plain files."""
     if not patch.strip() or len(patch) > MAX_CHARACTERS:
         raise _wrong(f"the patch is empty, or longer than {MAX_CHARACTERS:,} characters")
-    if "\0" in patch:
+    if re.search("[\0\ud800-\udfff]", patch):
         raise _wrong("the patch has binary content")
     lines = patch.split("\n")
     found, at, named = list[str](), 0, ""

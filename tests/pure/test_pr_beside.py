@@ -14,7 +14,7 @@ import pytest
 from github_double import TOKEN, Forge, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pr_results import BASE, HEAD, TREE_A, TREE_B, TREES, pair, result, slower
+from pr_results import BASE, HEAD, TREE_A, TREE_B, TREES, pair, result, slower, static
 from test_pr_words import DIFF
 from test_pr_words import comment as comment_event
 
@@ -397,6 +397,14 @@ def test_what_a_job_cannot_have_measured_concludes_neutral(
     forge.checks.append({"id": 1, "name": "kernel farm", "head_sha": head, "status": "in_progress"})
     assert publish(tmp_path, found, queued) in (2, 3)
     assert [(c["conclusion"], c["head_sha"]) for c in forge.checks] == [("neutral", head)] and not forge.comments
+
+
+def test_halves_of_characters_stop_nothing(forge: Forge, address: str, tmp_path: Path) -> None:
+    assert publish(tmp_path, result(slower("cuda/\ud800/x"), static=static(changed=["\udfff"]))) == 1
+    assert [c["conclusion"] for c in forge.checks] == ["failure"] and len(forge.comments) == 1
+    assert start(tmp_path, "/farm ack \ud800 it is meant so", "--voice", "block") == 0
+    assert forge.checks[-1]["conclusion"] == "success" and "it is meant so" in forge.comments[0]["body"]
+    assert start(tmp_path, f"/farm what-if\n```diff\n{DIFF}\ud800\n```") == 0 and not forge.started
 
 
 def test_a_run_that_died_ends_the_waiting(forge: Forge, address: str, tmp_path: Path) -> None:

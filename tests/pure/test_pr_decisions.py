@@ -86,6 +86,7 @@ LIES: list[tuple[tuple[str, ...], Any]] = [
     (("command", "cell"), "cuda/x"),
     (("command", "patch"), DIFF),
     (("command", "on"), "head"),
+    (("by",), "\ud800"),
     (("config", "test"), ["ops"]),  # the digest is of another
     (("config", "digest"), "0" * 64),
     (("suggestion",), {"path": "x.py", "first": 1, "last": 1, "text": ""}),
@@ -164,6 +165,7 @@ def of(path: str, hunk: str = HUNK) -> str:
         of("x.py", ""),
         of("x.py") + "rm -rf /\n",
         of("x.py", HUNK.replace("b", "\0")),
+        of("x.py", HUNK.replace("b", "\ud800")),
         "diff --git a/x b/x\nnew file mode 120000\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+/etc/passwd\n",
         "diff --git a/x b/x\nnew file mode 160000\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+Subproject commit a\n",
         "diff --git a/x b/x\nnew file mode 100755\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+x\n",
