@@ -13,7 +13,7 @@ from typing import Any
 from farm.cli import common
 from farm.cli.pr_measure import TOKEN
 from farm.cli.text import printable
-from farm.errors import StoreError, UsageError
+from farm.errors import FarmError, StoreError, UsageError
 from farm.pr import comment as comments
 from farm.pr import event_file, events, publishing, queue
 from farm.pr import result as results
@@ -155,7 +155,10 @@ def tell_waiting(args: argparse.Namespace, forge: GitHub, number: int, head: str
 
 
 def _progress(args: argparse.Namespace, now: datetime) -> queue.Progress | None:
-    """The run that a store on this host is written by, where one was named."""
+    """The run that has the devices: of the cluster that was named, else the one that a store on this host is written
+    by, where one was named."""
+    if args.address not in (None, "local", "inline"):
+        return _of_cluster(args.address)
     if not (args.out or os.environ.get(STORE)):
         return None
     for run_ in reversed(common.store(args).runs()[-20:]):
@@ -169,6 +172,21 @@ def _progress(args: argparse.Namespace, now: datetime) -> queue.Progress | None:
         done = sum(row["status"] != "lost" for row in rows)
         return queue.of_store(run_.id, created, now, len(rows), done)
     return None
+
+
+def _of_cluster(address: str) -> queue.Progress | None:
+    """What the registry of a cluster says; None, and a sentence on standard error, where it cannot be asked."""
+    try:
+        from farm.cluster.registry_client import RegistryClient
+
+        cluster = RegistryClient(address)
+        try:
+            return queue.of_registry(cluster.runs())
+        finally:
+            cluster.close()
+    except (FarmError, ImportError) as error:
+        print(f"farm pr: the cluster is not asked: {printable(str(error))[:300]}", file=sys.stderr)
+        return None
 
 
 def sweep(args: argparse.Namespace) -> int:

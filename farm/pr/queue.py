@@ -33,7 +33,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a store says of the run that goes on: its id, and when it is estimated to end, None where nothing says."""
+    """What a store or a registry says of the run that goes on: its id, and when it is estimated to end, None where
+    nothing says."""
 
     run: str
     until: datetime | None
@@ -95,6 +96,15 @@ def of_store(run: str, created: datetime, now: datetime, planned: int, done: int
     if not 0 < done <= planned or now <= created:
         return Progress(run, None)
     return Progress(run, now + (now - created) * ((planned - done) / done))
+
+
+def of_registry(runs: Mapping[str, Mapping[str, Any]]) -> Progress | None:
+    """The run that has devices of a cluster for the longest time, as the cluster's registry knows it."""
+    held = [(min(d["since"] for d in run["devices"].values()), run) for run in runs.values() if run["devices"]]
+    if not held:
+        return None
+    _, first = min(held, key=lambda entry: entry[0])
+    return Progress(f"{first['run']} of {first['user']}", None)
 
 
 def _later(until: datetime | None, now: datetime) -> datetime | None:

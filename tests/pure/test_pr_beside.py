@@ -19,6 +19,7 @@ from test_pr_words import DIFF
 from test_pr_words import comment as comment_event
 
 from farm.cli import main
+from farm.errors import InfraError
 from farm.pr import asides, decision, publishing, queue
 from farm.pr import comment as comments
 from farm.pr import ledger as ledgers
@@ -183,6 +184,29 @@ def test_a_store_says_more_of_the_run_that_goes() -> None:
     text = queue.words(queue.jobs([*DONE, job(3, "in_progress", -10)]), 7, NOW, found)
     assert "pull request 3 (run r1) has it since 11:50 UTC, estimated end 12:30 UTC" in text
     assert queue.of_store("r1", NOW, NOW, 100, 0).until is None
+
+
+def test_a_registry_names_the_run_that_goes(
+    forge: Forge, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    devices = {"d": {"node": "n", "backend": "cuda", "target": "", "since": 5.0}}
+    both = {**devices, "e": {**devices["d"], "since": 1.0}}
+    held = (("r1", "<b>", both), ("r2", "x", devices), ("r3", "x", {}))
+    runs = {name: {"run": name, "user": user, "devices": its} for name, user, its in held}
+    assert queue.of_registry(runs) == queue.Progress("r1 of <b>", None) and queue.of_registry({}) is None
+    monkeypatch.setattr("farm.cluster.registry_client.RegistryClient.__init__", lambda self, address: None)
+    monkeypatch.setattr("farm.cluster.registry_client.RegistryClient.runs", lambda self: runs)
+    monkeypatch.setattr("farm.cluster.registry_client.RegistryClient.close", lambda self: None)
+    forge.runs = [{**job(3, "in_progress", 0), "run_started_at": datetime.now(timezone.utc).isoformat()}]
+    assert pr(tmp_path, "--waiting", "--number", "7", "--address", "host:1") == 0
+    assert "pull request 3 (run r1 of &lt;b&gt;) has it" in forge.comments[0]["body"]
+
+    def gone(self: Any) -> None:
+        raise InfraError("gone")
+
+    monkeypatch.setattr("farm.cluster.registry_client.RegistryClient.runs", gone)
+    assert pr(tmp_path, "--waiting", "--number", "7", "--address", "host:1") == 0
+    assert "the cluster is not asked: gone" in capsys.readouterr().err and len(forge.comments) == 1
 
 
 def test_waiting_is_the_first_line_and_ends_with_the_result() -> None:
