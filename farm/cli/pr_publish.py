@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
             forge.write(number, write)
     finally:  # a comment that cannot be written must not leave the check pending
         if found.check is not None:
-            forge.conclude(found.check)
+            forge.conclude(found.check, again=not found.stands)
         if found.check is not None and found.stale:
             forge.sweep(found.stale, "A newer head was pushed before this one was measured")
     print(f"farm pr: {found.title}")
@@ -129,7 +129,7 @@ def waiting(args: argparse.Namespace) -> int:
     if not number:  # stage 0, which needs no device
         words = "Stage 0 runs, without a device."
         if args.voice in ("advise", "block"):
-            forge.conclude(Check(head, "", words, words))
+            forge.conclude(Check(head, "", words, words), again=False)
     else:
         head = head or str(forge.pull(number)["head"]["sha"])
         # a command that concludes no check has started none

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -176,29 +176,36 @@ class GitHub:
         raise InfraError(f"GitHub does not take the comment on {number}; run the same command again", id="pr-forge")
 
     def conclude(self, check: Check, again: bool = True) -> None:
-        """Write the farm's check on a commit: into the one that is in progress, else a new one; not `again` where one
-        is concluded already."""
+        """Write the farm's check on a commit: into the one that is in progress, else a new one.
+
+        Not `again`: what is no result leaves a conclusion that is there already, and gives it to the check that is in
+        progress beside it; else whoever makes a job die could replace a failure."""
         output = {"title": check.title, "summary": check.summary}
         ending = {"status": "completed", "conclusion": check.conclusion}
         body = {**(ending if check.conclusion else {"status": "in_progress"}), "output": output}
         at = f"{self._at}/check-runs"
         there = self._checks(check.head)
         known = [c for c in there if c.get("status") != "completed"]
-        if there and not known and not again:
+        earlier = _concluded(there)
+        if not again and earlier and not known:
             return
+        if not again and earlier and check.conclusion:
+            body["conclusion"] = earlier
+            output["title"] = f"The earlier result stands: {check.title}"[:250]
         if known and self._call("PATCH", f"{at}/{int(known[0]['id'])}", body, missing=(403, 404)) is not None:
             return
         self._call("POST", at, {"name": CHECK, "head_sha": check.head, **body})
 
     def sweep(self, head: str, why: str, older: datetime | None = None) -> int:
-        """Conclude the checks on a commit that are in progress, as neutral; how many.  `older`: only those that began
-        before."""
-        done = 0
-        for check in self._checks(head):
+        """Conclude the checks on a commit that are in progress, as one there was, else as neutral; how many.  `older`:
+        only those that began before."""
+        done, there = 0, self._checks(head)
+        for check in there:
             begun = str(check.get("started_at") or "")
             if check.get("status") == "completed" or (older and begun and begun > older.strftime("%Y-%m-%dT%H:%M:%SZ")):
                 continue
-            body = {"status": "completed", "conclusion": "neutral", "output": {"title": why, "summary": why}}
+            ending = _concluded(there) or "neutral"
+            body = {"status": "completed", "conclusion": ending, "output": {"title": why, "summary": why}}
             done += (
                 self._call("PATCH", f"{self._at}/check-runs/{int(check['id'])}", body, missing=(403, 404)) is not None
             )
@@ -265,6 +272,12 @@ class GitHub:
                 id="pr-permission",
             )
         return InfraError(f"GitHub refused {method} {at} (HTTP {status})", id="pr-forge")
+
+
+def _concluded(there: Sequence[Mapping[str, Any]]) -> str:
+    """The conclusion of the newest check that has one; "" if there is none."""
+    known = [c for c in there if c.get("status", "completed") == "completed" and c.get("conclusion")]
+    return str(max(known, key=lambda c: int(c["id"]))["conclusion"]) if known else ""
 
 
 def again(status: int, headers: Mapping[str, str], attempt: int) -> float | None:

@@ -70,6 +70,7 @@ class Publication:
     check: Check | None = None
     exit_code: int = 0
     refused: str = ""
+    stands: bool = False  # whether a check that is concluded stays as it is
     stale: str = ""  # a head whose check nobody concludes any more
 
 
@@ -88,7 +89,10 @@ def publish(found: Sequence[results.Json], pull: Pull, own: Sequence[Comment], v
     now = ledgers.after(before, result)
     if before and before.head == now.head and before.ran and not now.ran and outcome.exit_code != 1:
         # another job of the same head, as anybody starts one who opens the pull request again
-        return Publication("a result with devices stands; this one, of the same head, has none", exit_code=before.rest)
+        title = "a result with devices stands; this one, of the same head, has none"
+        code = 1 if set(before.ratios) - set(before.accepted) else before.rest
+        ending = Check(pull.head, conclusion(code, voice), title, title) if voice in ("advise", "block") else None
+        return Publication(title, (), ending, before.rest, stands=True)
     text = comments.comment(result, before)
     title = comments.headline(result, outcome, printable)
     if voice == "silent":

@@ -439,6 +439,36 @@ def test_a_run_that_died_ends_the_waiting(forge: Forge, address: str, tmp_path: 
     assert "left no result" in forge.comments[0]["body"] and len(forge.comments) == 1
 
 
+@pytest.mark.parametrize("voice, kept", [("block", "failure"), ("advise", "neutral")])
+def test_what_is_no_result_replaces_no_conclusion(
+    forge: Forge, address: str, tmp_path: Path, voice: str, kept: str
+) -> None:
+    """A stranger opens the pull request again, and leaves nothing, a lie, or a result without devices."""
+    told = ("--voice", voice)
+    interpreted = result(pair("cpu/rms_norm/liger/auto/forward/fp32/1x8"))
+    theirs = job_event("pull_request", "x", head_repository={"full_name": "stranger/kernels"})
+    assert publish(tmp_path, result(slower(WIDE)), None, *told) == 1
+    for found in ("{", result(pair(WIDE)), interpreted):
+        assert pr(tmp_path, "--waiting", *told, event=theirs) == 0
+        publish(tmp_path, found, theirs, *told)
+        assert [c["conclusion"] for c in forge.checks] == [kept]
+    for found in ("{", rerun(pair(WIDE), head="9" * 40)):  # what an approved job made, which died or lies
+        assert start(tmp_path, f"/ok to test {HEAD}", *told) == 0
+        assert forge.checks[-1]["status"] == "in_progress"
+        publish(tmp_path, found, job_event(), *told)
+        assert {c["status"] for c in forge.checks} <= {"completed"} and forge.checks[-1]["conclusion"] == kept
+    lost = {
+        "id": 1 + len(forge.checks),
+        "head_sha": HEAD,
+        "status": "in_progress",
+        "started_at": "2020-01-01T00:00:00Z",
+    }
+    forge.checks.append(lost)
+    assert pr(tmp_path, "--sweep", "6") == 0 and forge.checks[-1]["conclusion"] == kept
+    assert publish(tmp_path, result(pair(WIDE)), job_event(), *told) == 0  # but a result does
+    assert forge.checks[-1]["conclusion"] == "success"
+
+
 def test_waiting_of_a_job_by_its_event(forge: Forge, address: str, tmp_path: Path) -> None:
     assert pr(tmp_path, "--waiting", "--voice", "block", event=job_event("pull_request", "feature")) == 0
     assert [c["status"] for c in forge.checks] == ["in_progress"] and not forge.comments
