@@ -143,6 +143,7 @@ def _run(args: argparse.Namespace) -> int:
         kernels=arms.changes(),
         only_kernels=arms.only_kernels(),
         noise=ab_noise.read("ab", store),
+        named_cells=common.names_cells(args.argv),
         arms=ready.arms,
     )
     return run_command.go(args, store, writer, cluster, request, planned.cells, begun)

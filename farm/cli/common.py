@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -247,6 +249,13 @@ def named_backends(args: argparse.Namespace) -> list[str]:
     for name in names:
         backends.usable(name)
     return list(dict.fromkeys(names))
+
+
+def names_cells(argv: Sequence[str]) -> bool:
+    """Whether a command line selects cells by their ids."""
+    given = [word.partition("=")[2] for word in argv if word.startswith("--select=")]
+    given += [after for word, after in pairwise(argv) if word == "--select"]
+    return any(re.search(r"(^|,)\s*id\s*=", text) for text in given)
 
 
 def check_range(option: str, value: int, least: int, most: int) -> None:

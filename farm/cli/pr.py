@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.cli import pr_measure
 from farm.cli.pr_measure import TOKEN
-from farm.cli.text import printable
 from farm.errors import UsageError
 from farm.pr import comment as comments
-from farm.pr import event_file, events, publishing
+from farm.pr import decision, event_file, events, publishing
 from farm.pr import result as results
+from farm.pr.decision import KINDS
 from farm.pr.events import Ignored, Policy, Refusal, Request
 from farm.pr.publishing import VOICES
 
 if TYPE_CHECKING:
     from farm.pr.github import GitHub
-
-REPOSITORY, API = "GITHUB_REPOSITORY", "GITHUB_API_URL"
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -43,9 +38,22 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--decide", action="store_true", help="print as JSON what an event asks for, or why nothing is done"
     )
     what.add_argument("--publish", nargs="+", type=Path, metavar="RESULT", help="write the comment and the check")
+    what.add_argument(
+        "--waiting", action="store_true", help="write which run has the device, and when it is estimated to end"
+    )
+    what.add_argument(
+        "--sweep", type=float, metavar="HOURS", help="conclude, as neutral, checks in progress for over HOURS"
+    )
+    what.add_argument(
+        "--remeasure",
+        type=float,
+        metavar="SHARE",
+        help="measure a share of the store's past verdicts again (0.05: one in twenty), and say how many were "
+        "overturned: exit code 1 if any was",
+    )
     p.add_argument("--event", type=Path, metavar="FILE", help="the event file of the forge ($GITHUB_EVENT_PATH)")
     p.add_argument(
-        "--repository", metavar="OWNER/NAME", help=f"the repository (default: ${REPOSITORY}, or the event's)"
+        "--repository", metavar="OWNER/NAME", help="the repository (default: $GITHUB_REPOSITORY, or the event's)"
     )
     p.add_argument("--number", type=int, metavar="N", help="the pull request (default: the result's)")
     p.add_argument("--comment", type=Path, metavar="FILE", help="write the comment into a file; nothing is sent")
@@ -56,6 +64,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="what is written: silent: nothing; report: a comment; advise: also a check that never fails; block: a "
         "check that fails for findings (default: report)",
     )
+    p.add_argument(
+        "--start", metavar="WORKFLOW", help="with --decide: start this workflow with the decision on pull-request/N"
+    )
+    p.add_argument(
+        "--workflow",
+        metavar="WORKFLOW",
+        default="farm-device.yml",
+        help="with --waiting: the workflow that has the devices (default: farm-device.yml)",
+    )
+    p.add_argument("--seed", type=int, metavar="N", help="with --remeasure: which verdicts are drawn (default: any)")
     pr_measure.options(p)
     p.add_argument(
         "--allow", action="append", default=[], metavar="LOGIN", help="who else may give commands; repeatable"
@@ -67,9 +85,21 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, decide or publish."""
+    if args.start and not args.decide:
+        raise UsageError("--start starts what was decided; add --decide", id="pr-start")
+    if args.seed is not None and args.remeasure is None:
+        raise UsageError("--seed draws what is measured again; add --remeasure SHARE", id="pr-seed")
     if args.decide:
         return _decide(args)
-    return _publish(args) if args.publish else pr_measure.run(args)
+    if args.remeasure is not None:
+        from farm.cli import pr_remeasure
+
+        return pr_remeasure.run(args)
+    if not (args.publish or args.waiting or args.sweep is not None):
+        return pr_measure.run(args)
+    from farm.cli import pr_publish
+
+    return pr_publish.run(args) if args.publish else (pr_publish.waiting if args.waiting else pr_publish.sweep)(args)
 
 
 def _decide(args: argparse.Namespace) -> int:
@@ -80,17 +110,54 @@ def _decide(args: argparse.Namespace) -> int:
     number = events.pull_of(payload)
     forge, asked = None, None
     if number and os.environ.get(TOKEN):
-        forge = _forge(args, payload)
+        from farm.cli.pr_publish import client
+
+        forge = client(args, payload)
         policy = Policy(policy.allowed, policy.labels, forge.login())
         login = str((payload["comment"].get("user") or {}).get("login") or "")
         asked = forge.asked(number, login)
     found = events.decide(payload, policy, asked)
-    if isinstance(found, Request) and found.command.kind == "ack" and forge is not None:
-        found = _acknowledge(forge, found, args.voice)
-    print(json.dumps({"decision": type(found).__name__.lower(), **_plain(found)}))
+    if isinstance(found, Request) and forge is not None:
+        if found.command.kind == "ack":
+            found = _acknowledge(forge, found, args.voice)
+        elif found.command.review:
+            of = forge.review_comment(found.command.review)
+            found = events.suggested(of, found, _written(payload))
+    try:
+        text = decision.written(found)
+    except UsageError as error:
+        found = Refusal(f"{error}.", number)
+        text = decision.written(found)
+    if isinstance(found, Request) and forge is not None and args.start and found.command.kind in KINDS:
+        try:
+            _start(args, forge, found, text)
+        except UsageError as error:
+            if error.id != "pr-start-workflow":
+                raise
+            found = Refusal(f"{error}.", number)
+            text = decision.written(found)
+    print(text)
     if isinstance(found, Refusal) and forge is not None and found.number:
         forge.write(found.number, publishing.Write(0, f"{comments.plain(found.why)}\n"))
     return 0
+
+
+def _written(payload: Mapping[str, Any]) -> str:
+    """When a comment was written, as the forge says; "" where it does not."""
+    return str(payload["comment"].get("created_at") or "")
+
+
+def _start(args: argparse.Namespace, forge: GitHub, found: Request, text: str) -> None:
+    """Start the workflow that has the devices with a decision, and say what it waits for."""
+    from farm.cli.pr_publish import tell_waiting
+
+    forge.mirror(found.number, found.head)
+    forge.start(args.start, found.number, text)
+    before = publishing.last(forge.comments(found.number, forge.login()), found.number)
+    ran = bool(before and before.ran and before.head == found.head)
+    command = found.command
+    narrower = results.narrower(command.kind, command.matrix, command.backends, ran)
+    tell_waiting(args, forge, found.number, found.head, concludes=not narrower)
 
 
 def _acknowledge(forge: GitHub, request: Request, voice: str) -> Refusal | Ignored:
@@ -105,82 +172,3 @@ def _acknowledge(forge: GitHub, request: Request, voice: str) -> Refusal | Ignor
     if found.check is not None:
         forge.conclude(found.check)
     return Ignored("the regressions are acknowledged")
-
-
-def _plain(found: Request | Refusal | Ignored) -> dict[str, Any]:
-    out = asdict(found)
-    if isinstance(found, Request):
-        out["config"]["digest"] = found.config.digest
-    return out
-
-
-def _publish(args: argparse.Namespace) -> int:
-    texts, lost = [], ""
-    for path in args.publish:
-        try:
-            with path.open("rb") as file:
-                texts.append(file.read(results.MAX_BYTES + 1))
-        except OSError as error:
-            lost = f"{path} cannot be read ({error.strerror}); the measuring job left no result"
-    if args.comment is not None:
-        if lost:
-            raise UsageError(lost, id="pr-no-result")
-        result = publishing.merged([results.read(t) for t in texts])
-        args.comment.write_text(comments.comment(result), encoding="utf-8")
-        outcome = results.outcome(result)
-        print(f"farm pr: {comments.headline(result, outcome, printable)}")
-        return outcome.exit_code
-    payload = event_file.payload(args.event) if args.event else {}
-    head = events.head_of(payload)
-    forge = _forge(args, payload)
-    try:
-        if lost:
-            raise UsageError(lost, id="pr-no-result")
-        read = [results.read(t) for t in texts]
-        result = publishing.merged(read)
-    except UsageError as error:
-        return _conclude_without(args, forge, head, str(error))
-    if head and result["head"]["sha"] != head:
-        raise UsageError(f"the result is of {result['head']['sha'][:12]}, its job of {head[:12]}", id="pr-mismatch")
-    if events.unapproved(payload) and any(p["evidence"] == "executed" for p in result["pairs"]):
-        raise UsageError("the result claims devices, but is of a job of a fork that nobody approved", id="pr-mismatch")
-    number = args.number or result["number"]
-    pull = forge.state(number, (result["base"]["sha"], result["head"]["sha"]))
-    own = forge.comments(number, forge.login())
-    found = publishing.publish(read, pull, own, args.voice)
-    if found.refused:
-        raise UsageError(found.refused, id="pr-mismatch")
-    try:
-        for write in found.writes:
-            forge.write(number, write)
-    finally:  # a comment that cannot be written must not leave the check pending
-        if found.check is not None:
-            forge.conclude(found.check)
-    print(f"farm pr: {found.title}")
-    return found.exit_code
-
-
-def _conclude_without(args: argparse.Namespace, forge: GitHub, head: str, why: str) -> int:
-    """Conclude the check although there is no result that can be read."""
-    if not head and not args.number:
-        raise UsageError(f"{why}; with --event or --number the check is concluded all the same", id="pr-no-result")
-    found = publishing.gone(head or str(forge.pull(args.number)["head"]["sha"]), why, args.voice)
-    if found.check is not None:
-        forge.conclude(found.check, again=False)
-    print(f"farm pr: {printable(why)}", file=sys.stderr)
-    return found.exit_code
-
-
-def _forge(args: argparse.Namespace, payload: Mapping[str, Any]) -> GitHub:
-    from farm.pr.github import API as PUBLIC
-    from farm.pr.github import GitHub
-
-    repository = args.repository or os.environ.get(REPOSITORY) or ""
-    if not repository and isinstance(payload.get("repository"), dict):
-        repository = str(payload["repository"].get("full_name") or "")
-    if not events.is_repository(repository):
-        raise UsageError(f"{repository!r} is no repository; give --repository OWNER/NAME", id="pr-repository")
-    token = os.environ.pop(TOKEN, "")  # no process that is started from here inherits it
-    if not token:
-        raise UsageError(f"publishing needs a token in ${TOKEN}; --comment FILE writes to a file", id="pr-no-token")
-    return GitHub(repository, token, os.environ.get(API) or PUBLIC)

@@ -13,20 +13,23 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from farm import __version__, backends
 from farm.cli import ab, common, run_command, stage_zero
+from farm.cli.pr_asked import Asked
 from farm.cli.text import printable
 from farm.errors import InfraError, UsageError
 from farm.node import sandbox, sandbox_host
 from farm.node.environment import Environment, child_variables
 from farm.pr import comment as comments
-from farm.pr import event_file, events, measured, own_tests, test_reports
+from farm.pr import decision, event_file, measured, own_tests, test_reports
 from farm.pr import result as results
+from farm.pr.commands import Command
 from farm.pr.config_block import Config
-from farm.pr.events import Ignored, Policy, Refusal
+from farm.pr.events import Ignored, Policy, Refusal, Request
 from farm.pr.result_schema import VERSION
 from farm.pr.selection import SENTINELS, select
 from farm.process import supervisor
@@ -57,6 +60,9 @@ def options(p: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run code of a fork without a sandbox; only on a host that is thrown away afterwards",
     )
+    p.add_argument(
+        "--decision", type=Path, metavar="FILE", help="measure what this decision asks for, as --decide printed it"
+    )
     p.add_argument("--result", type=Path, metavar="FILE", help="where the result is written (default: result.json)")
     p.add_argument("--seconds", type=float, default=own_tests.SECONDS, metavar="S", help="for each own test file")
     common.store_option(p)
@@ -65,12 +71,7 @@ def options(p: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, write the result and the comment, print the answer."""
-    if os.environ.get(TOKEN):
-        raise UsageError(
-            f"${TOKEN} is set, and this job runs code of the pull request, which could take it; unset it here, and "
-            "publish the result in another job",
-            id="pr-token-in-measuring-job",
-        )
+    refuse_token()
     run_command.resolve_address(args)
     work = _Work(args)
     if work.nothing:
@@ -80,16 +81,26 @@ def run(args: argparse.Namespace) -> int:
     text = json.dumps(result, indent=1)
     results.read(text)  # what a publishing job would refuse is an error here
     place = args.result or Path("result.json")
-    _write(place, text)
+    write(place, text)
     if args.comment is not None:
-        _write(args.comment, comments.comment(result))
+        write(args.comment, comments.comment(result))
     outcome = results.outcome(result)
     print(f"\nfarm pr: {comments.headline(result, outcome, printable)}")
     print(f"{outcome.name}: exit {outcome.exit_code}; {place}")
     return outcome.exit_code
 
 
-def _write(place: Path, text: str) -> None:
+def refuse_token() -> None:
+    """UsageError where a token is in the environment of code that nobody has read."""
+    if os.environ.get(TOKEN):
+        raise UsageError(
+            f"${TOKEN} is set, and this job runs code of the pull request, which could take it; unset it here, and "
+            "publish the result in another job",
+            id="pr-token-in-measuring-job",
+        )
+
+
+def write(place: Path, text: str) -> None:
     """A file in place of whatever has its name: a link in a checkout says where its author wants to write.
     UsageError."""
     try:
@@ -108,19 +119,23 @@ class _Work:
     from_fork = False
     sentinels = SENTINELS
 
+    command = Command("run")
+    request: Request | None = None
+
     def __init__(self, args: argparse.Namespace):
         self.args, self.stages, self.faults = args, list[dict[str, Any]](), list[str]()
         self.launched: Sequence[Mapping[str, Any]] = ()
         self.repository, self.number, self.config = "local/repository", 0, Config()
         base, head = args.base, args.head
-        if args.event is not None:
-            found = events.decide(event_file.payload(args.event), Policy(tuple(args.allow), tuple(args.label)))
+        if args.event is not None or args.decision is not None:
+            found = _decided(args)
             if isinstance(found, Ignored):
                 self.nothing = found.why
                 return
             if isinstance(found, Refusal):
                 raise UsageError(found.why, id="pr-refused")
             self.repository, self.number, self.config = found.repository, found.number, found.config
+            self.command, self.request = found.command, found
             base, head, self.from_fork = base or found.base, head or found.head, found.from_fork
         if not base:
             raise UsageError(
@@ -142,16 +157,29 @@ class _Work:
                 id="pr-no-sandbox",
             )
         self.id = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-pr-{secrets.token_hex(2)}"
+        self.asked.narrow(args)
+
+    @cached_property
+    def asked(self) -> Asked:
+        """What of it was asked for."""
+        return Asked(self.command, self.request, self.top, self.history)
 
     def result(self) -> dict[str, Any]:
         """All of it."""
+        with self.asked.patched():
+            return self._result()
+
+    def _result(self) -> dict[str, Any]:
         a, b = self._contents()
+        self.asked.check(a, b)
         described = a.subject or b.subject
         if described:
             self.sentinels = described.subject.selection.get("sentinel", SENTINELS)
             self.args.all = self.args.all or described.subject.selection.get("kernels") == "all"
         answer = self._timed("stage 0", lambda: self._stage_zero(a, b)) if "sanity" in self.config.test else None
         static = measured.static(answer) if answer else _unchanged() if a.digest == b.digest else None
+        if static and (self.command.cell or self.command.matrix):  # what fewer cells do not reach is no finding
+            static["unreached"] = []
         pairs = measured.interpreted(answer) if answer else []
         skipped = self._skipped()
         if described and a.digest == b.digest and (described.subject.tests or described.subject.benchmarks):
@@ -171,8 +199,9 @@ class _Work:
             "run": self.id,
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "config": self.config.digest,
-            "base": self._arm(self.history.base, a),
-            "head": self._arm(self.history.head, b),
+            **self.asked.told(),
+            "base": self._arm(self.asked.base, a),
+            "head": self._arm(self.asked.head, b),
             "behind": self.history.behind,
             "static": static,
             "pairs": [{**p, "repeat": self._repeat(p)} for p in pairs],
@@ -188,7 +217,7 @@ class _Work:
         }
 
     def _contents(self) -> tuple[ArmContent, ArmContent]:
-        a, b = arms.pair(f"revision={self.history.base}", f"revision={self.history.head}")
+        a, b = arms.pair(*self.asked.arms())
         return arms.contents(a, b, repo=str(self.top), subject=self.args.subject or "", sandbox=self.sandbox)
 
     def _stage_zero(self, a: ArmContent, b: ArmContent) -> Answer | None:
@@ -204,6 +233,9 @@ class _Work:
         named = common.named_backends(self.args)
         if self.args.no_device:
             return []
+        if self.command.backends or self.command.cell:  # of a comment, whose author does not know this host
+            named = [b for b in named if b in backends.accelerators()]
+            return named if self.args.address not in ("local", "inline") else [*filter(run_command.host_has, named)]
         if named or self.args.address not in ("local", "inline"):
             return named or backends.accelerators()
         return [b for b in backends.accelerators() if run_command.host_has(b)]
@@ -229,7 +261,7 @@ class _Work:
 
     def _own_tests(self, a: ArmContent, b: ArmContent) -> list[dict[str, Any]]:
         loaded = a.subject or b.subject
-        if loaded is None or a.digest == b.digest:
+        if loaded is None or a.digest == b.digest or self.command.cell:
             return []
         of = loaded.subject
         tests = of.tests if "ops" in self.config.test else ()
@@ -281,15 +313,20 @@ class _Work:
         own = ["--subject", self.args.subject] if self.args.subject else []
         return [*own, *(["--sandbox"] if self.sandbox else [])]
 
+    def _named(self) -> list[str]:
+        """The matrices, as whoever repeats it names them."""
+        return [self.command.matrix] if self.command.matrix else [*map(str, self.args.matrices)]
+
     def _repeat_all(self) -> str:
-        words = ["farm", "pr", *map(str, self.args.matrices), "--base", self.history.base[:12]]
+        if self.asked.patch:
+            return shlex.join(["farm", "ab", *self._named(), *self.asked.shown(), *self._told()])[:1000]
+        words = ["farm", "pr", *self._named(), "--base", self.history.base[:12]]
         words += ["--head", self.history.head[:12], *self._told()]
         words += ["--target", self.args.target] if self.args.target != TARGETS else []
         return shlex.join(words)[:1000]
 
     def _repeat(self, pair: Mapping[str, Any]) -> str:
-        words = ["farm", "ab", *map(str, self.args.matrices), "--a", f"revision={self.history.base[:12]}"]
-        words += ["--b", f"revision={self.history.head[:12]}", *self._told(), "--backend", pair["backend"]]
+        words = ["farm", "ab", *self._named(), *self.asked.shown(), *self._told(), "--backend", pair["backend"]]
         return shlex.join([*words, "--select", f"id={pair['cell']}"])[:1000]
 
     def _ab(self, *more: str) -> argparse.Namespace:
@@ -297,8 +334,9 @@ class _Work:
         from farm.cli.main import parser
 
         args = self.args
-        argv = ["ab", *map(str, args.matrices), "--a", f"revision={self.history.base}", "--b"]
-        argv += [f"revision={self.history.head}", "--repo", str(self.top), *self._told(), "--run-id", self.id, *more]
+        a, b = self.asked.arms()
+        argv = ["ab", *map(str, args.matrices), "--a", a, "--b", b]
+        argv += ["--repo", str(self.top), *self._told(), "--run-id", self.id, *more]
         for option, value in (("--select", args.select), ("--out", args.out)):
             argv += [option, str(value)] if value else []
         for option, values in (
@@ -318,6 +356,15 @@ class _Work:
             return do()
         finally:
             self.stages.append({"stage": stage, "seconds": round(time.monotonic() - begun, 1)})
+
+
+def _decided(args: argparse.Namespace) -> decision.Decision:
+    """What the event or the decision asks for.  UsageError."""
+    if args.decision is None:
+        return decision.decided(event_file.payload(args.event), Policy(tuple(args.allow), tuple(args.label)))
+    if args.event is not None:
+        raise UsageError("--decision says all that an event would; omit --event", id="pr-decision-and-event")
+    return decision.read(event_file.text(args.decision))
 
 
 def _as_it_is(words: Sequence[str], tree: Path, writable: Path) -> Sequence[str]:

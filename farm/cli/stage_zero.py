@@ -117,6 +117,7 @@ def answered(args: argparse.Namespace) -> Answer | None:
         args.sandbox,
         "farm " + shlex.join(args.argv),
         args.argv,
+        common.names_cells(args.argv),
     )
     store = common.store(args)
     run_id = args.run_id or f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"

@@ -83,6 +83,7 @@ class RunRequest:
     noise: Sequence[Record] = ()  # of the store: what pairs of identical code have shown
     kernels: Sequence[Change] = ()  # of both arms, and how each compares
     only_kernels: bool = False  # of the files of both arms nothing but kernels differs
+    named_cells: bool = False  # whether somebody named the cells, so that what they do not launch is no finding
     arms: tuple[RunArm, ...] = ()  # two, where the run compares them; `providers` and `environment` are then theirs
 
 

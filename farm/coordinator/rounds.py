@@ -64,7 +64,7 @@ class Rounds:
         self._known_noise: Known | None = None
         self._only_kernels = request.only_kernels
         self._alike: dict[int, str] = {}  # pairs with a time that are known to be the same code, and why
-        self._changes, self._strict = request.kernels, request.strict_peers
+        self._changes, self._strict, self._named = request.kernels, request.strict_peers, request.named_cells
         self._reached: list[Reached] = []
         self.mates = mates(cells, [a.arm for a in request.arms])
         self._leads = {cell: pair[0] for pair in self.mates.items() for cell in pair}
@@ -258,7 +258,10 @@ class Rounds:
             )
         self._reached = pair_rows.reached(out, self._changes)
         pair_rows.name_kernels(out, self._reached)
-        return out, pair_rows.summed(out, self._reached, strict_peers=self._strict, identical=self.identical)
+        summary = pair_rows.summed(
+            out, self._reached, strict_peers=self._strict, identical=self.identical, named=self._named
+        )
+        return out, summary
 
     def _outcomes(self) -> dict[int, Outcome]:
         """Pair -> what its rounds say.  Of identical code what the rule makes of it, whichever cells were controls."""

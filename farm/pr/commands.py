@@ -2,7 +2,8 @@
 
     /ok to test SHA              approve exactly this head, by somebody with write permission
     /farm run [MATRIX] [BACKEND,..]
-    /farm what-if                the suggestion block of the same comment, as a patch of base
+    /farm what-if [head|base]    the diff block of the same comment, on head (or on base), against the same without it
+    /farm what-if ADDRESS        the suggestion of a review comment, by its address (...#discussion_r123)
     /farm rerun CELL
     /farm ack REASON             accept the present regressions, as a trade-off; a later, worse one fails again
 
@@ -16,21 +17,29 @@ import difflib
 import re
 from dataclasses import dataclass
 
+from farm.errors import UsageError
+from farm.pr import patches
 from farm.pr.blocks import split
 
-VERBS = {"run": "[MATRIX] [BACKEND,..]", "what-if": "with a suggestion block", "rerun": "CELL", "ack": "REASON"}
+VERBS = {"run": "[MATRIX] [BACKEND,..]", "what-if": "with a diff block", "rerun": "CELL", "ack": "REASON"}
 BACKENDS = ("cuda", "rocm", "ascend", "cpu")
-MAX_COMMENT, MAX_REASON, MAX_PATCH = 65_536, 500, 32_768
+ARMS = ("head", "base")  # what a patch is tried on
+MAX_COMMENT, MAX_REASON = 65_536, 500
 _OK = re.compile(r"^/ok\s+to\s+test(?:\s+(\S+))?\s*$")
 #: All of it: two commits whose first digits are equal are soon made, one to be read and one to be run.
 _SHA = re.compile(r"[0-9a-f]{40}")
 _CELL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./=,@~+-]{0,299}")
-_MATRIX = re.compile(r"(?!-)[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}\.ya?ml")
+_MATRIX = re.compile(r"(?!-)[A-Za-z0-9_][A-Za-z0-9_./-]{0,195}\.ya?ml")
+_REVIEW = re.compile(
+    r"(?:https://[\w.-]+/[\w./-]{1,200}/pull/\d{1,10}(?:/files|/changes)?#)?(?:discussion_)?r(\d{1,15})"
+)
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command.  kind: ok, run, what-if, rerun or ack; what does not belong to it is empty."""
+    """One command.  kind: ok, run, what-if, rerun or ack; what does not belong to it is empty.
+
+    Of a what-if: `on`, head or base; the `patch`, or the number of the review comment whose suggestion is one."""
 
     kind: str
     sha: str = ""
@@ -39,6 +48,8 @@ class Command:
     cell: str = ""
     reason: str = ""
     patch: str = ""
+    on: str = ""
+    review: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,7 +85,7 @@ def _approval(line: str) -> Command | Refused:
     return Command("ok", sha=found[1])
 
 
-def _farm(line: str, patches: list[str]) -> Command | Refused:
+def _farm(line: str, found: list[str]) -> Command | Refused:
     words = line.split()
     verb = words[1] if len(words) > 1 else ""
     if words[0] != "/farm" or verb not in VERBS:
@@ -93,11 +104,24 @@ def _farm(line: str, patches: list[str]) -> Command | Refused:
         if not 1 <= len(reason) <= MAX_REASON:
             return Refused(f"Write /farm ack REASON, with at most {MAX_REASON} characters.")
         return Command("ack", reason=reason)
-    if rest or len(patches) != 1:
-        return Refused(f"Write /farm what-if with one suggestion block below it; this comment has {len(patches)}.")
-    if not patches[0].strip() or len(patches[0]) > MAX_PATCH:
-        return Refused(f"The suggestion is empty, or longer than {MAX_PATCH:,} characters.")
-    return Command("what-if", patch=patches[0])
+    return _what_if(rest, found)
+
+
+def _what_if(rest: list[str], found: list[str]) -> Command | Refused:
+    on = rest.pop(0) if rest and rest[0] in ARMS else ARMS[0]
+    review = _REVIEW.fullmatch(rest[0]) if len(rest) == 1 else None
+    if review and not found:
+        return Command("what-if", on=on, review=int(review[1]))
+    if rest or len(found) != 1:
+        return Refused(
+            "Write /farm what-if with one diff block below it, or /farm what-if with the address of a review comment "
+            f"that has a suggestion; this comment has {len(found)} blocks."
+        )
+    try:
+        patches.files(found[0])
+    except UsageError as error:
+        return Refused(f"{str(error)[:200].capitalize()}.")
+    return Command("what-if", patch=found[0], on=on)
 
 
 def _run(rest: list[str]) -> Command | Refused:

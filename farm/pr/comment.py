@@ -12,13 +12,14 @@ from typing import Any
 from farm.pr import ledger as ledgers
 from farm.pr import result as results
 from farm.pr import timed, untimed
-from farm.pr.ledger import Ledger
+from farm.pr.ledger import Aside, Ledger
 from farm.pr.result import DEVICES, FAILS, Outcome, statuses
 from farm.report.format import cells, clip, count, duration, label, sig
 from farm.report.markdown import code, plain
 
 LIMIT = 60_000  # characters; GitHub refuses 65,536
 GROUPS, ROWS = 8, 10
+ANSWERS = "<!-- kernel-farm answers -->"  # what stands behind it was asked for in comments
 SIGNS = {"worse": "❌", "not covered": "❌", "not worse": "✅", "unchanged": "✅", "infrastructure failures": "⚠️"}
 _DEVICE = {"cuda": "NVIDIA GPU", "rocm": "AMD GPU", "ascend": "NPU"}
 Json = Mapping[str, Any]
@@ -56,7 +57,7 @@ def comment(result: Json, before: Ledger | None = None, limit: int = LIMIT) -> s
             *(tail if moves else _foot(result)),
             *_table(result, full),
         ]
-        text = "\n".join(body) + "\n"
+        text = "\n".join(body) + "\n" + answers(now.asides)
         if len(text) <= limit:
             return text
     return _cut("\n".join(head), limit)
@@ -318,6 +319,11 @@ def _table(result: Json, full: int) -> list[str]:
 def _harm(p: Json) -> tuple[bool, bool, float, bool, float]:
     slower, error = -(p["ratio"] or 0.0), -(p["worst_b"] or 0.0)
     return statuses(p) != "broken", p["status_b"] not in FAILS, slower, p["same_bits"] is not False, error
+
+
+def answers(asides: Sequence[Aside]) -> str:
+    """What people asked for in comments, answered; "" for nothing."""
+    return "\n".join([ANSWERS, *(a.text for a in asides)]) if asides else ""
 
 
 def _cut(text: str, limit: int) -> str:

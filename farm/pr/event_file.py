@@ -1,4 +1,4 @@
-"""Reads the event file of a forge."""
+"""Reads the event file of a forge, and a decision about one."""
 
 from __future__ import annotations
 
@@ -26,3 +26,15 @@ def payload(path: Path) -> dict[str, Any]:
         what = f"it is not a JSON object of at most {MAX_BYTES:,} bytes"
         raise UsageError(f"{path} is no event file: {what}", id="pr-event")
     return found
+
+
+def text(path: Path) -> str:
+    """The text of a decision.  UsageError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise UsageError(
+            f"{path} cannot be read ({why}); give the file that farm pr --decide printed", id="pr-decision"
+        ) from None

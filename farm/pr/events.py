@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from farm.errors import UsageError
-from farm.pr import commands, config_block
+from farm.pr import commands, config_block, patches
+from farm.pr.blocks import split
 from farm.pr.commands import Command
+from farm.pr.patches import Suggestion
 
 WRITERS = ("admin", "maintain", "write")
 SHA = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}/[A-Za-z0-9._-]{1,100}")
 _MIRROR = re.compile(r"refs/heads/pull-request/([1-9][0-9]{0,9})")
-_QUEUE = re.compile(r"refs/heads/gh-readonly-queue/.+/pr-([1-9][0-9]{0,9})-[0-9a-f]+")
+_QUEUE = re.compile(r"refs/heads/gh-readonly-queue/.+/pr-([1-9][0-9]{0,9})-([0-9a-f]+)")
+#: Commands that run code, without naming the commit that was read.
+STARTS = ("run", "rerun", "what-if")
 #: Events about a pull request itself, and what they mean.
 _OPENED = ("opened", "reopened", "synchronize", "ready_for_review")
 
@@ -44,7 +48,8 @@ class Request:
     """Validate a pull request.
 
     head, base: full SHAs, "" where the event does not say and the forge is to be asked; from_fork: whether head is of
-    another repository; approved_by: who approved strangers' code, "" if nobody had to.
+    another repository; approved_by: who approved strangers' code, "" if nobody had to; suggestion: of a what-if that
+    names a review comment.
     """
 
     repository: str
@@ -56,11 +61,13 @@ class Request:
     config: config_block.Config = field(default_factory=config_block.Config)
     approved_by: str = ""
     by: str = ""
+    suggestion: Suggestion | None = None
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the forge says of the pull request of a comment, asked at that moment, and of its author."""
+    """What the forge says of the pull request of a comment, asked at that moment, and of its author.  approved: the
+    commit that was approved last, "" if none was."""
 
     head: str
     base: str
@@ -68,6 +75,7 @@ class Asked:
     from_fork: bool
     body: str
     permission: str  # of the comment's author: admin, maintain, write, triage, read or none
+    approved: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,61 @@ def head_of(payload: Mapping[str, Any]) -> str:
     job can leave a result that claims to be another's: this is the forge's word."""
     found = _mapping(payload.get("workflow_run")).get("head_sha")
     return _sha(found) if found is not None else ""
+
+
+def queued(payload: Mapping[str, Any]) -> tuple[int, str]:
+    """(pull request, base) of an event of a publishing job whose measuring job was of a merge queue; (0, "") of any
+    other.  The queue names its branches `gh-readonly-queue/BRANCH/pr-NUMBER-BASE`."""
+    found = _mapping(payload.get("workflow_run"))
+    named = _QUEUE.fullmatch(f"refs/heads/{found.get('head_branch')}")
+    if found.get("event") != "merge_group" or named is None or not SHA.fullmatch(named[2]):
+        return 0, ""
+    return int(named[1]), named[2]
+
+
+def mirrored(payload: Mapping[str, Any]) -> int:
+    """The pull request whose approved head an event of a publishing job is about; 0 for any other job."""
+    named = _MIRROR.fullmatch(f"refs/heads/{_mapping(payload.get('workflow_run')).get('head_branch')}")
+    return int(named[1]) if named and not unapproved(payload) else 0
+
+
+def workflow_of(payload: Mapping[str, Any]) -> str:
+    """The event that started the job that an event of a publishing job is about; "" where there is none."""
+    return str(_mapping(payload.get("workflow_run")).get("event") or "")
+
+
+def dispatched(payload: Mapping[str, Any]) -> bool:
+    """Whether an event of a publishing job is about a job that a command started; True where there is no such event."""
+    return workflow_of(payload) in ("", "workflow_dispatch")
+
+
+def suggested(of: Mapping[str, Any], request: Request, written: str) -> Request | Refusal:
+    """A what-if with the suggestion of the review comment that it names.  `of`: that comment, as the forge has it;
+    `written`: when the command was written, since a suggestion must not be exchanged after it was read."""
+    blocks = [b for b in split(str(of.get("body") or ""))[0] if b.language == "suggestion"]
+    last, path = of.get("line"), of.get("path")
+    first = of.get("start_line") or last
+    why = ""
+    if not str(of.get("pull_request_url")).endswith(f"/pulls/{request.number}"):
+        why = "is not one of this pull request"
+    elif len(blocks) != 1:
+        why = f"has {len(blocks)} suggestion blocks"
+    elif of.get("commit_id") != request.head or of.get("side", "RIGHT") != "RIGHT" or not isinstance(last, int):
+        why = "is not of lines of the present head"
+    elif not isinstance(first, int) or not isinstance(path, str):
+        why = "names no lines of a file"
+    elif not str(of.get("updated_at") or "~") <= written:
+        why = "was edited after the command"
+    if not why:
+        assert isinstance(first, int) and isinstance(last, int) and isinstance(path, str)
+        made = Suggestion(path, first, last, blocks[0].text)
+        try:
+            patches.check_path(path)
+        except UsageError as error:
+            why = f"cannot be used: {error}"
+        if len(made.text) <= patches.MAX_CHARACTERS and not why:
+            return replace(request, suggestion=made)
+    return Refusal(f"The review comment {why or 'is too long'}.", request.number)
 
 
 def unapproved(payload: Mapping[str, Any]) -> bool:
@@ -153,6 +216,10 @@ def _comment(payload: Mapping[str, Any], repository: str, policy: Policy, asked:
     if found.kind == "ok" and found.sha != asked.head:
         return Refusal(
             f"{found.sha} is not the present head, {asked.head}: read what has changed, and approve that.", number
+        )
+    if found.kind in STARTS and asked.from_fork and asked.approved != asked.head:
+        return Refusal(
+            f"Nobody has approved {asked.head}, which is code of a fork: read it, and write /ok to test SHA.", number
         )
     try:
         config = config_block.read(asked.body)

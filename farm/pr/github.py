@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import InfraError, UsageError
+from farm.pr.decision import branch
 from farm.pr.events import Asked
 from farm.pr.publishing import CHECK, Check, Comment, Pull, Write
 
@@ -53,7 +55,8 @@ class GitHub:
         headers = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        self._client = httpx.Client(base_url=api, headers=headers, timeout=CALL, follow_redirects=False)
+        tls = api.startswith("https://")  # of no use on loopback, where reading all certificates takes longest
+        self._client = httpx.Client(base_url=api, headers=headers, timeout=CALL, follow_redirects=False, verify=tls)
         self._at, self._token, self._login = f"/repos/{repository}", token, ""
         self._repository, self._sleep, self._clock = repository, sleep, clock
         self._until = clock() + seconds
@@ -86,7 +89,45 @@ class GitHub:
             from_fork=(head.get("repo") or {}).get("full_name") != self._repository,
             body=str(pull.get("body") or ""),
             permission=self.permission(login),
+            approved=self.branch(branch(number)),
         )
+
+    def branch(self, name: str) -> str:
+        """The commit of a branch, "" if there is none."""
+        found = self._call("GET", f"{self._at}/git/ref/heads/{name}", missing=(404,)) or {}
+        return str((found.get("object") or {}).get("sha") or "") if isinstance(found, dict) else ""
+
+    def mirror(self, number: int, sha: str) -> None:
+        """Let the branch pull-request/N be this commit."""
+        name, body = branch(number), {"sha": sha, "force": True}
+        if self._call("PATCH", f"{self._at}/git/refs/heads/{name}", body, missing=(404, 422)) is None:
+            self._call("POST", f"{self._at}/git/refs", {"ref": f"refs/heads/{name}", "sha": sha})
+
+    def start(self, workflow: str, number: int, decision: str) -> None:
+        """Start a workflow on the branch pull-request/N with a decision as its input.  (What is pushed with the token
+        of a workflow starts none.)"""
+        at = f"{self._at}/actions/workflows/{workflow}/dispatches"
+        body = {"ref": branch(number), "inputs": {"decision": decision}}
+        if self._call("POST", at, body, missing=(404, 422)) is None:
+            raise UsageError(
+                f"GitHub cannot start {workflow} on {branch(number)}: it has to be on the default branch and in the "
+                "head; merge the base branch",
+                id="pr-start-workflow",
+            )
+
+    def review_comment(self, number: int) -> Mapping[str, Any]:
+        """A review comment; {} if there is none of that number."""
+        return dict(self._call("GET", f"{self._at}/pulls/comments/{number}", missing=(404,)) or {})
+
+    def runs(self, workflow: str) -> list[Mapping[str, Any]]:
+        """The newest runs of a workflow; none where the token may not read them."""
+        at = f"{self._at}/actions/workflows/{workflow}/runs?per_page=50"
+        found = self._call("GET", at, missing=(403, 404)) or {}
+        return [run for run in found.get("workflow_runs", ()) if isinstance(run, dict)]
+
+    def open_heads(self) -> list[str]:
+        """The heads of all open pull requests."""
+        return [str((p.get("head") or {}).get("sha")) for p in self._pages(f"{self._at}/pulls", "&state=open")]
 
     def permission(self, login: str) -> str:
         """admin, maintain, write, triage, read or none."""
@@ -104,6 +145,13 @@ class GitHub:
         merge_base = str((compared.get("merge_base_commit") or {}).get("sha") or "")
         trees = {sha: self._tree(sha) for sha in dict.fromkeys(commits)}
         return Pull(self._repository, number, head, pull["state"] == "open", (base, merge_base), trees)
+
+    def group(self, number: int, head: str, base: str, commits: tuple[str, ...]) -> Pull:
+        """A merge group of the merge queue, whose head and base the forge named."""
+        compared = self._call("GET", f"{self._at}/compare/{base}...{head}?per_page=1", missing=(404, 422)) or {}
+        merge_base = str((compared.get("merge_base_commit") or {}).get("sha") or "")
+        trees = {sha: self._tree(sha) for sha in dict.fromkeys(commits)}
+        return Pull(self._repository, number, head, True, (merge_base,) if merge_base == base else (), trees, True)
 
     def comments(self, number: int, login: str) -> list[Comment]:
         """The comments of `login`, oldest first."""
@@ -129,27 +177,58 @@ class GitHub:
         raise InfraError(f"GitHub does not take the comment on {number}; run the same command again", id="pr-forge")
 
     def conclude(self, check: Check, again: bool = True) -> None:
-        """Conclude the farm's check on a commit: the one that is there, else a new one; not `again` where one is
-        concluded already."""
+        """Write the farm's check on a commit: into the one that is in progress, else a new one.
+
+        Not `again`: what is no result leaves a conclusion that is there already, and gives it to the check that is in
+        progress beside it; else whoever makes a job die could replace a failure."""
         output = {"title": check.title, "summary": check.summary}
-        body = {"status": "completed", "conclusion": check.conclusion, "output": output}
+        ending = {"status": "completed", "conclusion": check.conclusion}
+        body = {**(ending if check.conclusion else {"status": "in_progress"}), "output": output}
         at = f"{self._at}/check-runs"
-        found = self._call("GET", f"{self._at}/commits/{check.head}/check-runs?check_name={CHECK.replace(' ', '%20')}")
-        there = (found or {}).get("check_runs", [])
+        there = self._checks(check.head)
         known = [c for c in there if c.get("status") != "completed"]
-        if there and not known and not again:
+        earlier = _concluded(there)
+        if not again and earlier and not known:
             return
+        if not again and earlier and check.conclusion:
+            body["conclusion"] = earlier
+            output["title"] = f"The earlier result stands: {check.title}"[:250]
         if known and self._call("PATCH", f"{at}/{int(known[0]['id'])}", body, missing=(403, 404)) is not None:
             return
         self._call("POST", at, {"name": CHECK, "head_sha": check.head, **body})
+
+    def sweep(self, head: str, why: str, older: datetime | None = None) -> int:
+        """Conclude the checks on a commit that are in progress, as one there was, else as neutral; how many.  `older`:
+        only those that began before."""
+        done, there = 0, self._checks(head)
+        for check in there:
+            begun = str(check.get("started_at") or "")
+            if check.get("status") == "completed" or (older and begun and begun > older.strftime("%Y-%m-%dT%H:%M:%SZ")):
+                continue
+            ending = _concluded(there) or "neutral"
+            body = {"status": "completed", "conclusion": ending, "output": {"title": why, "summary": why}}
+            done += (
+                self._call("PATCH", f"{self._at}/check-runs/{int(check['id'])}", body, missing=(403, 404)) is not None
+            )
+        return done
+
+    def pending(self, head: str) -> bool:
+        """Whether a check on a commit is in progress."""
+        return any(c.get("status") != "completed" for c in self._checks(head))
+
+    def _checks(self, head: str) -> list[dict[str, Any]]:
+        """The farm's checks on a commit."""
+        name = CHECK.replace(" ", "%20")
+        found = self._call("GET", f"{self._at}/commits/{head}/check-runs?check_name={name}")
+        return [c for c in (found or {}).get("check_runs", []) if isinstance(c, dict)]
 
     def _tree(self, sha: str) -> str:
         found = self._call("GET", f"{self._at}/git/commits/{sha}", missing=(404, 409, 422))
         return str(((found or {}).get("tree") or {}).get("sha") or "")
 
-    def _pages(self, at: str) -> Iterator[Mapping[str, Any]]:
+    def _pages(self, at: str, more: str = "") -> Iterator[Mapping[str, Any]]:
         for page in range(1, MAX_PAGES + 1):
-            found = self._call("GET", f"{at}?per_page=100&page={page}") or []
+            found = self._call("GET", f"{at}?per_page=100&page={page}{more}") or []
             yield from found
             if len(found) < 100:
                 return
@@ -190,10 +269,16 @@ class GitHub:
             what = "the token may not" if self._token else "without a token nobody may"
             return UsageError(
                 f"{what} {method} {at} (HTTP {status}); the workflow needs the permissions pull-requests: write and "
-                "checks: write",
+                "checks: write, and to start runs contents: write and actions: write",
                 id="pr-permission",
             )
         return InfraError(f"GitHub refused {method} {at} (HTTP {status})", id="pr-forge")
+
+
+def _concluded(there: Sequence[Mapping[str, Any]]) -> str:
+    """The conclusion of the newest check that has one; "" if there is none."""
+    known = [c for c in there if c.get("status", "completed") == "completed" and c.get("conclusion")]
+    return str(max(known, key=lambda c: int(c["id"]))["conclusion"]) if known else ""
 
 
 def again(status: int, headers: Mapping[str, str], attempt: int) -> float | None:

@@ -18,6 +18,7 @@ from typing import Any
 from farm.pr import result as results
 
 MAX_STATE, MAX_CELLS, MAX_ACKS = 200_000, 300, 20
+MAX_ASIDES, MAX_ASIDE = 3, 6000  # characters of each
 _MARK = re.compile(r"<!-- kernel-farm:1 ([1-9][0-9]{0,9}) ([A-Za-z0-9_=-]{0,24000}) -->")
 _MARKED = re.compile(r"<!-- kernel-farm:1 ([1-9][0-9]{0,9}) ")
 
@@ -35,6 +36,16 @@ class Ack:
 
 
 @dataclass(frozen=True)
+class Aside:
+    """What the comment says of a question that somebody asked: `key`, which question; `text`, Markdown that is ready
+    to be shown."""
+
+    key: str
+    head: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Ledger:
     """The state of one pull request.  failing: cell -> how (broken, regressed, ...), of the last result."""
 
@@ -46,6 +57,7 @@ class Ledger:
     acks: tuple[Ack, ...] = ()
     rest: int = 3  # the exit code of the last result once its regressions are accepted; 3 where nothing says it
     ran: bool = False  # whether anything of the last result ran on a device
+    asides: tuple[Aside, ...] = ()
 
     @property
     def accepted(self) -> dict[str, float]:
@@ -61,12 +73,17 @@ class Ledger:
         ack = Ack(by, when, reason, self.head, dict(self.ratios))
         return replace(self, acks=(*self.acks, ack)[-MAX_ACKS:])
 
+    def answered(self, key: str, head: str, text: str) -> Ledger:
+        """The same with the answer to a question, in place of an earlier one to the same."""
+        kept = [a for a in self.asides if a.key != key and a.head == head]
+        return replace(self, asides=(*kept, Aside(key, head, text[:MAX_ASIDE]))[-MAX_ASIDES:])
+
     def line(self) -> str:
         """The hidden line."""
         raw = json.dumps(asdict(self), separators=(",", ":")).encode()
         packed = base64.urlsafe_b64encode(zlib.compress(raw, 9)).decode()
         if len(packed) > 24_000:  # then the next comment cannot say what is new
-            bare = replace(self, failing={}, ratios={}, acks=self.acks[-1:])
+            bare = replace(self, failing={}, ratios={}, acks=self.acks[-1:], asides=())
             packed = base64.urlsafe_b64encode(zlib.compress(json.dumps(asdict(bare)).encode(), 9)).decode()
         return f"<!-- kernel-farm:1 {self.number} {packed if len(packed) <= 24_000 else ''} -->"
 
@@ -101,7 +118,10 @@ def _ledger(of: Mapping[str, Any], number: int) -> Ledger | None:
     )
     failing = {str(k): str(v) for k, v in list(of["failing"].items())[:MAX_CELLS]}
     rest, ran = int(of.get("rest", 3)), of.get("ran") is True
-    return Ledger(number, str(of["head"]), str(of["run"]), failing, _ratios(of["ratios"]), acks, rest, ran)
+    asides = tuple(
+        Aside(str(a["key"]), str(a["head"]), str(a["text"])[:MAX_ASIDE]) for a in of.get("asides", [])[:MAX_ASIDES]
+    )
+    return Ledger(number, str(of["head"]), str(of["run"]), failing, _ratios(of["ratios"]), acks, rest, ran, asides)
 
 
 def _ratios(of: Mapping[str, Any]) -> dict[str, float]:
@@ -129,6 +149,7 @@ def after(before: Ledger | None, result: results.Json) -> Ledger:
         before.acks if before else (),
         results.outcome(result, accepted).exit_code,
         any(p["evidence"] == "executed" for p in result["pairs"]),
+        tuple(a for a in (before.asides if before else ()) if a.head == result["head"]["sha"]),
     )
 
 

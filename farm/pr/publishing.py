@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from farm.errors import UsageError
+from farm.pr import asides
 from farm.pr import comment as comments
 from farm.pr import ledger as ledgers
 from farm.pr import result as results
@@ -16,6 +17,7 @@ from farm.pr.ledger import Ledger
 VOICES = ("silent", "report", "advise", "block")
 CHECK = "kernel farm"
 SUMMARY = 60_000  # characters of a check's summary
+NOTHING_YET = "### ◻️ **There is no result of this pull request yet.**\n"
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Comment:
 @dataclass(frozen=True)
 class Pull:
     """A pull request as the forge has it at this moment; `bases`: what head may be compared with; `trees`: commit ->
-    git tree, for base and head."""
+    git tree, for base and head.  `queued`: it is in a merge queue, and head and base are those of its merge group."""
 
     repository: str
     number: int
@@ -38,6 +40,7 @@ class Pull:
     open: bool
     bases: tuple[str, ...]
     trees: Mapping[str, str]
+    queued: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Check:
-    """A check to conclude on `head`.  conclusion: success, neutral or failure."""
+    """A check on `head`.  conclusion: success, neutral or failure, or "" for one that is in progress."""
 
     head: str
     conclusion: str
@@ -67,6 +70,8 @@ class Publication:
     check: Check | None = None
     exit_code: int = 0
     refused: str = ""
+    stands: bool = False  # whether a check that is concluded stays as it is
+    stale: str = ""  # a head whose check nobody concludes any more
 
 
 def publish(found: Sequence[results.Json], pull: Pull, own: Sequence[Comment], voice: str = "report") -> Publication:
@@ -76,11 +81,18 @@ def publish(found: Sequence[results.Json], pull: Pull, own: Sequence[Comment], v
     if wrong:
         return Publication(exit_code=2, refused=f"the result is not published: {wrong}")
     before = last(own, pull.number)
+    if results.beside(result, bool(before and before.ran and before.head == pull.head)):
+        return _beside(result, pull, own, voice)
+    if before and pull.queued:  # what was accepted counts in the queue, too
+        before = replace(before, head="", ran=False)
     outcome = results.outcome(result, before.accepted if before else {})
     now = ledgers.after(before, result)
     if before and before.head == now.head and before.ran and not now.ran and outcome.exit_code != 1:
         # another job of the same head, as anybody starts one who opens the pull request again
-        return Publication("a result with devices stands; this one, of the same head, has none", exit_code=before.rest)
+        title = "a result with devices stands; this one, of the same head, has none"
+        code = 1 if set(before.ratios) - set(before.accepted) else before.rest
+        ending = Check(pull.head, conclusion(code, voice), title, title) if voice in ("advise", "block") else None
+        return Publication(title, (), ending, before.rest, stands=True)
     text = comments.comment(result, before)
     title = comments.headline(result, outcome, printable)
     if voice == "silent":
@@ -91,7 +103,52 @@ def publish(found: Sequence[results.Json], pull: Pull, own: Sequence[Comment], v
     check = None
     if voice in ("advise", "block"):
         check = Check(pull.head, conclusion(outcome.exit_code, voice), title[:250], _visible(text)[:SUMMARY])
-    return Publication(title, writes if pull.open else (), check, outcome.exit_code)
+    told = pull.open and not pull.queued
+    stale = before.head if before and before.head != pull.head else ""
+    return Publication(title, writes if told else (), check, outcome.exit_code, stale=stale)
+
+
+def _beside(result: results.Json, pull: Pull, own: Sequence[Comment], voice: str) -> Publication:
+    """The answer to a question, at the end of the comment.  It concludes no check, unless a run that somebody asked
+    for finds something."""
+    outcome = results.outcome(result)
+    ours = _ours(own, pull.number)
+    state = (ledgers.read(ours[-1].body) if ours else None) or Ledger(pull.number)
+    now = state.answered(asides.key(result), pull.head, asides.answer(result))
+    title = comments.headline(result, outcome, printable)
+    if voice == "silent":
+        return Publication(title, exit_code=outcome.exit_code)
+    text = asides.with_answers(_visible(ours[-1].body) if ours else NOTHING_YET, now)
+    found = outcome.exit_code == 1 and result["asked"]["kind"] not in ("what-if", "rerun")
+    check = None
+    if voice in ("advise", "block") and found:
+        check = Check(pull.head, conclusion(1, voice), title[:250], asides.answer(result)[:SUMMARY])
+    write = Write(ours[-1].id if ours else 0, f"{now.line()}\n{text}")
+    return Publication(title, (write,) if pull.open else (), check, outcome.exit_code)
+
+
+def waiting(
+    number: int, head: str, words: str, own: Sequence[Comment], voice: str, *, concludes: bool = True
+) -> Publication:
+    """What to write while a run of `head` waits or goes: a line at the top of the comment, and a check in progress if
+    what comes of the run `concludes` one."""
+    if voice == "silent":
+        return Publication()
+    ours = _ours(own, number)
+    body = ours[-1].body if ours else f"{Ledger(number).line()}\n{NOTHING_YET}"
+    line, _, visible = body.partition("\n")
+    text = f"{line}\n{asides.waiting(visible, comments.plain(words))}"
+    check = Check(head, "", words[:250], comments.plain(words)) if voice in ("advise", "block") and concludes else None
+    return Publication(words, (Write(ours[-1].id if ours else 0, text),), check)
+
+
+def ended(number: int, words: str, own: Sequence[Comment]) -> tuple[Write, ...]:
+    """The comment without its waiting message, where what it waited for left no result."""
+    ours = _ours(own, number)
+    if not ours or not asides.waits(_visible(ours[-1].body)):
+        return ()
+    line, _, visible = ours[-1].body.partition("\n")
+    return (Write(ours[-1].id, f"{line}\n{asides.waiting(visible, comments.plain(words))}"),)
 
 
 def printable(text: str) -> str:
@@ -120,8 +177,8 @@ def merged(found: Sequence[results.Json]) -> dict[str, Any]:
         raise UsageError("no result was given; name the result.json of a measuring job", id="pr-no-result")
     out = {**found[0]}
     for other in found[1:]:
-        for key in ("repository", "number", "config"):
-            if other[key] != out[key]:
+        for key in ("repository", "number", "config", "asked"):
+            if other.get(key) != out.get(key):
                 raise UsageError(
                     f"the results differ in {key}; they are not of one pull request", id="pr-unlike-results"
                 )
@@ -171,14 +228,16 @@ def acknowledge(
     is nothing to acknowledge at this head."""
     ours = _ours(own, number)
     before = ledgers.read(ours[-1].body) if ours else None
-    if before is not None and before.head != head:
+    if before is not None and before.head and before.head != head:
         return Publication(refused=f"The last result is of {before.head[:12]}; wait for that of {head[:12]}.")
     if before is None or not before.ratios:
         return Publication(refused="There is no regression to acknowledge.")
     line = before.acknowledged(by, when, reason).line()
     note = f"\nAcknowledged by {comments.plain(by)}, {comments.plain(when[:10])}: {comments.plain(reason)}\n"
-    text = _visible(ours[-1].body)
-    write = Write(ours[-1].id, line + "\n" + text[: comments.LIMIT - len(line) - len(note)] + note)
+    text, _, answers = _visible(ours[-1].body).partition(comments.ANSWERS)
+    room = comments.LIMIT - len(line) - len(note) - len(answers) - len(comments.ANSWERS) - 2
+    text = line + "\n" + text[:room] + note + (f"\n{comments.ANSWERS}{answers}" if answers else "")
+    write = Write(ours[-1].id, text)
     check = None
     if voice in ("advise", "block"):
         left = "" if before.rest == 0 else "; something else is not right"

@@ -28,7 +28,8 @@ DEVICES = ("cuda", "rocm", "ascend")  # backends of which a result says somethin
 #: Options of a command that repeats something -> what they may say.
 _REPEATED = {
     "--target": r"[a-z0-9_,]{1,200}",
-    **dict.fromkeys(("--a", "--b"), r"revision=[0-9a-f]{4,40}"),
+    "--a": r"revision=[0-9a-f]{4,40}",
+    "--b": r"revision=[0-9a-f]{4,40}(,patch=what-if\.diff)?",
     **dict.fromkeys(("--base", "--head"), r"[0-9a-f]{4,40}"),
     **dict.fromkeys(("--backend", "--select"), r"[^-].*"),
     "--subject": r"[\w./][\w./-]*",
@@ -84,15 +85,41 @@ def mismatch(
     """Why a result is not of this pull request as the forge knows it; "" if it is.  `trees`: commit -> git tree."""
     if result["repository"] != repository or result["number"] != number:
         return f"it is of {result['repository']}#{result['number']}"
-    if result["head"]["sha"] != head:
-        return f"it is of head {result['head']['sha'][:12]}; the pull request has moved to {head[:12]}"
-    if result["base"]["sha"] not in bases:
+    if head_of(result) != head:
+        return f"it is of head {head_of(result)[:12]}; the pull request has moved to {head[:12]}"
+    asked = result.get("asked")
+    if asked and bool(asked["patch"]) != (asked["kind"] == "what-if"):
+        return "it has a patch, but is no what-if" if asked["patch"] else "it is a what-if without a patch"
+    if asked and asked["patch"]:  # both arms have one commit
+        if result["base"]["sha"] != result["head"]["sha"] or result["base"]["sha"] not in (head, *bases):
+            return "it is a what-if on another commit than head or base"
+    elif result["head"]["sha"] != head:
+        return "it compares another commit than head"
+    elif result["base"]["sha"] not in bases:
         return f"its base {result['base']['sha'][:12]} is not where head left the base branch, nor its tip"
     for arm in ("base", "head"):
         claimed = result[arm]
         if trees.get(claimed["sha"]) != claimed["tree"]:
             return f"its {arm} claims another content than the commit {claimed['sha'][:12]} has"
     return ""
+
+
+def head_of(result: Json) -> str:
+    """The head of the pull request that a result is about; of a what-if on base, neither arm has it."""
+    return str((result.get("asked") or result["head"]).get("head") or result["head"]["sha"])
+
+
+def beside(result: Json, ran: bool) -> bool:
+    """Whether a result answers a question of its own and is no verdict on the pull request: a what-if, a cell that
+    somebody chose to run again, or a run of something else or less than the one before.  `ran`: whether a result of
+    the same head, with devices, is there already."""
+    asked = result.get("asked")
+    return asked is not None and narrower(asked["kind"], asked["matrix"], asked["backends"], ran)
+
+
+def narrower(kind: str, matrix: str, backends: Sequence[str], ran: bool) -> bool:
+    """`beside`, of a command."""
+    return kind in ("what-if", "rerun") or bool(matrix) or (bool(backends) and ran)
 
 
 def outcome(result: Json, acknowledged: Mapping[str, float] | None = None) -> Outcome:

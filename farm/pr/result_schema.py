@@ -116,6 +116,21 @@ _PAIR = _object(
 _TEST = _object({"id": _NAME, "kind": {"enum": ["test", "benchmark"]}, "status_a": _STATUS, "status_b": _STATUS,
                  "owner": _text(20), "reason": _LINE, "us_a": _VALUE, "us_b": _VALUE})  # fmt: skip
 
+#: What a comment asked for, where it was not all that a pull request brings.  head: of the pull request; patch: its
+#: SHA-256, on top of the commit that both arms then have.
+_ASKED = _object(
+    {
+        "kind": {"enum": ["ok", "run", "rerun", "what-if"]},
+        "head": _SHA,
+        "matrix": _text(200),
+        "backends": _list(_text(20), 4),
+        "cell": _NAME,
+        "on": {"enum": ["", "head", "base"]},
+        "patch": _text(64, "^([0-9a-f]{64})?$(?!\\n)"),
+        "files": _list(_NAME, 20),
+    }
+)
+
 SCHEMA: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "What a pull request does to kernels (result.json of the kernel farm)",
@@ -128,6 +143,7 @@ SCHEMA: dict[str, Any] = {
             "run": _text(120),
             "created": _text(40),
             "config": _text(64, "^[0-9a-f]{64}$(?!\\n)"),
+            "asked": _ASKED,
             "base": _ARM,
             "head": _ARM,
             "behind": _COUNT,  # commits of the base branch that head has not
@@ -138,6 +154,7 @@ SCHEMA: dict[str, Any] = {
             "faults": _list(_LINE, 200),
             "stages": _list(_object({"stage": _text(60), "seconds": _NUMBER}), 50),
             "repeat": _LINE,
-        }
+        },
+        optional=("asked",),
     ),
 }

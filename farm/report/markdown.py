@@ -122,8 +122,8 @@ def _line(*fields: str) -> str:
 
 def plain(text: str) -> str:
     """`text` literally: no markup, no table break, no mention, no link; no control characters, nor those that change
-    the direction of what follows."""
-    text = "".join(c for c in " ".join(text.split()) if unicodedata.category(c) not in ("Cc", "Cf"))
+    the direction of what follows, nor halves of characters, which cannot be sent."""
+    text = "".join(c for c in " ".join(text.split()) if unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("#", "&#35;")
     # GitHub looks for mentions and issues in what the Markdown became, where a reference is its character again
     text = re.sub(r"(?<![0-9A-Za-z_])@", f"&#64;{_BREAK}", text).replace("@", "&#64;")

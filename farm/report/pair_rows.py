@@ -123,13 +123,20 @@ def name_kernels(rows: Sequence[dict[str, Any]], found: Sequence[Reached]) -> No
 
 
 def summed(
-    rows: Sequence[Row], found: Sequence[Reached] = (), *, strict_peers: bool = False, identical: bool = False
+    rows: Sequence[Row],
+    found: Sequence[Reached] = (),
+    *,
+    strict_peers: bool = False,
+    identical: bool = False,
+    named: bool = False,
 ) -> summary.Summary:
     """The verdict of all pairs.  That nothing is worse takes no changed kernel whose launches cannot be seen.
-    `identical`: an arm was compared with itself."""
+    `identical`: an arm was compared with itself; `named`: somebody named these cells, so that what they do not reach is
+    no finding."""
     if identical:
         return summary.of_identical([_pair(row, strict_peers) for row in rows])
-    out = summary.summary([_pair(row, strict_peers) for row in rows], [one.change.name for one in found if one.finding])
+    unreached = [one.change.name for one in found if one.finding and not named]
+    out = summary.summary([_pair(row, strict_peers) for row in rows], unreached)
     unseen = [one for one in found if one.state == "unseen"]
     if out.exit_code or not unseen:
         return out

@@ -212,22 +212,25 @@ def answer(
     targets: Sequence[str] = (),
     chains: Mapping[str, Mapping[str, str]] | None = None,
     unlike: Mapping[str, tuple[str, ...]] | None = None,
+    named: bool = False,
 ) -> Answer:
     """All of it.  `targets`: names, as cells' ids end (`@sm_90`).  `chains`: of a target its tool chain; `unlike`: of a
-    target what a reader has to know of it."""
+    target what a reader has to know of it.  `named`: somebody named the cells, so that what they do not launch is no
+    finding."""
     reached = tuple(reach(changes, launches(a.rows()), launches(b.rows())))
     pairs, statuses = _paired(a, b, reached)
     code = [_target(name, a, b, dict((chains or {}).get(name, {})), (unlike or {}).get(name, ())) for name in targets]
     cpu = _cpu(a.interpreted, b.interpreted) if a.interpreted is not None and b.interpreted is not None else None
-    verdict = _verdict(pairs, reached)
+    verdict = _verdict(pairs, reached, named)
     counts = dict(Counter(c.state for c in changes).most_common())
     return Answer((a, b), counts, reached, tuple(host), tuple(other), tuple(code), cpu, statuses, verdict)
 
 
-def _verdict(pairs: Sequence[Pair], reached: Sequence[Reached]) -> Summary:
+def _verdict(pairs: Sequence[Pair], reached: Sequence[Reached], named: bool) -> Summary:
     """As of any comparison; but that nothing is worse takes a cell that has a result, and no changed kernel whose
     launches cannot be seen."""
-    found = summary(pairs, [f"{r.change.name} ({_place(r.kernel.path)})" for r in reached if r.finding])
+    unreached = [f"{r.change.name} ({_place(r.kernel.path)})" for r in reached if r.finding and not named]
+    found = summary(pairs, unreached)
     if found.exit_code:
         return found
     open_ = [f"the changed kernel {r.change.name}: {_reached(r)}" for r in reached if r.state == "unseen"]

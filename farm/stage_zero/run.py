@@ -52,6 +52,7 @@ class Stage:
     sandbox: bool = False
     command: str = ""
     argv: Sequence[str] = ()
+    named: bool = False  # `select` names cells, so that what they do not launch is no finding
 
 
 def run(
@@ -75,7 +76,7 @@ def run(
         sides.append(Side(content.arm.called, content.revision, content.digest, built, interpreted, content.notes))
     unlike = {t.name: _unlike(stage, t, chains.get(t.name, {})) for t in stage.targets}
     names = [t.name for t in stage.targets]
-    return answer(sides[0], sides[1], changes, host, _other_files(stage), names, chains, unlike)
+    return answer(sides[0], sides[1], changes, host, _other_files(stage), names, chains, unlike, stage.named)
 
 
 def planned(stage: Stage, i: int, targets: Sequence[CompileTarget]) -> Plan:

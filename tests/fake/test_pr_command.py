@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,11 @@ from typing import Any
 
 import pytest
 from farm_process import ROOT, clean_environ
+
+from farm.pr import decision, patches
+from farm.pr.commands import Command
+from farm.pr.events import Request
+from farm.pr.patches import Suggestion
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pure"))
 from github_double import TOKEN, Forge, serving
@@ -115,6 +121,49 @@ def test_comments_alone_change_nothing_on_any_target(repository: Path) -> None:
     code, out, err = pr(repository, "comment")
     assert code == 0 and "No kernel changed" in out, out + err
     assert "the same in all 2 cells" in (repository / "c.md").read_text()
+
+
+def decided(folder: Path, command: Command, *more: str) -> tuple[int, str, dict[str, Any]]:
+    """Measure what a decision about the branch `wrong` asks for."""
+    shas = {name: git(folder, "rev-parse", branch) for name, branch in (("head", "wrong"), ("base", "base"))}
+    (folder / "d.json").write_text(decision.written(Request("someone/kernels", 7, **shas, command=command)))
+    told = ["pr", "--repo", str(folder), "--decision", str(folder / "d.json"), "--out", str(folder / "store")]
+    told += ["--result", str(folder / "r.json"), "--target", "none", "--no-sandbox", *more]
+    env = {**clean_environ(), "PYTHONPATH": str(ROOT), "FARM_CACHE": str(folder / "cache")}
+    words = [sys.executable, "-m", "farm", *told]
+    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    result = json.loads((folder / "r.json").read_text()) if (folder / "r.json").exists() else {}
+    return done.returncode, done.stdout + done.stderr, result
+
+
+@pytest.mark.long
+def test_what_comments_ask_for_is_measured_and_a_cell_is_repeated(repository: Path) -> None:
+    right = "    tl.store(y_ptr + row * n + cols, x * rstd * w, mask=mask)"
+    name = "src/mylib/ops/norm.py"
+    wrong = git(repository, "show", f"wrong:{name}") + "\n"
+    line = wrong.split("\n").index(right.replace("w, mask", "w * 1.01, mask")) + 1
+    patch = patches.of_suggestion(wrong, Suggestion(name, line, line, right))
+    code, said, found = decided(repository, Command("what-if", patch=patch, on="head"))
+    assert code == 0, said
+    assert [(p["status_a"], p["status_b"]) for p in found["pairs"]] == [("inaccurate", "passed")] * 2
+    assert found["asked"]["files"] == [name] and found["base"]["sha"] == found["head"]["sha"]
+    cell = found["pairs"][0]["cell"]
+    code, said, found = decided(repository, Command("rerun", cell=cell))
+    assert code == 1 and [p["cell"] for p in found["pairs"]] == [cell] and not found["tests"], said
+    code, said, found = decided(repository, Command("run", matrix="bench/norm.yaml", backends=("cpu",)))
+    assert code == 1 and len(found["pairs"]) == 2 and "bench/norm.yaml" in found["repeat"], said
+    code, said, _ = decided(repository, Command("run", matrix="bench/none.yaml"))
+    assert code == 2 and "base has no matrix" in said
+    env = {**clean_environ(), "PYTHONPATH": str(ROOT), "FARM_CACHE": str(repository / "cache")}
+    git(repository, "checkout", "-qb", "more", "base")  # a kernel that no cell launches is new
+    with (repository / name).open("a") as file:
+        file.write("\n@triton.jit\ndef _other(x_ptr):\n    tl.store(x_ptr, 1.0)\n")
+    git(repository, "commit", "-qam", "more")
+    more = "farm ab --a revision=base --b revision=more --backend cpu"
+    for words, exit_code in ((found["pairs"][0]["repeat"], 1), (f"{more} --select id={cell}", 0)):
+        told = [sys.executable, "-m", *shlex.split(words), "--no-page"]
+        done = subprocess.run(told, cwd=repository, env=env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == exit_code, done.stdout + done.stderr
 
 
 def test_what_cannot_begin_is_one_sentence(repository: Path) -> None:

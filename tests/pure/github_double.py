@@ -33,6 +33,11 @@ class Forge:
         self.merge_base = BASE
         self.trouble: Trouble = lambda method, path: None
         self.calls: list[tuple[str, str]] = []
+        self.branches: dict[str, str] = {}
+        self.started: list[dict[str, Any]] = []  # what workflows were started with
+        self.runs: list[dict[str, Any]] = []  # of the workflow that has the devices
+        self.reviews: dict[int, dict[str, Any]] = {}  # review comments
+        self.open: list[dict[str, Any]] = []  # other pull requests
         self.lost_answers = 0  # comments that are made while the answer is a 502
 
     def say(self, login: str, body: str) -> int:
@@ -79,6 +84,29 @@ class Forge:
             return 200, {"total_count": len(runs), "check_runs": runs}
         if at.startswith("/compare/"):
             return 200, {"merge_base_commit": {"sha": self.merge_base}}
+        if found := re.fullmatch(r"/git/ref/heads/(.+)", at):
+            sha = self.branches.get(found[1])
+            return (200, {"object": {"sha": sha}}) if sha else (404, {})
+        if (found := re.fullmatch(r"/git/refs/heads/(.+)", at)) and method == "PATCH":
+            if found[1] not in self.branches:
+                return 422, {"message": "Reference does not exist"}
+            self.branches[found[1]] = body["sha"]
+            return 200, {}
+        if at == "/git/refs" and method == "POST":
+            self.branches[body["ref"].removeprefix("refs/heads/")] = body["sha"]
+            return 201, {}
+        if (found := re.fullmatch(r"/actions/workflows/([\w.-]+)/dispatches", at)) and method == "POST":
+            if body["ref"] not in self.branches or found[1] != "farm-device.yml":
+                return 422, {"message": f"No ref found for: {body['ref']}"}
+            self.started.append({"workflow": found[1], **body})
+            return 204, {}
+        if re.fullmatch(r"/actions/workflows/[\w.-]+/runs", at):
+            return 200, {"workflow_runs": self.runs}
+        if found := re.fullmatch(r"/pulls/comments/(\d+)", at):
+            review = self.reviews.get(int(found[1]))
+            return (200, review) if review else (404, {})
+        if at == "/pulls":
+            return 200, [self.pull, *self.open][100 * (page - 1) : 100 * page]
         if at == "/check-runs" and method == "POST":
             self.checks.append({"id": 1 + len(self.checks), **body})
             return 201, self.checks[-1]

@@ -78,7 +78,7 @@ def test_a_result_without_devices_does_not_replace_one_with_them() -> None:
     interpreted = result(pair("cpu/rms_norm/liger/auto/forward/fp32/1x8"))
     own = [Comment(1, "farm", comments.comment(result(slower(WIDE))))]
     done = publishing.publish([interpreted], PULL, own, "block")
-    assert not done.writes and done.check is None
+    assert not done.writes and done.stands and done.check and done.check.conclusion == "failure"
     broken = result(pair("cpu/rms_norm/liger/auto/forward/fp32/1x8", status_b="crashed"))
     done = publishing.publish([broken], PULL, own, "block")
     assert done.check and done.check.conclusion == "failure"  # but what it finds counts

@@ -16,6 +16,7 @@ from farm.pr.config_block import TESTS, Config
 from farm.pr.events import Asked, Ignored, Policy, Refusal, Request
 
 HEAD, BASE = "b" * 40, "a" * 40
+DIFF = "--- a/src/x.py\n+++ b/src/x.py\n@@ -1 +1 @@\n-a\n+b"
 
 
 def block(inside: str, fence: str = "```yaml") -> str:
@@ -92,7 +93,13 @@ def test_two_config_blocks_are_refused() -> None:
         ("/farm run bench/rms.yaml cuda,rocm", Command("run", matrix="bench/rms.yaml", backends=("cuda", "rocm"))),
         ("/farm rerun cuda/rms_norm/liger/8x64", Command("rerun", cell="cuda/rms_norm/liger/8x64")),
         ("/farm ack the wide rows matter more", Command("ack", reason="the wide rows matter more")),
-        ("/farm what-if\n```suggestion\n-a\n+b\n```", Command("what-if", patch="-a\n+b")),
+        (f"/farm what-if\n```diff\n{DIFF}\n```", Command("what-if", patch=DIFF, on="head")),
+        (f"/farm what-if base\n```suggestion\n{DIFF}\n```", Command("what-if", patch=DIFF, on="base")),
+        ("/farm what-if r12", Command("what-if", on="head", review=12)),
+        (
+            "/farm what-if https://github.com/someone/kernels/pull/7#discussion_r12",
+            Command("what-if", on="head", review=12),
+        ),
         ("> /farm run", None),
         ("    /farm run", None),
         ("```\n/farm run\n```", None),
@@ -130,6 +137,10 @@ def test_commands(body: str, wanted: Command | None) -> None:
         "/farm ack " + "x" * 600,
         "/farm what-if",
         "/farm what-if now\n```suggestion\nx\n```",
+        "/farm what-if\n```suggestion\nx = 1\n```",
+        f"/farm what-if r12\n```diff\n{DIFF}\n```",
+        "/farm what-if r12 r13",
+        "/farm what-if https://evil.example/x#r12;id",
         "/farm what-if\n```suggestion\na\n```\n```diff\nb\n```",
         "/farm what-if\n```suggestion\n" + "x" * 40_000 + "\n```",
         "/farm run\n/farm run",
@@ -164,6 +175,7 @@ def comment(body: str = "/farm run", **given: Any) -> dict[str, Any]:
 def asked(**given: Any) -> Asked:
     made: dict[str, Any] = {
         "head": HEAD, "base": BASE, "open": True, "from_fork": True, "body": "", "permission": "write",
+        "approved": HEAD,
     }  # fmt: skip
     return Asked(**{**made, **given})
 
@@ -203,6 +215,15 @@ def test_new_comment_by_a_writer_is_a_request() -> None:
 def test_comments_that_are_no_request(payload: dict[str, Any], about: Asked, kind: type) -> None:
     found = events.decide(payload, Policy(bot="kernel-farm"), about)
     assert isinstance(found, kind), found
+
+
+@pytest.mark.parametrize("body", ["/farm run", "/farm rerun cuda/x/y", f"/farm what-if\n```diff\n{DIFF}\n```"])
+def test_code_of_a_fork_runs_only_at_the_commit_that_was_approved(body: str) -> None:
+    for approved, from_fork, kind in (("", True, Refusal), ("c" * 40, True, Refusal), ("", False, Request)):
+        found = events.decide(comment(body), Policy(), asked(approved=approved, from_fork=from_fork))
+        assert isinstance(found, kind), found
+    ack = events.decide(comment("/farm ack it is meant so"), Policy(), asked(approved=""))
+    assert isinstance(ack, Request)  # which runs nothing
 
 
 def test_a_list_commands_without_write_permission() -> None:

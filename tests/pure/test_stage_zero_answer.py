@@ -30,9 +30,11 @@ def interpreted(index: int, **given: Any) -> dict[str, Any]:
     return {**row, "launch": json.dumps({"kernels": [], "variants": [{"kernel": "norm", "module": "lib"}]}), **given}
 
 
-def said(a: Rows, b: Rows, cpu: tuple[Rows, Rows] | None = None, trees: Any = (BEFORE, BEFORE)) -> Answer:
+def said(
+    a: Rows, b: Rows, cpu: tuple[Rows, Rows] | None = None, trees: Any = (BEFORE, BEFORE), named: bool = False
+) -> Answer:
     sides = [Side(f"arm {i}", "r", "d", rows, cpu[i] if cpu else None) for i, rows in enumerate((a, b))]
-    return answer(sides[0], sides[1], changes(*trees), [], [], ["sm_90"])
+    return answer(sides[0], sides[1], changes(*trees), [], [], ["sm_90"], named=named)
 
 
 def test_a_backend_is_not_touched_where_all_cells_have_the_same_machine_code() -> None:
@@ -95,6 +97,7 @@ def test_a_changed_kernel_that_no_cell_launched_is_exit_1() -> None:
     rows = [built(0, kernels=[kernel("other")])]
     found = said(rows, rows, trees=(BEFORE, AFTER))
     assert found.exit_code == 1 and "norm (lib.py)" in found.summary.why[0]
+    assert said(rows, rows, trees=(BEFORE, AFTER), named=True).exit_code == 0  # a repeated cell answers for itself
     rows = [built(0, kernels=[kernel("norm")])]
     assert said(rows, rows, trees=(BEFORE, AFTER)).exit_code == 0
 

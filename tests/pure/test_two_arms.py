@@ -97,7 +97,9 @@ def compared(
     kernels: Sequence[Change] = (),
     noise: Sequence[Record] = (),
     only_kernels: bool = False,
+    named: bool = False,
 ) -> tuple[RunOutcome, Run, Quiet]:
+    tmp_path.mkdir(exist_ok=True)
     file = tmp_path / "m.yaml"
     shape = {"rows": 2, "hidden": [64 + i for i in range(cells)]}
     axes = {"shape": [shape], "dtype": "float32"}
@@ -119,6 +121,7 @@ def compared(
         kernels=kernels,
         noise=noise,
         only_kernels=only_kernels,
+        named_cells=named,
     )
     outcome = execute(request, cluster, writer, progress)
     return outcome, store.run("run"), progress
@@ -404,6 +407,8 @@ def test_a_changed_kernel_that_no_cell_launched_is_a_finding(tmp_path: Path) -> 
     assert outcome.final_code == 1 and outcome.summary is not None
     assert outcome.summary.why == ("the changed kernel two was launched by no cell",)
     assert [row["kernels"] for row in run.table("pairs")] == ["one", "one", "", ""]
+    named, _, _ = compared(tmp_path / "named", ArmsCluster(says), kernels=changed, named=True)
+    assert named.final_code == 0  # a repeated cell answers for itself
     found = run.head["comparison"]["kernels"]
     assert {one["kernel"]: one["state"] for one in found} == {"one": "reached", "two": "unreached"}
     text = "\n".join(pairs_text.lines({}, outcome.pairs, outcome.summary, kernels=found))
