@@ -10,14 +10,14 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from farm import backends
 from farm.actor import tools
-from farm.cell import Cell
+from farm.cell import FINDINGS, Cell, Status
 from farm.cli import common, progress
 from farm.cli.progress import Live, Plain
 from farm.cli.text import counted, printable, sentence
@@ -416,10 +416,20 @@ def tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, seco
     if outcome.by_finding:  # the cells that did not run are counted, but nobody has to look at them
         bad = [r for r in bad if (r["status"], r["reason"]) != ("lost", results.NO_RESULT)]
     if bad and (outcome.stopped or not outcome.interrupted):
+        for line in _apart(store, run_id, bad):
+            print(printable(line)[:300], file=err)
         progress.print_findings(bad, store.path / "runs" / run_id)
     code = _end(args, store, run_id, outcome)
     print(progress.ending(outcome, code, args.strict_peers), file=err)
     return code
+
+
+def _apart(store: Store, run_id: str, bad: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What sets the cells that need attention apart from those that pass, from the rows of the stored run."""
+    from farm.report import failing_cells  # only where something failed
+
+    index = {r["index"] for r in bad if Status(r["status"]) in FINDINGS}
+    return failing_cells.sentences(store.run(run_id).rows, index)[: progress.MAX_FINDINGS] if index else []
 
 
 def tell_arms(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, seconds: float) -> int:

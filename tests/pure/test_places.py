@@ -349,6 +349,56 @@ FAULTS: dict[str, tuple[str, str, str, str, Any, tuple[str, ...]]] = {
         unwritten(np.s_[2]),
         ("state: 16 of 64", "head 2, never written"),
     ),
+    "all heads but one scaled": (
+        "four_d",
+        "float32",
+        "forward",
+        "y",
+        scale(np.s_[:, 1:], 1.25),
+        ("all of heads 1 to 3 (the last 3), scaled by 1.25", "first [0, 1, 0, 0]"),
+    ),
+    "all queries but the last": (
+        "four_d",
+        "bfloat16",
+        "forward",
+        "y",
+        lambda a, d: scale(np.s_[:, :, :-1], np.linspace(1.5, 3, 31)[:, None])(a, d),
+        ("every query but the last (31), each line scaled by a factor of its own, 1.5 to 3; first [0, 0, 0, 0]",),
+    ),
+    "half of the large rows": (
+        "rms_norm",
+        "float32",
+        "forward",
+        "y",
+        lambda a, d: put(
+            np.isin(np.arange(50) % 5, 2)[:, None] & (np.random.default_rng(1).random((50, 1000)) < 0.6), np.nan
+        )(a, d),
+        ("61 % of rows of kind large only (2, 7, 12,", "computed NaN"),
+    ),
+    "sums of few digits": (
+        "matmul",
+        "float32",
+        "forward",
+        "c",
+        lambda a, d: scale(ALL, 1 + 1e-3 * np.random.default_rng(1).standard_normal(a.shape))(a, d),
+        ("off by about 0.098 % in both directions",),
+    ),
+    "too large": (
+        "matmul",
+        "float32",
+        "forward",
+        "c",
+        lambda a, d: put(np.s_[3], decode(a[3], d) + np.linspace(1, 9, 192, dtype=np.float32))(a, d),
+        ("row 3, too large by 1 to 9; first [3, 0]",),
+    ),
+    "one of two gradients": (
+        "rms_norm",
+        "bfloat16",
+        "backward",
+        "dw",
+        put(ALL, 7.0),
+        ("dw: every element is wrong, all 7; first [0]: got 7, expected", "; dx is right"),
+    ),
     "scattered": (
         "matmul",
         "float32",
@@ -446,6 +496,14 @@ def test_only_compared_rows_are_claimed_and_what_is_not_finite_is_found_in_all(m
     never = judged(c, "y", unwritten(np.s_[200:300])).reason
     assert "6,400 of 25,600 elements are wrong: rows 200 to 299, never written" in never
     assert "compared)" not in never
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_two_numbers_that_differ_are_shown_with_digits_that_differ(dtype: str) -> None:
+    want = np.full((1, 4), 1 / 3)
+    stored = np.nextafter(want.astype(dtype), np.dtype(dtype).type(1))
+    marks = places.mark(np.ones((1, 4), bool), stored, want, dtype, (1, 4), np.arange(1))
+    assert all(got != expected for _, got, expected in marks.examples)
 
 
 def test_an_error_against_zero_is_no_number_of_ulp() -> None:
