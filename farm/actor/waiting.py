@@ -1,4 +1,5 @@
-"""Children that wait for a run: `farm run --watch` has them import torch and triton while its user edits.
+"""Children that wait for a run: `farm run --watch` has them import torch and triton while its user edits, and a single
+`farm run` has one do so while this process imports what a run needs.
 
 Each serves one run.  A new one takes its place after the run, so nothing that a run has imported is seen by the next.
 """
@@ -27,7 +28,8 @@ class WaitingChildren:
     """Those of one process.  `fill` is for the thread that stays until `close`: a child ends with the thread that has
     started it."""
 
-    def __init__(self) -> None:
+    def __init__(self, once: bool = False) -> None:
+        self._once = once  # for a single run: what its first request does not fit is of no use
         self._idle: list[tuple[_Recipe, Child]] = []
         self._asked: Counter[_Recipe] = Counter()  # since the last `fill`
         self._lock = threading.Lock()
@@ -44,6 +46,8 @@ class WaitingChildren:
             self._asked[recipe] += 1
             child = next((child for of, child in self._idle if of == recipe and child.alive), None)
             self._idle = [(of, other) for of, other in self._idle if other is not child]
+        if child is None and self._once:
+            self.close()
         if child is not None:
             child.begin({**order, "variables": {name: env.get(name) for name in MASKS}, "path": path})
         return child
@@ -53,16 +57,24 @@ class WaitingChildren:
         self.close()
         asked, self._asked = self._asked, Counter()
         for recipe, count in asked.items():
-            backend, path, variables = recipe
-            env = {**dict(variables), "PYTHONPATH": os.pathsep.join(path), "FARM_PARENT": str(os.getpid())}
             for _ in range(count):
-                with suppress(OSError):  # then the next run starts its own
-                    child = Child(backend, "", {}, env, Environment(path=path), waits=True)
-                    self._idle.append((recipe, child))
+                self._start(recipe)
+
+    def expect(self, backend: str, env: Mapping[str, str], environment: Environment) -> None:
+        """Start one for a run that is about to ask for it with this environment."""
+        path = tuple(p for p in env["PYTHONPATH"].split(os.pathsep) if p)
+        self._start((backend, path, tuple(sorted(_fixed(env).items()))))
+
+    def _start(self, recipe: _Recipe) -> None:
+        backend, path, variables = recipe
+        env = {**dict(variables), "PYTHONPATH": os.pathsep.join(path), "FARM_PARENT": str(os.getpid())}
+        with suppress(OSError):  # then the run starts its own
+            self._idle.append((recipe, Child(backend, "", {}, env, Environment(path=path), waits=True)))
 
     def close(self) -> None:
         """End those that were not taken."""
-        idle, self._idle = self._idle, []
+        with self._lock:
+            idle, self._idle = self._idle, []
         for _, child in idle:
             child.kill(grace=0.0)
             LineProcess.close(child)  # it takes no message yet
@@ -77,10 +89,10 @@ _current: WaitingChildren | None = None
 
 
 @contextmanager
-def waiting() -> Iterator[WaitingChildren]:
-    """Runs of this process take waiting children as long as this lasts."""
+def waiting(*, once: bool = False) -> Iterator[WaitingChildren]:
+    """Runs of this process take waiting children as long as this lasts; if `once`, a single run does."""
     global _current
-    children = _current = WaitingChildren()
+    children = _current = WaitingChildren(once)
     try:
         yield children
     finally:
