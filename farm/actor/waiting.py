@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -65,6 +65,11 @@ class WaitingChildren:
         path = tuple(p for p in env["PYTHONPATH"].split(os.pathsep) if p)
         self._start((backend, path, tuple(sorted(_fixed(env).items()))))
 
+    def fits(self, backends: Collection[str]) -> bool:
+        """Whether a run on these backends may take what waits here."""
+        with self._lock:
+            return not self._once or all(recipe[0] in backends for recipe, _ in self._idle)
+
     def _start(self, recipe: _Recipe) -> None:
         backend, path, variables = recipe
         env = {**dict(variables), "PYTHONPATH": os.pathsep.join(path), "FARM_PARENT": str(os.getpid())}
@@ -98,6 +103,13 @@ def waiting(*, once: bool = False) -> Iterator[WaitingChildren]:
     finally:
         _current = None
         children.close()
+
+
+def keep(backends: Collection[str]) -> None:
+    """A single run begins, with children of this process for these backends: end the child that started ahead of it if
+    it cannot be one of them."""
+    if _current is not None and not _current.fits(backends):
+        _current.close()
 
 
 def take(*given: Any) -> Child | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from farm import backends
-from farm.actor import tools
+from farm.actor import tools, waiting
 from farm.cell import FINDINGS, Cell, Status
 from farm.cli import common, progress
 from farm.cli.progress import Live, Plain
@@ -277,7 +277,10 @@ def connect(
         there = config.environment(config.load(), args.environment or "default")  # else every cell would end as lost
         check_sandbox(there, args.sandbox)
         wanted = choose(host_has, False)
+        waiting.keep(wanted if args.address == "inline" else ())  # actors of Ray's have processes of their own
         found = planned(wanted)  # 10^5 cells take seconds: once
+    else:
+        waiting.keep(())
     ready()
     address.check(args.address)
     patient = joins and bool(args.wait_for_devices)

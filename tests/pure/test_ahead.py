@@ -98,6 +98,11 @@ def test_a_run_takes_the_child_that_has_its_environment_and_no_other(
     with ahead.child(words):
         pass
     assert started[0].killed  # the run was refused
+    for backends, ended in ((["cuda", "cpu"], False), (["sim"], True), ((), True)):  # of Ray's actors, none
+        del started[:]
+        with ahead.child(words):
+            waiting.keep(backends)
+            assert started[0].killed is ended
     del started[:]
     monkeypatch.setattr(config, "DEFAULT_FILE", tmp_path / "m.yaml")  # an environment of the node's own
     with ahead.child(words):
