@@ -25,7 +25,6 @@ from farm.cluster import address
 from farm.cluster.base import DeviceHandle, describe
 from farm.cluster.inline import InlineCluster
 from farm.cluster.local import local_devices
-from farm.cluster.ray_cluster import RayCluster
 from farm.contracts import discovery
 from farm.coordinator import RunRequest, execute
 from farm.errors import BackendError, FarmError, InfraError, Message, StoreError, UsageError, id_of
@@ -33,7 +32,6 @@ from farm.matrix import Plan
 from farm.node import config, sandbox_host
 from farm.node.environment import Environment
 from farm.process import supervisor
-from farm.report import pairs_text
 from farm.store import RunWriter, Store, results
 
 MAX_WAIT_SECONDS = 7 * 24 * 3600.0
@@ -287,6 +285,8 @@ def connect(
     if args.address == "inline":
         cluster: Any = InlineCluster(args.devices or _enough(wanted, found), run_id)
     else:
+        from farm.cluster.ray_cluster import RayCluster
+
         try:
             cluster = RayCluster(args.address, args.devices, run_id, None if joins else wanted)
         except ModuleNotFoundError as error:
@@ -437,6 +437,8 @@ def _apart(store: Store, run_id: str, bad: Sequence[Mapping[str, Any]]) -> list[
 
 def tell_arms(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, seconds: float) -> int:
     """Print what the two arms of a run say: on standard error how it went, then the comparison; the exit code."""
+    from farm.report import pairs_text
+
     print("", file=sys.stderr)
     for line in progress.summary(outcome.rows, seconds):
         print(line, file=sys.stderr)

@@ -32,7 +32,7 @@ def subparsers() -> dict[str, argparse.ArgumentParser]:
 
 def test_every_module_of_a_command_is_a_command() -> None:
     helpers = {"__init__", "main", "common", "run_command", "failed", "pr_measure", "progress", "stage_zero"}
-    helpers |= {"streams", "text", "watch"}
+    helpers |= {"ahead", "streams", "text", "watch"}
     assert {p.stem for p in (ROOT / "farm/cli").glob("*.py")} - helpers == set(COMMANDS) == set(subparsers())
 
 
