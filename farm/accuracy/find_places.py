@@ -109,6 +109,7 @@ def _of_rows(
         squared_scale=None if scale is None else scale.reshape(len(stored), -1),
         spread=reference.get(f"{tensor.name}.spread"),
         loosely=loosely and bool(limits),
+        line=tensor.dims[-1] if len(tensor.dims) > 2 else 0,
     )
     wrong |= _of_lines(tensor, np.asarray(output[rows.index]), reference, limits).reshape(wrong.shape)
     return places.mark(wrong, stored, want, tensor.dtype, tensor.dims, rows.numbers)

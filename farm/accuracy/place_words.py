@@ -13,6 +13,9 @@ Array = Any  # numpy.ndarray
 
 _FEW = 6  # indices that are listed
 _MOST = 0.5  # share of a pattern's elements that must be wrong for the pattern to be named
+_NEARLY = 0.9  # share of an axis that chance leaves where many of its elements are wrong
+_ENOUGH = 8  # values that tend the same way by chance once in 128
+_LITTLE = 0.1
 _EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
@@ -53,34 +56,49 @@ class Pattern:
                 return f"{self.count:,} elements one after the other in memory, {self._end(first, last)}"
             if step > 1 and (last - first) // step + 1 == self.count:
                 return f"every {ordinal(step)} element in memory, {self._end(first, last)}"
+        some = [a for a in range(len(self.shape)) if not self._nearly_whole(a)]
+        share = self.count / math.prod(
+            self._total(a) if a not in some else len(self.sets[a]) for a in range(len(self.shape))
+        )
         if share >= _MOST:
-            of = self._product()
-            return f"{100 * share:.0f} % of {'all elements' if of == 'every element' else of}"
-        parts = [self._axis(axis) for axis in range(len(self.shape)) if len(self.sets[axis])]
-        return f"scattered: {', '.join(parts)}"
+            return f"{100 * share:.0f} % of {self._product(some) if some else 'all elements'}"
+        parts = [self._axis(axis) for axis in some if len(self.sets[axis])]
+        return f"scattered: {', '.join(parts)}" if parts else f"scattered over all of it, {100 * share:.2g} %"
 
     def _end(self, first: int, last: int) -> str:
         if last == math.prod(self.shape) - 1:
             return f"from {_at(first, self.shape)} to the end"
         return f"from {_at(first, self.shape)} to {_at(last, self.shape)}"
 
+    def _total(self, axis: int) -> int:
+        return len(self.compared) if axis == 0 and self.compared is not None else self.shape[axis]
+
     def _whole(self, axis: int) -> bool:
-        total = len(self.compared) if axis == 0 and self.compared is not None else self.shape[axis]
-        return len(self.sets[axis]) == total
+        return len(self.sets[axis]) == self._total(axis)
+
+    def _nearly_whole(self, axis: int) -> bool:
+        """Whether an axis lacks so few indices that these may be those where, by chance, no element is wrong; but an
+        axis without its first or its last indices is one with a structure."""
+        found = self.sets[axis]
+        if self._whole(axis):
+            return True
+        run = int(found[-1] - found[0]) + 1 == len(found)
+        return not run and len(found) >= max(_FEW, _NEARLY * self._total(axis))
 
     def _axis(self, axis: int) -> str:
         kinds = self.kinds if axis == 0 else {}
         return indices(self.sets[axis], self.shape[axis], self.names[axis], kinds, self.compared if axis == 0 else None)
 
-    def _product(self) -> str:
-        some = [a for a in range(len(self.shape)) if not self._whole(a)]
+    def _product(self, some: Sequence[int] | None = None) -> str:
+        """The elements whose index is in the set of each axis, of the axes `some` (default: those not whole)."""
+        some = [a for a in range(len(self.shape)) if not self._whole(a)] if some is None else list(some)
         if not some:
             return "every element" if len(self.shape) > 1 else f"every {self.names[0]}"
         words = [self._axis(a) for a in some]
         if len(self.shape) > 1 and some == [len(self.shape) - 1]:
             return f"{words[0]} of every {self.names[-2]}"
         if len(words) == 1 and len(self.shape) > 2:
-            return f"all of {words[0]}"
+            return words[0] if words[0].startswith("every ") else f"all of {words[0]}"
         return " of ".join(reversed(words))
 
 
@@ -97,6 +115,8 @@ def indices(found: Array, size: int, name: str, kinds: Mapping[str, Array], comp
     if len(found) == 1:
         return f"the last {name} ({found[0]})" if found[0] == size - 1 and size > 1 else f"{name} {found[0]}"
     places: Array = np.searchsorted(every, found)  # among those that were looked at
+    if places[-1] - places[0] + 1 == len(found) == size - 1 > 3:
+        return f"every {name} but the {f'last ({size - 1})' if found[0] == 0 else 'first (0)'}"
     if places[-1] - places[0] + 1 == len(found):  # before kinds, which repeat: a run of rows is of few by chance
         if found[-1] == every[-1] and len(found) > 1 and found[0] != every[0]:
             return f"{many} {found[0]} to {found[-1]} (the last {len(found)})"
@@ -245,7 +265,20 @@ def _common(lines: Sequence[LineSample], dtype: str, line: str) -> str:
     middle = float(np.median(diff))
     if len(diff) > 3 and _mostly(np.abs(diff - middle) <= 4 * eps * (np.abs(want) + abs(middle))):
         return f"off by {middle:+.4g}"
-    return ""
+    return _tendency(diff, want)
+
+
+def _tendency(diff: Array, want: Array) -> str:
+    """Which way values without a common factor are off, and how far where that is little: a wrong formula is off by as
+    much as the values themselves, sums of too few digits are not."""
+    if len(diff) < _ENOUGH:
+        return ""
+    if (diff > 0).all() or (diff < 0).all():
+        low, high = np.abs(diff).min(), np.abs(diff).max()
+        return f"too {'large' if diff[0] > 0 else 'small'} by {low:.3g} to {high:.3g}"
+    typical = math.sqrt(float(np.mean(want**2)))
+    off = math.sqrt(float(np.mean(diff**2)))
+    return f"off by about {100 * off / typical:.2g} % in both directions" if 0 < off <= _LITTLE * typical else ""
 
 
 def _factor(sample: LineSample, eps: float) -> float | None:

@@ -3,7 +3,9 @@
 Wrong elements are marked block by block (`mark`), marks merge in the order of the blocks, and `finish` makes the report
 of one output: JSON of at most a few KiB.  `farm.accuracy.place_words` finds the pattern.  An element is wrong where it
 exceeds an element-wise limit of the output (`max_ulp`, `max_abs`), where it is NaN or infinite and its reference is not
-(or vice versa), and where its row exceeds a limit of rows and at least half of the row is off.
+(or vice versa), and where its row exceeds a limit of rows and at least half of the row is off.  Where a row has several
+axes (a batch of heads), that holds of each of its lines, the vectors along the last axis: so a head that is right stays
+unmarked beside one that is wrong.
 """
 
 from __future__ import annotations
@@ -78,9 +80,11 @@ def wrong_elements(
     squared_scale: Array | None = None,
     spread: Array | None = None,
     loosely: bool = False,
+    line: int = 0,
 ) -> Array:
     """Which elements of some rows (storage array [rows, width]) are wrong by these limits, bool [rows, width].
-    `loosely`: also what is more than 1 ULP off, for an output that only a limit of the whole output refuses."""
+    `loosely`: also what is more than 1 ULP off, for an output that only a limit of the whole output refuses.
+    `line`: the last axis of the output where a row has more than that, else 0."""
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         got = np.asarray(decode(stored, dtype), np.float64)
         large = LARGEST.get(dtype, np.inf)
@@ -103,17 +107,47 @@ def wrong_elements(
             wrong |= in_ulp > limits["max_ulp"]
         if "max_abs" in limits:
             wrong |= error > limits["max_abs"]
-        rr = np.einsum("ij,ij->i", size, size)
         base = np.where(keep, want, 0.0)
-        rows_off = np.zeros(len(got), bool)
-        if "row_l2_max" in limits:
-            rows_off |= np.einsum("ij,ij->i", diff, diff) > limits["row_l2_max"] ** 2 * rr
-        if "gain_max" in limits:
-            rows_off |= np.abs(np.einsum("ij,ij->i", diff, base)) > limits["gain_max"] * rr
+        rows_off = _off(diff, size, base, limits)
         if spread is not None:
             rows_off &= spread.reshape(-1)
-        rows_off &= np.count_nonzero(in_ulp > 0.75, axis=1) * 2 >= got.shape[1]
+        visible = in_ulp > 0.75
+        if 0 < line < got.shape[1]:
+            return wrong | (_lines_off(diff, size, base, visible, limits, line, rows_off) & (base != 0))
+        rows_off &= np.count_nonzero(visible, axis=1) * 2 >= got.shape[1]
         return wrong | (rows_off[:, None] & (base != 0))
+
+
+def _off(
+    diff: Array, size: Array, base: Array, limits: Mapping[str, float], l2_room: float = 1.0, gain_room: float = 1.0
+) -> Array:
+    """Which rows exceed a limit of rows, times its room, bool [rows]."""
+    rr = np.einsum("ij,ij->i", size, size)
+    off = np.zeros(len(diff), bool)
+    if "row_l2_max" in limits:
+        off |= np.einsum("ij,ij->i", diff, diff) > (l2_room * limits["row_l2_max"]) ** 2 * rr
+    if "gain_max" in limits:
+        off |= np.abs(np.einsum("ij,ij->i", diff, base)) > gain_room * limits["gain_max"] * rr
+    return off
+
+
+def _lines_off(
+    diff: Array, size: Array, base: Array, visible: Array, limits: Mapping[str, float], line: int, rows_off: Array
+) -> Array:
+    """Which elements are in lines that make their rows exceed a limit, bool [rows, width]; the whole row where no line
+    does so alone.  A line is a smaller sample than a row: its rounding errors vary more, and average out less."""
+    found = np.zeros(diff.shape, bool)
+    if not rows_off.any():
+        return found
+    high, width = np.count_nonzero(rows_off), diff.shape[1]
+    error, scale, wanted = (a[rows_off].reshape(-1, line) for a in (diff, size, base))
+    off = _off(error, scale, wanted, limits, 2.0, 2 * math.sqrt(width / line))
+    off &= np.count_nonzero(visible[rows_off].reshape(-1, line), axis=1) * 2 >= line
+    chosen = np.repeat(off.reshape(high, -1), line, axis=1)
+    half = np.count_nonzero(visible[rows_off], axis=1) * 2 >= width
+    chosen[~chosen.any(axis=1) & half] = True
+    found[rows_off] = chosen
+    return found
 
 
 def mark(wrong: Array, stored: Array, want: Array | None, dtype: str, shape: Sequence[int], numbers: Array) -> Marks:
@@ -223,22 +257,31 @@ def _sample(
 
 def _examples(flat: Array, stored: Array, want: Array | None, dtype: str) -> tuple[tuple[int, str, str], ...]:
     chosen = np.unique(np.linspace(0, len(flat) - 1, min(len(flat), _EXAMPLES)).astype(int))
-    return tuple(
-        (int(flat[k]), got_text(stored[k : k + 1], dtype), "" if want is None else number_text(want[k])) for k in chosen
-    )
+    return tuple((int(flat[k]), *_pair(stored[k : k + 1], None if want is None else want[k], dtype)) for k in chosen)
 
 
-def got_text(stored: Array, dtype: str) -> str:
+def _pair(stored: Array, want: float | None, dtype: str) -> tuple[str, str]:
+    """What one element holds and what is expected there, with as many digits as it takes to see that they differ."""
+    if want is None:
+        return got_text(stored, dtype), ""
+    for digits in (6, 9, 17):
+        got, expected = got_text(stored, dtype, digits), number_text(want, digits)
+        if got != expected:
+            break
+    return got, expected
+
+
+def got_text(stored: Array, dtype: str, digits: int = 6) -> str:
     """What one element holds, in words or as a number; `stored` has that element alone."""
     if unwritten(stored, dtype).any():
         return "never written"
     with np.errstate(invalid="ignore", over="ignore"):
-        return number_text(np.asarray(decode(stored, dtype), np.float64)[0])
+        return number_text(np.asarray(decode(stored, dtype), np.float64)[0], digits)
 
 
-def number_text(value: float) -> str:
+def number_text(value: float, digits: int = 6) -> str:
     value = float(value)
-    return "NaN" if math.isnan(value) else f"{value:.6g}"
+    return "NaN" if math.isnan(value) else f"{value:.{digits}g}"
 
 
 def finish(
@@ -313,7 +356,7 @@ def sentence(output: str, found: Mapping[str, Any]) -> str:
         else f"{count:,} of {of:,} elements {'is' if count == 1 else 'are'}"
     )
     text = f"{output}: {much} wrong"
-    if found["pattern"] and not (count == of and found["pattern"] == "every element"):
+    if found["pattern"] and count < of:
         text += f": {found['pattern']}"
     if found["values"]:
         text += f", {found['values']}"

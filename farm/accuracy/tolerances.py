@@ -102,7 +102,7 @@ def explain(
     value, limit = of.get(metric), gates[output][metric]
     exceeds = f"{metric} is {number_text(value)}, tolerance {limit:.3g}"
     if where:
-        return f"{places.sentence(output, where)}; {exceeds}"
+        return f"{places.sentence(output, where)}; {exceeds}{_others(output, metrics, gates)}"
     if metric == "nonfinite" and value is not None:
         some = "element is" if value == 1 else "elements are"
         return f"{output}: {value:.0f} {some} NaN or infinite where the reference is finite (or vice versa)"
@@ -111,6 +111,20 @@ def explain(
         place = f"[{of['worst_row']:.0f}, {of['worst_column']:.0f}]"
         text += f"; worst element {place}: got {of['worst_got']:.6g}, want {of['worst_want']:.6g}"
     return text
+
+
+def _others(output: str, metrics: Metrics, gates: Mapping[str, Mapping[str, float]]) -> str:
+    """What becomes of the cell's other outputs: a fault shows in those that depend on its line."""
+    within: dict[bool, list[str]] = {True: [], False: []}
+    for name, limits in gates.items():
+        if name != output and limits:
+            within[all(ratio(metrics.get(name, {}).get(m), limit) <= 1 for m, limit in limits.items())].append(name)
+    parts = [
+        f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {words}"
+        for names, words in ((within[False], "wrong, too"), (within[True], "right"))
+        if names
+    ]
+    return f"; {'; '.join(parts)}" if parts else ""
 
 
 def number_text(value: float | None, digits: int = 3) -> str:

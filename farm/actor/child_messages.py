@@ -38,8 +38,6 @@ from farm.field_checks import (
 )
 from farm.process.line_process import ChildLied
 
-#: Bytes of a line; a million samples, the most that a matrix may ask for, take some 12 MB.
-LONGEST_LINE = 32 << 20
 #: Values of a line, besides the samples that its cell may have: this bounds the memory that reading it takes.
 MOST_VALUES = 200_000
 #: Phases that one order may go through; each begins a deadline.

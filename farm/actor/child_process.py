@@ -12,10 +12,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from farm.actor import tools
-from farm.actor.child_messages import LONGEST_LINE, Door
-from farm.actor.sandboxed import Sandbox
 from farm.child import protocol
 from farm.child.preloaded import WAITS
 from farm.deadline import Deadline
@@ -25,7 +24,13 @@ from farm.process import command, procfs
 from farm.process.group import describe_exit
 from farm.process.line_process import ChildDied, ChildLied, ChildTimedOut, LineProcess
 
+if TYPE_CHECKING:  # both load much that a child can do without while it starts
+    from farm.actor.child_messages import Door
+    from farm.actor.sandboxed import Sandbox
+
 __all__ = ["Child", "ChildDied", "ChildLied", "ChildTimedOut", "NoChild", "describe_exit", "greeting"]
+#: Bytes of a line; a million samples, the most that a matrix may ask for, take some 12 MB.
+LONGEST_LINE = 32 << 20
 _KEEP_LOG = 16 << 10
 _KEEP_OUTPUT = 48 << 10  # bytes of one cell's output
 #: How long it may take to leave when it is asked to.
@@ -69,7 +74,8 @@ class Child(LineProcess):
         waits: bool = False,
         box: Sandbox | None = None,
     ):
-        self._door, self._box = Door(), box
+        self._door: Door | None = None  # of the last order
+        self._box = box
         self._mark = secrets.token_hex(16)
         self._log_at = 0
         self._behind: tuple[int, ...] = ()
@@ -152,6 +158,8 @@ class Child(LineProcess):
 
         Each order has a nonce of its own, which its answers must carry.
         """
+        from farm.actor.child_messages import Door
+
         nonce = secrets.token_hex(16)
         self._door = Door(message, nonce)
         self._log_at, self.suspended = self.log_size, None
@@ -159,7 +167,10 @@ class Child(LineProcess):
 
     def receive(self, deadline: Deadline) -> protocol.Message:
         """The next message.  ChildTimedOut, ChildDied or ChildLied say why there is none."""
-        return self._door.read(self.read(deadline))
+        from farm.actor.child_messages import Door
+
+        line = self.read(deadline)
+        return (self._door or Door()).read(line)
 
     def _code(self, code: int) -> int:
         """How the child itself ended: a container's client, and a shell, say 128 + N for one that signal N ended."""

@@ -1,8 +1,9 @@
 """Children that import torch and triton before they are needed, and wait: they have no device and nothing of a user's.
 
-`farm run --watch` has them wait for its next run, while its user edits; each serves one run.  A lease of two arms has
-the second arm's child import beside the first one's (`ArmAhead`): a round needs a new child for each arm, and most of
-the seconds that one takes to start are imports (docs/compare.md).
+`farm run --watch` has them wait for its next run, while its user edits, and a single `farm run` has one wait while this
+process imports what a run needs; each serves one run.  A lease of two arms has the second arm's child import beside the
+first one's (`ArmAhead`): a round needs a new child for each arm, and most of the seconds that one takes to start are
+imports (docs/compare.md).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -29,7 +30,8 @@ class WaitingChildren:
     """Those of one process.  `fill` is for the thread that stays until `close`: a child ends with the thread that has
     started it."""
 
-    def __init__(self) -> None:
+    def __init__(self, once: bool = False) -> None:
+        self._once = once  # for a single run: what its first request does not fit is of no use
         self._idle: list[tuple[_Recipe, Child]] = []
         self._asked: Counter[_Recipe] = Counter()  # since the last `fill`
         self._lock = threading.Lock()
@@ -46,6 +48,8 @@ class WaitingChildren:
             self._asked[recipe] += 1
             child = next((child for of, child in self._idle if of == recipe and child.alive), None)
             self._idle = [(of, other) for of, other in self._idle if other is not child]
+        if child is None and self._once:
+            self.close()
         if child is not None:
             child.begin({**order, "variables": {name: env.get(name) for name in MASKS}, "path": path})
         return child
@@ -55,16 +59,29 @@ class WaitingChildren:
         self.close()
         asked, self._asked = self._asked, Counter()
         for recipe, count in asked.items():
-            backend, path, variables = recipe
-            env = {**dict(variables), "PYTHONPATH": os.pathsep.join(path), "FARM_PARENT": str(os.getpid())}
             for _ in range(count):
-                with suppress(OSError):  # then the next run starts its own
-                    child = Child(backend, "", {}, env, Environment(path=path), waits=True)
-                    self._idle.append((recipe, child))
+                self._start(recipe)
+
+    def expect(self, backend: str, env: Mapping[str, str], environment: Environment) -> None:
+        """Start one for a run that is about to ask for it with this environment."""
+        path = tuple(p for p in env["PYTHONPATH"].split(os.pathsep) if p)
+        self._start((backend, path, tuple(sorted(_fixed(env).items()))))
+
+    def fits(self, backends: Collection[str]) -> bool:
+        """Whether a run on these backends may take what waits here."""
+        with self._lock:
+            return not self._once or all(recipe[0] in backends for recipe, _ in self._idle)
+
+    def _start(self, recipe: _Recipe) -> None:
+        backend, path, variables = recipe
+        env = {**dict(variables), "PYTHONPATH": os.pathsep.join(path), "FARM_PARENT": str(os.getpid())}
+        with suppress(OSError):  # then the run starts its own
+            self._idle.append((recipe, Child(backend, "", {}, env, Environment(path=path), waits=True)))
 
     def close(self) -> None:
         """End those that were not taken."""
-        idle, self._idle = self._idle, []
+        with self._lock:
+            idle, self._idle = self._idle, []
         for _, child in idle:
             _end(child)
 
@@ -119,15 +136,22 @@ _current: WaitingChildren | None = None
 
 
 @contextmanager
-def waiting() -> Iterator[WaitingChildren]:
-    """Runs of this process take waiting children as long as this lasts."""
+def waiting(*, once: bool = False) -> Iterator[WaitingChildren]:
+    """Runs of this process take waiting children as long as this lasts; if `once`, a single run does."""
     global _current
-    children = _current = WaitingChildren()
+    children = _current = WaitingChildren(once)
     try:
         yield children
     finally:
         _current = None
         children.close()
+
+
+def keep(backends: Collection[str]) -> None:
+    """A single run begins, with children of this process for these backends: end the child that started ahead of it if
+    it cannot be one of them."""
+    if _current is not None and not _current.fits(backends):
+        _current.close()
 
 
 def take(*given: Any) -> Child | None:

@@ -106,6 +106,35 @@ class Poisoned(TorchDispatchMode):
         ]
 
 
+def _import_no_dynamo() -> None:
+    """Have the mode answer without importing torch._dynamo, where nobody else has.
+
+    Torch wraps what a mode answers with so that Dynamo never compiles it, and imports Dynamo for that with the first
+    operator: 1.4 s of a processor, as long as torch itself takes, for kernels that compile nothing.  While Dynamo is
+    not loaded there is nothing to keep it from; once it is, torch's own wrapper answers.
+    """
+    wrapped = Poisoned.__torch_dispatch__
+    plain = getattr(wrapped, "__wrapped__", None)
+    if plain is None:  # a torch that wraps nothing
+        return
+
+    # Dynamo, once it is there, must not compile this frame either: it is marked below.
+    def answer(self: Poisoned, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        loaded = hasattr(sys.modules.get("torch._dynamo"), "disable")
+        return (wrapped if loaded else plain)(self, func, types, args, kwargs)
+
+    answer.__wrapped__ = plain  # type: ignore[attr-defined]
+    with contextlib.suppress(ImportError, AttributeError, TypeError):  # else this torch's own wrapper stays
+        from torch._C._dynamo import eval_frame
+
+        skip = eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT
+        eval_frame.set_code_exec_strategy(answer.__code__, eval_frame._FrameExecStrategy(*skip))
+        Poisoned.__torch_dispatch__ = answer  # type: ignore[method-assign]
+
+
+_import_no_dynamo()
+
+
 def handle(stream: Any) -> int:
     """The vendor's handle of one of torch's streams; its own number where it has no other name for it."""
     return int(getattr(stream, "cuda_stream", None) or getattr(stream, "npu_stream", None) or 0)

@@ -117,7 +117,17 @@ def main(argv: list[str] | None = None) -> int:
     command = _named(arguments)
     if command not in SUPERVISED:
         return _command(arguments)
-    return supervisor.run(lambda: _command(arguments), lambda outcome: _explain(command, outcome), SECRETS)
+    return supervisor.run(lambda: _ahead(command, arguments), lambda outcome: _explain(command, outcome), SECRETS)
+
+
+def _ahead(command: str, arguments: list[str]) -> int:
+    """Do it in the fork; of a run, the first child starts at once."""
+    if command != "run":
+        return _command(arguments)
+    from farm.cli import ahead
+
+    with ahead.child(arguments):
+        return _command(arguments)
 
 
 def _explain(command: str, outcome: supervisor.Outcome) -> None:

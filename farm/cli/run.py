@@ -11,12 +11,11 @@ import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farm import backends
 from farm.actor import tools
-from farm.cli import common, failed, run_command
-from farm.cli.failed import FailedCells
+from farm.cli import common, run_command
 from farm.cli.text import sentence
 from farm.coordinator import RunRequest
 from farm.errors import BackendError, Message, UsageError
@@ -28,6 +27,9 @@ from farm.sites.planfile import PlanFile
 from farm.store import Store
 from farm.subject import command_line
 from farm.subject.command_line import LoadedSubject
+
+if TYPE_CHECKING:
+    from farm.cli.failed import FailedCells
 
 MOST_PLAN_BYTES = 256 << 20  # 10^5 cells take a quarter of that
 
@@ -84,6 +86,8 @@ def once(args: argparse.Namespace) -> int:
     """One run."""
     again = None
     if args.failed is not None:  # before any option gets its default
+        from farm.cli import failed
+
         args, again = failed.again(args, common.store(args))
     if args.sanitize is not None and args.sanitize.endswith((".yaml", ".yml")):  # `--sanitize` takes the word behind it
         args.matrices, args.sanitize = [*args.matrices, Path(args.sanitize)], tools.CHECKS[0]

@@ -10,14 +10,14 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from farm import backends
-from farm.actor import tools
-from farm.cell import Cell
+from farm.actor import tools, waiting
+from farm.cell import FINDINGS, Cell, Status
 from farm.cli import ab_noise, common, progress
 from farm.cli.progress import Live, Plain
 from farm.cli.text import counted, printable, sentence
@@ -25,7 +25,6 @@ from farm.cluster import address
 from farm.cluster.base import DeviceHandle, describe
 from farm.cluster.inline import InlineCluster
 from farm.cluster.local import local_devices
-from farm.cluster.ray_cluster import RayCluster
 from farm.contracts import discovery
 from farm.coordinator import RunRequest, execute
 from farm.errors import BackendError, FarmError, InfraError, Message, StoreError, UsageError, id_of
@@ -33,7 +32,6 @@ from farm.matrix import Plan
 from farm.node import config, sandbox_host
 from farm.node.environment import Environment
 from farm.process import supervisor
-from farm.report import pairs_text
 from farm.store import RunWriter, Store, results
 
 MAX_WAIT_SECONDS = 7 * 24 * 3600.0
@@ -277,13 +275,18 @@ def connect(
         there = config.environment(config.load(), args.environment or "default")  # else every cell would end as lost
         check_sandbox(there, args.sandbox)
         wanted = choose(host_has, False)
+        waiting.keep(wanted if args.address == "inline" else ())  # actors of Ray's have processes of their own
         found = planned(wanted)  # 10^5 cells take seconds: once
+    else:
+        waiting.keep(())
     ready()
     address.check(args.address)
     patient = joins and bool(args.wait_for_devices)
     if args.address == "inline":
         cluster: Any = InlineCluster(args.devices or _enough(wanted, found), run_id)
     else:
+        from farm.cluster.ray_cluster import RayCluster
+
         try:
             cluster = RayCluster(args.address, args.devices, run_id, None if joins else wanted)
         except ModuleNotFoundError as error:
@@ -418,14 +421,26 @@ def tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, seco
     if outcome.by_finding:  # the cells that did not run are counted, but nobody has to look at them
         bad = [r for r in bad if (r["status"], r["reason"]) != ("lost", results.NO_RESULT)]
     if bad and (outcome.stopped or not outcome.interrupted):
+        for line in _apart(store, run_id, bad):
+            print(printable(line)[:300], file=err)
         progress.print_findings(bad, store.path / "runs" / run_id)
     code = _end(args, store, run_id, outcome)
     print(progress.ending(outcome, code, args.strict_peers), file=err)
     return code
 
 
+def _apart(store: Store, run_id: str, bad: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What sets the cells that need attention apart from those that pass, from the rows of the stored run."""
+    from farm.report import failing_cells  # only where something failed
+
+    index = {r["index"] for r in bad if Status(r["status"]) in FINDINGS}
+    return failing_cells.sentences(store.run(run_id).rows, index)[: progress.MAX_FINDINGS] if index else []
+
+
 def tell_arms(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, seconds: float) -> int:
     """Print what the two arms of a run say: on standard error how it went, then the comparison; the exit code."""
+    from farm.report import pairs_text
+
     print("", file=sys.stderr)
     for line in progress.summary(outcome.rows, seconds):
         print(line, file=sys.stderr)

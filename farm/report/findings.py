@@ -77,19 +77,27 @@ def where(failing: Sequence[Row], alike: Sequence[Row]) -> tuple[str, ...]:
     return tuple(out)
 
 
+def axis_values(row: Row) -> dict[str, Any]:
+    """Axis -> the value that a cell has on it: dtype, target, operation, family, dimensions, parameters, layouts."""
+    values: dict[str, Any] = {
+        "dtype": short_dtype(row.get("dtype") or ""),
+        "target": place(row).partition("@")[2],
+        "operation": row.get("operation") or "",
+        "family": row.get("family") or "",
+    }
+    for name, value in {**parse(row.get("dims")), **parse(row.get("params"))}.items():
+        values[name] = value if isinstance(value, int | float) else str(value)
+    return values | _layouts(row)
+
+
 def _axes(rows: Sequence[Row]) -> dict[str, dict[str, None]]:
     """Axis -> its values, sorted as numbers where they are."""
+    each = [axis_values(r) for r in rows]
+    layouts = dict.fromkeys(name for r in rows for name in _layouts(r))
     found: dict[str, set[Any]] = defaultdict(set)
-    for r in rows:
-        found["dtype"].add(short_dtype(r.get("dtype") or ""))
-        found["target"].add(place(r).partition("@")[2])
-        for name in ("operation", "family"):
-            found[name].add(r.get(name) or "")
-        for name, value in {**parse(r.get("dims")), **parse(r.get("params"))}.items():
-            found[name].add(value if isinstance(value, int | float) else str(value))
-    layouts = [_layouts(r) for r in rows]
-    for name in dict.fromkeys(name for one in layouts for name in one):
-        found[name] = {one.get(name, "dense") for one in layouts}
+    for one in each:
+        for name, value in {**dict.fromkeys(layouts, "dense"), **one}.items():
+            found[name].add(value)
     return {n: {str(v): None for v in sorted(vs, key=lambda v: (isinstance(v, str), v))} for n, vs in found.items()}
 
 

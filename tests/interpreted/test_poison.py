@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -41,6 +43,16 @@ def test_every_way_to_allocate_is_poisoned_and_keeps_its_layout(make: str) -> No
     assert out.data_ptr() % 16 == 0
     if make in ("empty_like", "empty_strided"):
         assert out.stride() == (1, 6)
+
+
+def test_kernels_that_compile_nothing_do_not_wait_for_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a fresh process, in which torch's own wrapper of a mode would import it with the first operator."""
+    monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # to import it now fails
+    monkeypatch.delattr(Poisoned.__torch_dispatch__.__wrapped__, "__dynamo_disable", raising=False)
+    with Poisoned(CPU) as mode:
+        out = torch.empty(4) + 1
+    assert torch.isnan(out).all()
+    assert mode.work == {"aten.empty.memory_format": 1, "aten.add.Tensor": 1}
 
 
 @pytest.mark.parametrize("offset", [-1, 12])

@@ -47,7 +47,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def start(*args: object) -> None:
         raise Started
 
-    monkeypatch.setattr("farm.cli.run_command.RayCluster", start)
+    monkeypatch.setattr("farm.cluster.ray_cluster.RayCluster", start)
     monkeypatch.setattr("farm.cli.run_command.InlineCluster", start)
     monkeypatch.setattr("farm.backends.cuda.detect", lambda count=None: [])
     (tmp_path / "m.yaml").write_text(BASE)

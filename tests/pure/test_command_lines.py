@@ -144,7 +144,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def start(*args: object) -> None:
         raise AssertionError("a cluster was started")
 
-    monkeypatch.setattr("farm.cli.run_command.RayCluster", start)
+    monkeypatch.setattr("farm.cluster.ray_cluster.RayCluster", start)
     monkeypatch.setattr("farm.cli.run_command.InlineCluster", start)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.yaml").write_text(MATRIX)

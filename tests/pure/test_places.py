@@ -349,6 +349,56 @@ FAULTS: dict[str, tuple[str, str, str, str, Any, tuple[str, ...]]] = {
         unwritten(np.s_[2]),
         ("state: 16 of 64", "head 2, never written"),
     ),
+    "all heads but one scaled": (
+        "four_d",
+        "float32",
+        "forward",
+        "y",
+        scale(np.s_[:, 1:], 1.25),
+        ("all of heads 1 to 3 (the last 3), scaled by 1.25", "first [0, 1, 0, 0]"),
+    ),
+    "all queries but the last": (
+        "four_d",
+        "bfloat16",
+        "forward",
+        "y",
+        lambda a, d: scale(np.s_[:, :, :-1], np.linspace(1.5, 3, 31)[:, None])(a, d),
+        ("every query but the last (31), each line scaled by a factor of its own, 1.5 to 3; first [0, 0, 0, 0]",),
+    ),
+    "half of the large rows": (
+        "rms_norm",
+        "float32",
+        "forward",
+        "y",
+        lambda a, d: put(
+            np.isin(np.arange(50) % 5, 2)[:, None] & (np.random.default_rng(1).random((50, 1000)) < 0.6), np.nan
+        )(a, d),
+        ("61 % of rows of kind large only (2, 7, 12,", "computed NaN"),
+    ),
+    "sums of few digits": (
+        "matmul",
+        "float32",
+        "forward",
+        "c",
+        lambda a, d: scale(ALL, 1 + 1e-3 * np.random.default_rng(1).standard_normal(a.shape))(a, d),
+        ("off by about 0.098 % in both directions",),
+    ),
+    "too large": (
+        "matmul",
+        "float32",
+        "forward",
+        "c",
+        lambda a, d: put(np.s_[3], decode(a[3], d) + np.linspace(1, 9, 192, dtype=np.float32))(a, d),
+        ("row 3, too large by 1 to 9; first [3, 0]",),
+    ),
+    "one of two gradients": (
+        "rms_norm",
+        "bfloat16",
+        "backward",
+        "dw",
+        put(ALL, 7.0),
+        ("dw: every element is wrong, all 7; first [0]: got 7, expected", "; dx is right"),
+    ),
     "scattered": (
         "matmul",
         "float32",
@@ -448,11 +498,39 @@ def test_only_compared_rows_are_claimed_and_what_is_not_finite_is_found_in_all(m
     assert "compared)" not in never
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_two_numbers_that_differ_are_shown_with_digits_that_differ(dtype: str) -> None:
+    want = np.full((1, 4), 1 / 3)
+    stored = np.nextafter(want.astype(dtype), np.dtype(dtype).type(1))
+    marks = places.mark(np.ones((1, 4), bool), stored, want, dtype, (1, 4), np.arange(1))
+    assert all(got != expected for _, got, expected in marks.examples)
+
+
 def test_an_error_against_zero_is_no_number_of_ulp() -> None:
     c = cell("rms_norm")
     found = judged(c, "y", put(np.s_[3, 77], 1.0))  # row 3 is of kind zero
     assert "1 of 50,000 elements is wrong: column 77 of row 3; first [3, 77]: got 1, expected 0" in found.reason
     assert "e+30" not in found.reason
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["float32", "bfloat16"]), st.floats(0.05, 0.9), st.floats(0.1, 2))
+def test_right_lines_stay_unmarked_beside_wrong_ones(seed: int, dtype: str, share: float, excess: float) -> None:
+    """Of a row of many lines that exceeds a limit of rows, those lines are marked that make it do so: whatever is wrong
+    with them, and whatever the rounding errors of the others."""
+    dice = np.random.default_rng(seed)
+    lines, width = int(dice.integers(2, 40)), int(dice.integers(8, 200))
+    want = dice.standard_normal((2, lines, width)) * 2.0 ** dice.integers(-3, 4, (2, lines, 1))
+    planted = dice.random((2, lines)) < share
+    factor = np.where(planted, 1 + excess, 1.0)[..., None]
+    stored = encode((want * factor).astype(np.float32), dtype).reshape(2, -1)
+    limits = {"row_l2_max": 6e-3 if dtype == "bfloat16" else 1e-6, "gain_max": 3e-3 if dtype == "bfloat16" else 1e-6}
+    wrong = places.wrong_elements(stored, want.reshape(2, -1), dtype, limits, line=width).reshape(2, lines, width)
+    assert not wrong[~planted].any()
+    # a line that is small beside its row may be left out where its row does not exceed the limit by it
+    rr = (want**2).sum(-1)
+    off = np.sqrt((rr * planted).sum(-1) / rr.sum(-1)) * excess > 2 * limits["row_l2_max"]
+    assert wrong[planted & off[:, None]].all()
 
 
 @settings(max_examples=60, deadline=None)

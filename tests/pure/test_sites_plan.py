@@ -249,7 +249,7 @@ class _Joined:
 def test_a_target_that_is_not_there_yet_is_waited_for_where_that_is_asked(
     here: Path, monkeypatch: pytest.MonkeyPatch, seconds: float | None
 ) -> None:
-    monkeypatch.setattr("farm.cli.run_command.RayCluster", _Joined)
+    monkeypatch.setattr("farm.cluster.ray_cluster.RayCluster", _Joined)
     monkeypatch.setattr("farm.cluster.address.check", lambda address: None)
     monkeypatch.setattr(_Joined, "absent", [])
     args = parser().parse_args(["run", "m.yaml", "--backend", "rocm", "--address", "host:1"])
