@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from farm.compare.decide import Verdict
 from farm.compare.summary import Summary
+from farm.report import two_arms
 from farm.report.format import cells
 from farm.report.pair_rows import counts
+from farm.report.two_arms import digits
 
 Row = Mapping[str, Any]
 MAX_SHOWN = 10  # of each kind
@@ -44,6 +45,7 @@ def lines(
     yield from _counts(rows, complete)
     yield from _kernels(kernels)
     times = [row for row in rows if row["verdict"] and not row["control"]] if complete else []
+    yield from two_arms.lines(rows) if complete else ()
     for verdict in (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.UNFIT, Verdict.IMPROVED):
         of = [row for row in times if row["verdict"] == verdict.value]
         of.sort(key=lambda row: -abs((row["ratio"] or 1.0) - 1.0))
@@ -116,37 +118,13 @@ def _time_line(row: Row) -> str:
     if row["ratio"] is None:
         return f"{row['cell']}: no round gave a time in both arms"
     parts = [f"{row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})" if row["low"] else f"{row['ratio']:.3f}"]
-    parts.append(f"{_number(row['time_us_a'])} -> {_number(row['time_us_b'])} us")
+    parts.append(f"{digits(row['time_us_a'])} -> {digits(row['time_us_b'])} us")
     if row["bandwidth_gbps_a"] and row["bandwidth_gbps_b"]:
-        parts.append(f"{_number(row['bandwidth_gbps_a'])} -> {_number(row['bandwidth_gbps_b'])} GB/s")
+        parts.append(f"{digits(row['bandwidth_gbps_a'])} -> {digits(row['bandwidth_gbps_b'])} GB/s")
     told = [", ".join(parts), f"{row['rounds']} rounds, threshold {row['threshold']:.1%}"]
     if row["threshold"] is None:
         told.pop()
-    return f"{row['cell']}: {'; '.join([*told, *_launches(row)])}"
-
-
-def _launches(row: Row) -> Iterator[str]:
-    """What differs in the launch of both arms."""
-    if row["mode_a"] != row["mode_b"]:
-        yield f"mode {row['mode_a']} -> {row['mode_b']}"
-    a, b = (_launch(row[f"launch_{arm}"]) for arm in ("a", "b"))
-    for name in dict.fromkeys([*a, *b]):
-        if a.get(name) != b.get(name):
-            yield f"{name} {a.get(name, 'none')} -> {b.get(name, 'none')}"
-
-
-def _launch(text: str | None) -> dict[str, Any]:
-    """Kernel and setting -> value, of the kernels that ran."""
-    try:
-        kernels = json.loads(text or "{}").get("kernels") or []
-    except (ValueError, AttributeError):
-        return {}
-    out: dict[str, Any] = {}
-    for number, kernel in enumerate(kernels):
-        if isinstance(kernel, dict):
-            name = str(kernel.get("kernel") or kernel.get("name") or number)
-            out |= {f"{name}.{key}": value for key, value in kernel.items() if key not in ("kernel", "name")}
-    return out
+    return f"{row['cell']}: {'; '.join([*told, *two_arms.launches(row)])}"
 
 
 def _status_line(row: Row) -> str:
@@ -154,7 +132,3 @@ def _status_line(row: Row) -> str:
     reason = row["reason_b"] or row["reason_a"] or ""
     peer = "" if row["role"] == "subject" else " (peer)"
     return f"{row['cell']}{peer}: {a} -> {b}{f': {reason}' if reason else ''}"
-
-
-def _number(value: float | None) -> str:
-    return "?" if value is None else f"{value:.4g}"

@@ -79,7 +79,8 @@ def test_a_plan_file_carries_both_arms_to_a_site(
     assert copy.read_text() == (home / "PLAN").read_text()
     (home / "src/mylib/ops/shared.py").write_text("x = 1\n")
     capsys.readouterr()
-    for more, told in (((), "run-plan-arm-differs"), (("--wheel", "x.whl"), "run-plan-with-more"), (("-x",), "arm-stop")):
+    differs, more_, stop = "run-plan-arm-differs", "run-plan-with-more", "arm-stop"
+    for more, told in (((), differs), (("--wheel", "x.whl"), more_), (("-x",), stop)):
         assert main([*run, "--repo", str(home), *more]) == 2 and f"[{told}]" in capsys.readouterr().err
     assert main(["plan", "--a", "revision=HEAD", "--repo", str(home)]) == 2
     assert "[arm-missing]" in capsys.readouterr().err

@@ -26,7 +26,8 @@ def test_an_arm_is_what_was_said_of_it() -> None:
 
 
 def test_an_arm_survives_json() -> None:
-    for text in ("revision=main,env.X=1", "mode=auto", "wheel=a/b.whl", "revision=main,patch=x,environment=e,env.B=a,b"):
+    both = "revision=main,patch=x,environment=e,env.B=a,b"
+    for text in ("revision=main,env.X=1", "mode=auto", "wheel=a/b.whl", both):
         arm = parse(text)
         kept = json.loads(json.dumps({**arm.plain(), "called": arm.called, "digest": "d", "revision": "r"}))
         assert Arm.of(kept) == arm and planned_arm(kept, "a", refused=NODES) == arm and arm.text == text
