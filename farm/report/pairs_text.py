@@ -43,13 +43,13 @@ def lines(
         yield from (f"  {why}" for why in found.why)
     yield from (arm_line(name, arm) for name, arm in arms.items())
     yield from _counts(rows, complete)
-    yield from _kernels(kernels)
+    yield from kernel_lines(kernels)
     times = [row for row in rows if row["verdict"] and not row["control"]] if complete else []
     yield from two_arms.lines(rows) if complete else ()
     for verdict in (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.UNFIT, Verdict.IMPROVED):
         of = [row for row in times if row["verdict"] == verdict.value]
         of.sort(key=lambda row: -abs((row["ratio"] or 1.0) - 1.0))
-        yield from _listed(verdict.value, "", of, _time_line)
+        yield from _listed(verdict.value, "", of, time_line)
     for kind in _SHOWN:
         yield from _listed(kind, f" ({_WORDS[kind]})", [row for row in rows if row["change"] == kind], _status_line)
     noted = [row for row in rows if row["note"]]
@@ -64,7 +64,7 @@ def arm_line(name: str, arm: Mapping[str, Any]) -> str:
     return f"{name}: {arm.get('called', '')}{f' ({more})' if more else ''}"
 
 
-def _kernels(kernels: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def kernel_lines(kernels: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """`kernels that differ: 2`, and of each who launched it."""
     if kernels:
         yield f"kernels that differ: {len(kernels)}"
@@ -90,17 +90,26 @@ def _counts(rows: Sequence[Row], complete: bool) -> Iterator[str]:
     changes, verdicts = told["changes"], told["verdicts"]
     words = [*(f"{n} {kind}" for kind, n in changes.items() if kind != "same"), f"{changes.get('same', 0)} same"]
     yield f"statuses of {cells(len(rows))}: {', '.join(words)}"
-    if told["bits_compared"]:
-        other = next(
-            (f"; the first that differs: {r['cell']}" for r in rows if r["bits"] is not None and not r["bits"]), ""
-        )
-        yield f"bits equal: {told['bits_equal']} of {told['bits_compared']}{other}"
+    yield from bits_lines(rows, told)
     if not complete:
         return
     if verdicts:
         yield f"times of {cells(sum(verdicts.values()))}: {', '.join(f'{n} {k}' for k, n in verdicts.items())}"
     else:
         yield "times: none, since no cell passed in both arms with a time"
+    yield from control_lines(told)
+
+
+def bits_lines(rows: Sequence[Row], told: Mapping[str, Any]) -> Iterator[str]:
+    """`bits equal: 12 of 16; the first that differs: CELL`; nothing where none were compared.  `told`: `counts`."""
+    if told["bits_compared"]:
+        other = next(
+            (f"; the first that differs: {r['cell']}" for r in rows if r["bits"] is not None and not r["bits"]), ""
+        )
+        yield f"bits equal: {told['bits_equal']} of {told['bits_compared']}{other}"
+
+
+def control_lines(told: Mapping[str, Any]) -> Iterator[str]:
     if told["controls"]:
         yield f"controls: {cells(told['controls'])} that run the same code in both arms"
 
@@ -113,7 +122,7 @@ def _listed(what: str, more: str, rows: Sequence[Row], shown: Any) -> Iterator[s
         yield f"  and {len(rows) - MAX_SHOWN} more, in pairs.parquet"
 
 
-def _time_line(row: Row) -> str:
+def time_line(row: Row) -> str:
     """`cuda/...: 1.052 (1.047 to 1.058), 10.00 -> 10.52 us, 812 -> 772 GB/s; 15 rounds; num_warps 4 -> 8`."""
     if row["ratio"] is None:
         return f"{row['cell']}: no round gave a time in both arms"

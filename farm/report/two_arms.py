@@ -49,13 +49,14 @@ def _names(row: Row) -> Iterator[tuple[str, Any]]:
     yield "target", row.get("target") or row["backend"]
     yield "op", row["op"]
     for what in ("provider", "mode"):
-        yield what, _either(row[f"{what}_a"], row[f"{what}_b"])
+        yield what, either(row[f"{what}_a"], row[f"{what}_b"])
     yield "operation", row["operation"]
     yield "dtype", short_dtype(row["dtype"] or "")
     yield "variant", _without(row, 6, "shape")
 
 
-def _either(a: str | None, b: str | None) -> str:
+def either(a: str | None, b: str | None) -> str:
+    """Of a name in both arms: that name, or `a -> b`."""
     return " -> ".join(dict.fromkeys(x for x in (a, b) if x))
 
 
@@ -70,9 +71,9 @@ def _without(row: Row, place: int, name: str) -> str:
     return " | ".join(out)
 
 
-def crossover_text(line: Line | Parted, rows: Mapping[str, Row]) -> str:
+def crossover_text(line: Line | Parted, rows: Mapping[str, Row], b: str = "b") -> str:
     """`cuda:H200 rms_norm farm/auto: b is faster at hidden 128 to 512 (...), slower at hidden 4096 to 8192 (...)`.
-    `rows`: by cell."""
+    `rows`: by cell; `b`: what the arm is called."""
     names = dict(line.names)
     whose = f"{names['target']} {names['op']} {names['provider']}" + (f"/{names['mode']}" if names["mode"] else "")
     more = [value for what, value in line.names[4:] if what != "variant"]
@@ -81,15 +82,15 @@ def crossover_text(line: Line | Parted, rows: Mapping[str, Row]) -> str:
         faster, slower = (cells(n) for n in line.cells)
         if line.by:
             sides = [", ".join(side[:4]) for side in (line.faster, line.slower)]
-            return f"{whose}: b is faster for {line.by} {sides[0]} ({faster}), slower for {sides[1]} ({slower})"
-        return f"{whose}: b is faster in {faster} and slower in {slower}, and no axis parts them"
+            return f"{whose}: {b} is faster for {line.by} {sides[0]} ({faster}), slower for {sides[1]} ({slower})"
+        return f"{whose}: {b} is faster in {faster} and slower in {slower}, and no axis parts them"
     told = [
         f"{side} at {line.axis} {_range(zone)} ({zone.cells} of {cells(zone.of)}, most at {_cell(zone.extreme, rows)})"
         for side, zone in (("faster", line.faster), ("slower", line.slower))
     ]
     rest = [f"between them {cells(line.between)} the same"] if line.between else []
     rest += [f"{cells(line.undecided)} undecided"] if line.undecided else []
-    return "; ".join([f"{whose}: b is {', '.join(told)}", *rest])
+    return "; ".join([f"{whose}: {b} is {', '.join(told)}", *rest])
 
 
 def _range(zone: crossover.Zone) -> str:
@@ -100,7 +101,9 @@ def _cell(cell: crossover.Cell, rows: Mapping[str, Row]) -> str:
     row = rows.get(cell.cell, {})
     a, b = (number(row.get(f"bandwidth_gbps_{arm}")) for arm in ("a", "b"))
     speeds = f", {digits(a)} -> {digits(b)} GB/s" if a and b else ""
-    return f"{row.get('shape') or cell.cell} {dict(cell.names).get('dtype', '')}: {cell.ratio:.3f}{speeds}"
+    names = dict(cell.names)
+    what = " ".join(filter(None, (row.get("shape") or cell.cell, names.get("dtype"), names.get("operation"))))
+    return f"{what}: {cell.ratio:.3f}{speeds}"
 
 
 # the best mode, and what auto costs
@@ -121,20 +124,23 @@ def choices(rows: Sequence[Row]) -> list[Choice]:
     return modes.choices(found)
 
 
-def mode_lines(found: Sequence[Choice], most: int = 3) -> Iterator[str]:
-    """`best mode: ...`, `auto: ...`; nothing where no cell has a choice."""
+def mode_lines(found: Sequence[Choice], most: int = 3, arms: tuple[str, str] = ("a", "b")) -> Iterator[list[str]]:
+    """Sentences, each followed by up to `most` of the cells that it is about; nothing where no cell has a choice.
+    `arms`: what they are called."""
     if not found:
         return
     changed = [c for c in found if c.sure_change]
-    text = f"best mode: another one in b in {len(changed)} of {cells(len(found))}"
+    text = f"best mode: another one in {arms[1]} in {len(changed)} of {cells(len(found))}"
     shown = [f"{c.cell}: {c.best['a'].mode} -> {c.best['b'].mode}" for c in changed[:most]]
-    yield "; ".join([text, *shown, *_more(changed, most)])
-    sure = {arm: [c for c in found if arm in c.best and c.best[arm].sure] for arm in ("a", "b")}
-    text = f"auto: slower than the best mode in {len(sure['a'])} of {cells(len(found))} in a, in {len(sure['b'])} in b"
+    yield [text, *shown, *and_more(changed, most)]
+    sure = [sum(arm in c.best and c.best[arm].sure for c in found) for arm in ("a", "b")]
+    text = f"auto: slower than the best mode in {sure[0]} of {cells(len(found))} in {arms[0]}"
+    text += f", in {sure[1]} in {arms[1]}"
     worse = sorted((c for c in found if c.worse), key=lambda c: -c.best["b"].regret)
-    shown = [regret_text(c) for c in worse[:most]]
-    mended = [f"no longer in {cells(n)}"] if (n := sum(c.mended for c in found)) else []
-    yield "; ".join([text, *([f"newly in {cells(len(worse))}"] if worse else []), *shown, *_more(worse, most), *mended])
+    mended = sum(c.mended for c in found)
+    text += f", newly in {len(worse)}" if worse else ""
+    text += f", no longer in {mended}" if mended else ""
+    yield [text, *(regret_text(c) for c in worse[:most]), *and_more(worse, most)]
 
 
 def regret_text(choice: Choice) -> str:
@@ -144,7 +150,8 @@ def regret_text(choice: Choice) -> str:
     return f"{choice.cell}: {was}{best.regret:.0%} (auto {digits(best.auto_us)} us, {best.mode} {digits(best.us)} us)"
 
 
-def _more(of: Sequence[Any], most: int) -> list[str]:
+def and_more(of: Sequence[Any], most: int) -> list[str]:
+    """`and 3 more`, where a list is longer than what is shown of it."""
     return [f"and {len(of) - most} more"] if len(of) > most else []
 
 
@@ -230,7 +237,7 @@ def _launch(text: str | None) -> tuple[dict[str, Any], dict[str, int]]:
 
 def _counted(ran: Mapping[str, int]) -> str:
     names = [name if count == 1 else f"{count} x {name}" for name, count in ran.items()]
-    return ", ".join([*names[:3], *_more(names, 3)])
+    return ", ".join([*names[:3], *and_more(names, 3)])
 
 
 # all of it
@@ -276,6 +283,6 @@ def lines(rows: Sequence[Row], most: int = 10) -> Iterator[str]:
     if found:
         yield "faster and slower:"
         yield from (f"  {crossover_text(line, by_cell)}" for line in found[:most])
-        yield from (f"  {more}" for more in _more(found, most))
-    yield from mode_lines(choices(rows))
+        yield from (f"  {more}" for more in and_more(found, most))
+    yield from ("; ".join(parts) for parts in mode_lines(choices(rows)))
     yield from (cost.text for cost in costs(rows))

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.compare import crossover, modes
@@ -43,6 +43,7 @@ def claims(cells: list[Cell]) -> list[Any]:
     return [(x.names, x.axis, x.faster, x.slower, x.between) if isinstance(x, Line) else x for x in found]
 
 
+@settings(max_examples=60)
 @given(CELLS)
 def test_a_line_rests_on_decided_cells_and_no_cell_contradicts_it(cells: list[Cell]) -> None:
     decided = [c for c in cells if c.verdict not in (V.INCONCLUSIVE, V.UNFIT)]
@@ -62,6 +63,7 @@ def test_a_line_rests_on_decided_cells_and_no_cell_contradicts_it(cells: list[Ce
         assert low.last < high.first
 
 
+@settings(max_examples=60)
 @given(CELLS)
 def test_exchanged_arms_exchange_the_sides(cells: list[Cell]) -> None:
     flipped = [Cell(c.cell, c.names, c.dims, FLIPPED.get(c.verdict, c.verdict), 1 / c.ratio) for c in cells]
@@ -131,10 +133,11 @@ def test_it_is_told_in_words_and_as_data() -> None:
     text = list(two_arms.lines(rows))
     assert text == [
         "faster and slower:",
-        "  cuda:H200 rms_norm farm/auto: b is faster at hidden 64 (1 of 1 cell, most at 8x64 bf16: 0.900, 1,000 -> "
-        "1,111 GB/s), slower at hidden 4096 (1 of 1 cell, most at 8x4096 bf16: 1.100, 4,211 -> 3,573 GB/s)",
+        "  cuda:H200 rms_norm farm/auto: b is faster at hidden 64 (1 of 1 cell, most at 8x64 bf16 forward: 0.900, "
+        "1,000 -> 1,111 GB/s), slower at hidden 4096 (1 of 1 cell, most at 8x4096 bf16 forward: 1.100, "
+        "4,211 -> 3,573 GB/s)",
         "best mode: another one in b in 0 of 2 cells",
-        "auto: slower than the best mode in 0 of 2 cells in a, in 1 in b; newly in 1 cell; "
+        "auto: slower than the best mode in 0 of 2 cells in a, in 1 in b, newly in 1; "
         "cuda/rms_norm/farm/auto/forward/bf16/8x4096/llama: 0% -> 10% (auto 11.00 us, static 10.00 us)",
         "peak memory: more in 1 of 1 cell, at most 12.00 -> 24.00 MiB (cuda/rms_norm/farm/one/forward/bf16/8x9/llama)",
         "host time: more in 1 of 2 cells, at most 100.0 -> 151.0 us (cuda/rms_norm/farm/one/forward/bf16/8x9/llama)",
