@@ -9,7 +9,7 @@ from farm.compare.decide import Verdict
 from farm.dashboards.compare_page import Said, Side
 from farm.errors import Message
 from farm.report import findings, pair_rows, pairs_text, provenance, two_arms
-from farm.report.format import number
+from farm.report.format import cells, number
 from farm.report.pairs import FASTER, NOISY, SAME, SLOWER, Pair
 from farm.report.run_lines import VERDICTS
 from farm.report.status_changes import MAX_SHOWN
@@ -107,12 +107,19 @@ def _said(run: Any, rows: Sequence[Row], both: Sequence[tuple[Row, Row]], result
         f"{name[:1].upper()}{name[1:]}" + (f": {why}" if why else ""),
         VERDICTS.get(int(found.get("exit_code") or 0), "inconclusive"),
         str(PROVES if told["verdicts"] else INTERPRETED),
-        [*pairs_text.bits_lines(rows, told), *pairs_text.control_lines(told)],
+        [*pairs_text.bits_lines(rows, told), *pairs_text.control_lines(told), *_of_sites(run.head)],
         {f"the cells that are {kind}": findings.repeat(run, of) for kind, of in groups.items() if of},
         {title: lines for title, lines in _more(rows, found) if lines},
         run.id,
         results,
     )
+
+
+def _of_sites(head: Mapping[str, Any]) -> Iterator[str]:
+    """What a merged run says of its parts."""
+    for part, count in (head.get("silent") or {}).items():
+        yield f"no site reported {part}: {cells(count)} lost"
+    yield from map(str, head.get("warnings") or ())
 
 
 def _more(rows: Sequence[Row], found: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
