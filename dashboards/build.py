@@ -204,12 +204,12 @@ def kept(path: Path) -> dict[str, Any]:
 
 def _build_run(store: StoreLike, run: RunLike, out: Path, found: Index | None = None) -> Path:
     path = out / page_name(run.id)
+    if arms_page.has_pairs(run.head):
+        return _build_arms(run, out)
     before = views.baseline(found, run.id) if found else None
     against = Against.of(store.run(before.id), run, quote(compare_name(before.id, run.id))) if before else None
     if against and before:
         _build_comparison(against.before, run, out)
-    if arms_page.has_pairs(run.head):
-        return _build_arms(run, out)
     write(path, run_page(run, run_links(run, out), against))
     write(path.with_suffix(".json"), json.dumps(run_json(run, against), default=str))
     return path

@@ -135,7 +135,7 @@ def app(store: StoreLike) -> Any:
     def cell(request: Request) -> Response:
         key, named = request.path_params["key"], request.query_params.get("target", "")
         found = views.checked(store)
-        rows = found.series(key, ("cell_key", "cell_id", "named", "target"), named)
+        rows = views.series(found, key, ("cell_key", "cell_id", "named", "target"), named)
         if not rows:
             return missing("No complete run has such a cell; the list of runs is at /")
         facts, points = cell_facts_of(found, store.run(rows[-1]["run"]), rows[-1])

@@ -18,6 +18,7 @@ from farm.cli.main import main
 from farm.compare.kernel_changes import changes
 from farm.coordinator import RunRequest, execute
 from farm.coordinator.request import RunArm
+from farm.dashboards import views
 from farm.dashboards.build import build
 from farm.matrix import load_all, plan
 from farm.matrix.arms import two
@@ -26,6 +27,7 @@ from farm.report import pairs_again
 from farm.sites import planfile
 from farm.sites.planfile import PlanFile
 from farm.store import Run, Store
+from farm.store.index_files import about
 from farm.store.pairs import PAIR_COLUMNS, ROUND_COLUMNS
 from farm.store.tables import write_table
 
@@ -192,3 +194,16 @@ def test_a_comparison_is_judged_again(tmp_path: Path, capsys: pytest.CaptureFixt
     derived = Store(tmp_path / "store").run("j")
     assert derived.head["kind"] == "judged" and derived.head["comparison"]["exit_code"] == code
     assert "statuses of 2 cells" in capsys.readouterr().out and len(derived.table("rounds")) == len(rounds)
+
+
+def test_no_comparison_is_a_night(sites: Path) -> None:
+    assert again(sites, "merge", "nv", "amd", "--run-id", "all") == 1
+    assert again(sites, "judge", "all", "--run-id", "judged") == 1
+    store = Store(sites / "store")
+    assert {about(store.run(name))["kind"] for name in ("nv", "all", "judged")} == {"ab"}
+    page = build(store)
+    assert page.read_text().count("B against A: worse") == 3
+    assert not [*page.parent.glob("compare-*"), *page.parent.glob("backend-*")]
+    index, row = views.checked(store), store.run("nv").rows[0]
+    assert index.series(row["cell_key"], ("target",), "")
+    assert views.cell_history(index, row["cell_key"], "", row["target"]) == []
