@@ -70,8 +70,11 @@ def launching(kernel: str, says: Says) -> Says:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return two_sites(tmp_path_factory.mktemp("sites"))
+
+
+def two_sites(folder: Path) -> Path:
     """A store with the runs of both parts of a plan: nv and amd."""
-    folder = tmp_path_factory.mktemp("sites")
     file = planned(folder)
     ran(folder, file, "nv", "cuda", launching("one", lambda cell, number: {"time": 10.0}))
     slow = lambda cell, number: {"time": 11.0 if cell["arm"] == "b" and cell["dims"]["hidden"] == 65 else 10.0}  # noqa: E731

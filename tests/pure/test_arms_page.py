@@ -66,8 +66,13 @@ def compared(rows: list[dict[str, Any]], **head: Any) -> FakeArms:
 
 
 @pytest.fixture(scope="module")
-def wide() -> FakeArms:
-    return compared(wide_rows())
+def rows() -> list[dict[str, Any]]:
+    return wide_rows()
+
+
+@pytest.fixture(scope="module")
+def wide(rows: list[dict[str, Any]]) -> FakeArms:
+    return compared(rows)
 
 
 def test_four_thousand_pairs_are_a_small_page_that_begins_with_the_verdict(wide: FakeArms) -> None:
@@ -97,9 +102,8 @@ def test_what_both_arms_share_is_not_said_to_differ(wide: FakeArms) -> None:
     assert said.kind == "findings" and said.results is None and a.name == "main"
 
 
-def test_arms_that_were_not_timed_say_so() -> None:
-    rows = [{**row, "time_us_p50": None} for row in wide_rows()[:6]]
-    run = compared(rows)
+def test_arms_that_were_not_timed_say_so(rows: list[dict[str, Any]]) -> None:
+    run = compared([{**row, "time_us_p50": None} for row in rows[:6]])
     html = compare_page(*arms_page.of_run(run), LINKS)
     assert "Nothing was timed" in html and "no times to compare" in html and "Slower and faster" not in html
 
