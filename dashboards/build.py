@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
-from farm.dashboards import night_pages, trends, views
+from farm.dashboards import arms_page, night_pages, trends, views
 from farm.dashboards.compare_page import Said, Side, as_json
 from farm.dashboards.pages import Against, Links, compare_page, evidence_page, run_json, run_page, runs_page
 from farm.errors import StoreError
@@ -204,6 +204,8 @@ def kept(path: Path) -> dict[str, Any]:
 
 def _build_run(store: StoreLike, run: RunLike, out: Path, found: Index | None = None) -> Path:
     path = out / page_name(run.id)
+    if arms_page.has_pairs(run.head):
+        return _build_arms(run, out)
     before = views.baseline(found, run.id) if found else None
     against = Against.of(store.run(before.id), run, quote(compare_name(before.id, run.id))) if before else None
     if against and before:
@@ -211,6 +213,23 @@ def _build_run(store: StoreLike, run: RunLike, out: Path, found: Index | None = 
     write(path, run_page(run, run_links(run, out), against))
     write(path.with_suffix(".json"), json.dumps(run_json(run, against), default=str))
     return path
+
+
+def _build_arms(run: Any, out: Path) -> Path:
+    """The page of a run of two arms, which is their comparison, and beside it that of all its results."""
+    path, results = out / page_name(run.id), out / results_name(run.id)
+    links = run_links(run, out)
+    a, b, pairs, said = arms_page.of_run(run, quote(results.name))
+    write(results, run_page(run, links))
+    write(path, compare_page(a, b, pairs, said, links))
+    data = {**as_json(a, b, pairs, said), "run": run.id, "comparison": run.head["comparison"]}
+    write(path.with_suffix(".json"), json.dumps(data, default=str))
+    return path
+
+
+def results_name(run_id: str) -> str:
+    """The page of all results of a run of two arms."""
+    return f"results-{run_id}.html"
 
 
 def compare_name(a: str, b: str) -> str:

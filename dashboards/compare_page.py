@@ -19,7 +19,7 @@ from farm.report.status_changes import CHANGES, MAX_SHOWN
 from farm.store.results import place
 
 #: What a cell of the table may show.
-CONTENTS: Mapping[str, str] = {"ratio": "B ÷ A", "a": "A µs", "b": "B µs"}
+CONTENTS: Mapping[str, str] = {"ratio": "B ÷ A", "a": "A µs", "b": "B µs", "a_gbps": "A GB/s", "b_gbps": "B GB/s"}
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Said:
     """What is said of two arms beyond their pairs.
 
     verdict: a sentence; kind: the kind of verdict that colours it; proves: what the ratios rest on; notes; repeats:
-    title -> command.
+    title -> command; more: title -> sentences; run, results: of a run of two arms, its name and the address of the page
+    of all its results.
     """
 
     verdict: str
@@ -44,6 +45,9 @@ class Said:
     proves: str
     notes: Sequence[str] = ()
     repeats: Mapping[str, str] = field(default_factory=dict)
+    more: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    run: str = ""
+    results: str | None = None
 
 
 def values(a: Side, b: Side, pairs: Sequence[Pair], said: Said) -> dict[str, Any]:
@@ -67,8 +71,9 @@ def values(a: Side, b: Side, pairs: Sequence[Pair], said: Said) -> dict[str, Any
         "times": paired.counts(pairs),
         "groups": [(m, paired.moved_line(m)) for m in groups],
         "worst": worst[:MAX_SHOWN],
+        "speeds": any(p.a_gbps and p.b_gbps for p in worst[:MAX_SHOWN]),
         "tables": _tables(pairs),
-        "picker": charts.picker(CONTENTS, CONTENTS if any(p.time for p in pairs) else ()),
+        "picker": charts.picker(CONTENTS, _present(pairs)),
     }
 
 
@@ -81,16 +86,24 @@ def as_json(a: Side, b: Side, pairs: Sequence[Pair], said: Said) -> dict[str, An
         "verdict": said.verdict,
         "proves": said.proves,
         "notes": list(said.notes),
+        "more": {title: list(lines) for title, lines in said.more.items()},
         "times": paired.counts(pairs),
         "pairs": [p.to_dict() for p in pairs if p.change != "same" or p.time],
     }
+
+
+def _present(pairs: Sequence[Pair]) -> list[str]:
+    """The contents that some cell has."""
+    timed = [p for p in pairs if p.time]
+    speeds = any(p.a_gbps or p.b_gbps for p in timed)
+    return [name for name in CONTENTS if timed and (speeds or not name.endswith("_gbps"))]
 
 
 def _facts(a: Side, b: Side) -> list[tuple[str, str, str, bool]]:
     """(what, in A, in B, whether it differs); what differs comes first."""
     names = dict.fromkeys([*a.facts, *b.facts])
     found = [(n, a.facts.get(n, ""), b.facts.get(n, "")) for n in names]
-    return sorted(((n, x, y, x != y) for n, x, y in found), key=lambda f: not f[3])
+    return sorted(((n, x, y, x != y) for n, x, y in found if x or y), key=lambda f: not f[3])
 
 
 def _tables(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
@@ -138,5 +151,6 @@ def _td(p: Pair) -> str:
         return f'<td class=s-{charts.esc(name)} data-t="{charts.esc(words)}">{"→".join(map(charts.esc, signs))}'
     shade = charts.ratio_shade(Ratio(p.ratio or 1.0, p.time in (SLOWER, FASTER)))
     mark = "<sup>~</sup>" if p.time == paired.NOISY else ""
-    a, b = (sig(us) if us is not None else "" for us in (p.a_us, p.b_us))
-    return f'<td data-t="{charts.esc(p.note)}"><p class={shade}>{p.ratio or 1.0:.2f}{mark}<p>{a}<p>{b}'
+    numbers = [p.a_us, p.b_us, *((p.a_gbps, p.b_gbps) if p.a_gbps or p.b_gbps else ())]
+    rest = "".join(f"<p>{sig(value) if value is not None else ''}" for value in numbers)
+    return f'<td data-t="{charts.esc(p.note)}"><p class={shade}>{p.ratio or 1.0:.2f}{mark}{rest}'

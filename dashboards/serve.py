@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from farm.dashboards import night_pages, views
+from farm.dashboards import arms_page, night_pages, views
 from farm.dashboards.build import StoreLike, cell_facts_of, comparison, need_store, proofs, run_lines
 from farm.dashboards.compare_page import as_json
 from farm.dashboards.pages import Against, Links, compare_page, evidence_page, run_json, run_page, runs_page
@@ -56,8 +56,9 @@ def _need() -> None:
 
 
 def app(store: StoreLike) -> Any:
-    """A Starlette application: `/`, `/evidence`, `/run/<id>`, `/run/<id>/log/<name>`, `/backend/<target>`,
-    `/cell/<key>`, `/compare/<a>/<b>`; JSON of a page at its address with `.json` (of the first: `/night.json`)."""
+    """A Starlette application: `/`, `/evidence`, `/run/<id>`, `/run/<id>/results` (of a run of two arms),
+    `/run/<id>/log/<name>`, `/backend/<target>`, `/cell/<key>`, `/compare/<a>/<b>`; JSON of a page at its address with
+    `.json` (of the first: `/night.json`)."""
     _need()
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
@@ -105,11 +106,20 @@ def app(store: StoreLike) -> Any:
         run = find(store, request.path_params["run_id"])
         if run is None:
             return missing("No such run; the list of runs is at /")
+        if arms_page.has_pairs(run.head):
+            made = arms_page.of_run(run, f"{LINKS.run(run.id)}/results")
+            return answer(request, lambda: compare_page(*made, live_links(run)), lambda: as_json(*made))
         before = None
         with suppress(StoreError):
             before = views.baseline(views.checked(store), run.id)
         against = Against.of(store.run(before.id), run, LINKS.compare(before.id, run.id)) if before else None
         return answer(request, lambda: run_page(run, live_links(run), against), lambda: run_json(run, against))
+
+    def results(request: Request) -> Response:
+        run = find(store, request.path_params["run_id"])
+        if run is None:
+            return missing("No such run; the list of runs is at /")
+        return answer(request, lambda: run_page(run, live_links(run)), lambda: run_json(run))
 
     def backend(request: Request) -> Response:
         night, target = newest(), request.path_params["target"]
@@ -125,7 +135,7 @@ def app(store: StoreLike) -> Any:
     def cell(request: Request) -> Response:
         key, named = request.path_params["key"], request.query_params.get("target", "")
         found = views.checked(store)
-        rows = found.series(key, ("cell_key", "cell_id", "named", "target"), named)
+        rows = views.series(found, key, ("cell_key", "cell_id", "named", "target"), named)
         if not rows:
             return missing("No complete run has such a cell; the list of runs is at /")
         facts, points = cell_facts_of(found, store.run(rows[-1]["run"]), rows[-1])
@@ -159,6 +169,7 @@ def app(store: StoreLike) -> Any:
         Route("/evidence", proven),
         *(Route(path + end, page) for path, page in pages.items() for end in (".json", "")),
         Route("/run/{run_id}/log/{name:path}", log),
+        Route("/run/{run_id}/results", results),
     ]
     return Starlette(routes=routes, middleware=[Middleware(GZipMiddleware, minimum_size=1000)])
 

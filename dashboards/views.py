@@ -194,9 +194,15 @@ def baseline(found: Index, run_id: str) -> Indexed | None:
     return before[0] if before else None
 
 
+def series(found: Index, key: str, columns: Sequence[str], named: str) -> list[dict[str, Any]]:
+    """A cell in every run of one arm, oldest first: of a comparison both arms have the key, and neither is a night."""
+    compared = {r.id for r in found.runs if r.kind in ("ab", "arm")}
+    return [r for r in found.series(key, columns, named) if r["run"] not in compared]
+
+
 def cell_history(found: Index, key: str, named: str, target: str) -> list[Point]:
     """A cell's time on one target, night by night."""
-    rows = [r for r in found.series(key, HISTORY, named) if r["target"] in (target, "")][-CELL_NIGHTS:]
+    rows = [r for r in series(found, key, HISTORY, named) if r["target"] in (target, "")][-CELL_NIGHTS:]
     out = []
     before: Mapping[str, str] = {}
     for r in rows:

@@ -7,14 +7,14 @@ import secrets
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from farm.cli import ab_noise, common, run_command, stage_zero
-from farm.cli.run import Matrices
+from farm.cli.run import Matrices, PlanPart
 from farm.cli.text import printable, sentence
 from farm.compare import kernel_changes
 from farm.compare.arms import WORKING_TREE, Arm, differences
@@ -27,6 +27,7 @@ from farm.matrix import Plan, plan
 from farm.matrix.arms import two
 from farm.node import config
 from farm.shipping import revision
+from farm.sites.planfile import PlanFile
 from farm.subject import arms as contents
 from farm.subject import repository
 from farm.subject.arms import ArmContent
@@ -108,8 +109,40 @@ def _run(args: argparse.Namespace) -> int:
         same = f"a and b hold the same files (digest {arms.same}) and nothing else differs: nothing was run"
         print(f"{same}; --same instead of --b measures how much an arm differs from itself")
         return 0
-    work = _Planned(args, arms)
+    return _compare(args, arms, _Planned(args, arms))
+
+
+def run_part(args: argparse.Namespace, file: PlanFile) -> int:
+    """`farm run --plan` of a plan with two arms: compare them on the cells of a part."""
+    if args.stop_at_first:
+        raise UsageError(
+            "-x stops at the first finding, and the plan compares two arms of each cell; omit it", id="arm-stop"
+        )
+    for option in ("wheel", "release"):
+        if getattr(args, option) is not None:
+            raise UsageError(
+                f"--plan {args.plan}: the plan says what its arms hold, but --{option} would change both; omit it",
+                id="run-plan-with-more",
+            )
+    arms = Arms(args, told=file.arms)
+    for arm, content in zip((arms.a, arms.b), arms.contents or (None, None)):
+        planned, here = str(file.arms[arm.name]["digest"]), content.digest if content else ""
+        if planned != here:
+            raise UsageError(
+                f"--plan {args.plan}: arm {arm.name} ({arm.called}) has digest {planned or 'none'} in the plan, and "
+                f"{here or 'none'} here; name its repository with --repo, its farm.yaml with --subject, and copy its "
+                "patch or wheel here",
+                id="run-plan-arm-differs",
+            )
+    for line in arms.lines():
+        print(printable(line), file=sys.stderr)
+    return _compare(args, arms, _PlannedPart(args, file))
+
+
+def _compare(args: argparse.Namespace, arms: Arms, work: _Planned | _PlannedPart) -> int:
+    """Run the comparison; the exit code."""
     ready = arms.ready(args, work.providers)
+    work.check_providers({name: dict(its) for name, its in ready.providers.items()})
     store = common.store(args)
     run_id = args.run_id or f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     begun = time.monotonic()
@@ -124,6 +157,8 @@ def _run(args: argparse.Namespace) -> int:
     try:
         writer = store.create(run_id)
         common.keep_contracts(writer)
+        if work.file:
+            writer.keep_plan(work.file.text)
     except BaseException:
         cluster.close()
         raise
@@ -140,6 +175,7 @@ def _run(args: argparse.Namespace) -> int:
         calibrations=run_command.damaged_calibrations("ab", store),
         wait_for_devices_s=run_command.grace(args),
         wait_s=run_command.busy_wait(args),
+        part=work.file.described(args.target) if work.file else {},
         kernels=arms.changes(),
         only_kernels=arms.only_kernels(),
         noise=ab_noise.read("ab", store),
@@ -172,16 +208,20 @@ class ReadyArms:
 
 class Arms:
     """Both arms of a command line, with their files.  With `contracts`, the ops that the subject of arm a defines are
-    known from now on; a resumed run has kept its own.  UsageError, MatrixError, InfraError for what cannot be had."""
+    known from now on; a resumed run has kept its own.  `told`: what a plan file or a run says of both, for --a and
+    --b.  UsageError, MatrixError, InfraError for what cannot be had."""
 
-    def __init__(self, args: argparse.Namespace, contracts: bool = True):
-        self.a, self.b = contents.pair(args.a or "", args.b or "", same=args.same)
+    def __init__(
+        self, args: argparse.Namespace, contracts: bool = True, told: Mapping[str, Mapping[str, Any]] | None = None
+    ):
+        same = getattr(args, "same", False)
+        self.a, self.b = contents.planned(told) if told else contents.pair(args.a or "", args.b or "", same=same)
         self.contents: tuple[ArmContent, ArmContent] | None = None
         if any(arm.kind for arm in (self.a, self.b)) or args.repo or args.subject:
             self.contents = contents.contents(
                 self.a, self.b, repo=args.repo or "", subject=args.subject or "", sandbox=args.sandbox
             )
-        if args.same and self.contents and len({content.digest for content in self.contents}) > 1:
+        if same and self.contents and len({content.digest for content in self.contents}) > 1:
             raise UsageError(
                 f"{self.a.called}: its files changed while they were read, so arm b would not be the same; repeat the "
                 "command",
@@ -240,6 +280,16 @@ class Arms:
             out.append(f"arm {arm.name}: {arm.called}{told}")
         notes = [note for content in self.contents or () for note in content.notes]
         return [*out, *(f"note: {note}" for note in (*notes, *self.moved))]
+
+    def described(self) -> dict[str, dict[str, Any]]:
+        """Both as a plan file has them: a revision by its commit, since a branch moves on."""
+        out = {}
+        for arm, content in zip((self.a, self.b), self.contents or (None, None)):
+            plain = {**arm.plain(), "called": arm.called, "digest": content.digest if content else ""}
+            if content and arm.kind == "revision" and arm.source != WORKING_TREE and content.revision:
+                plain["source"] = content.revision.partition("+")[0]
+            out[arm.name] = {**plain, "revision": content.revision if content else ""}
+        return out
 
     def ready(self, args: argparse.Namespace, paths: Mapping[str, str]) -> ReadyArms:
         """With everything that is sent to devices; `paths`: the providers of the command line and the matrices."""
@@ -312,6 +362,35 @@ class _Planned(Matrices):
     def planned(self, wanted: list[str]) -> Plan:
         plans = [plan(matrices, wanted, select=self._select) for matrices in self._of_arms]
         return run_command.under_tool(self._args, two(plans, (self._arms.a, self._arms.b)))
+
+
+class _PlannedPart(PlanPart):
+    """A site's part of a plan with two arms."""
+
+    def find_subject(self, args: argparse.Namespace, where: str) -> LoadedSubject | None:
+        return None  # each arm has its own
+
+    def planned(self, wanted: list[str]) -> Plan:
+        return run_command.under_tool(self.args, super().planned(wanted))
+
+
+def planned_arms(args: argparse.Namespace) -> tuple[Arms, Callable[[list[str]], Plan], dict[str, str]]:
+    """For `farm plan`: both arms, what plans the cells of both, and the providers.  UsageError where they are the same,
+    or only one is given."""
+    if not (args.a and args.b):
+        raise UsageError(
+            f"--{'b' if args.a else 'a'} is missing: a comparison has two arms; give both, or neither", id="arm-missing"
+        )
+    everywhere = argparse.Namespace(**{**vars(args), "sandbox": False, "address": "", "tool": ""})  # sites differ
+    arms = Arms(everywhere)
+    if arms.same:
+        raise UsageError(
+            f"a and b hold the same files (digest {arms.same}) and nothing else differs, so there is nothing to plan; "
+            "change one of them",
+            id="arm-no-difference",
+        )
+    work = _Planned(everywhere, arms)
+    return arms, work.planned, work.providers
 
 
 def changed(arms: Arms, head: Mapping[str, Any]) -> str:

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     with common.readable(a):
         _ = a.rows, a.head
     for one in (a, b):
-        if one.head.get("kind") == "ab":
+        if one.head.get("arms"):
             raise UsageError(
                 f"{one.id} is itself a comparison of two arms, whose result farm ab printed; name runs of farm run",
                 id="compare-run-arms",

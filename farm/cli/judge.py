@@ -18,13 +18,16 @@ from typing import Any
 from farm.cell import Cell, Status
 from farm.cli import common, progress
 from farm.cli.text import printable, sentence
+from farm.compare.summary import Summary
 from farm.contracts import discovery
 from farm.errors import FarmError, InfraError, Message, StoreError, UsageError
 from farm.judge import rejudge
 from farm.judge.digest import judging_digest
 from farm.matrix import Tolerance, load_tolerances, tolerances_for
+from farm.report import pairs_again, pairs_text
 from farm.shipping import revision
 from farm.store import Run, Store, results
+from farm.store.pairs import PAIR_COLUMNS, ROUND_COLUMNS
 
 MAX_CHANGES = 40
 _ANEW = (
@@ -91,16 +94,17 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"{source.id} was compiled, not executed, so there is nothing to judge", id="judge-run-compiled"
         )
-    if head.get("kind") == "ab":
+    if head.get("arms") and not head.get("comparison"):
         raise UsageError(
-            f"{source.id} compares two arms, and farm judge judges runs of one; run farm ab again", id="judge-run-arms"
+            f"{source.id} is an interrupted comparison of two arms; run farm resume {source.id}, then judge it",
+            id="judge-arms-interrupted",
         )
     asked = load_tolerances(args.tolerances, cells) if args.tolerances else ()
     with common.readable(source):
         judged, changes = rejudge.judge_run(
             rows, cells, discovery.find, lambda cell: [*stored(cell), *tolerances_for(asked, cell)]
         )
-    strict = args.strict_peers or "--strict-peers" in head.get("argv", [])
+        tables, again = _comparison(source, head, judged, strict := _strict(args, head))
     verdict, code = results.verdict(judged, strict_peers=strict)
     kept = {k: v for k, v in head.items() if k not in _ANEW}
     plan = {
@@ -112,15 +116,37 @@ def run(args: argparse.Namespace) -> int:
         "argv": args.argv,
         "judged_by": {**revision.of(), "digest": judging_digest()},
         "tolerances": [t.to_dict() for t in asked],
+        **({"comparison": again[0]} if again else {}),
     }
     name = args.run_id or f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-    run_id = _write(store, name, source, plan, cells, judged, samples, begun, verdict, code)
+    run_id = _write(store, name, source, plan, cells, judged, samples, begun, verdict, code, tables)
     _tell(head, source.id, run_id, changes, judged, time.monotonic() - begun)
     if not args.no_page:
         common.tell_page(args, store, run_id)
     if args.json:
         print(json.dumps(store.run(run_id).head, indent=1))
-    return code
+    elif again:
+        for line in pairs_text.lines(head["arms"], tables["pairs"][0], again[1], kernels=again[0].get("kernels", ())):
+            print(printable(line))
+    return again[1].exit_code if again else code
+
+
+def _strict(args: argparse.Namespace, head: Mapping[str, Any]) -> bool:
+    return args.strict_peers or "--strict-peers" in head.get("argv", [])
+
+
+def _comparison(
+    source: Run, head: Mapping[str, Any], judged: list[dict[str, Any]], strict: bool
+) -> tuple[dict[str, Any], tuple[dict[str, Any], Summary] | None]:
+    """(the tables of a run of two arms beside those of any run, its `comparison` and verdict); nothing for others."""
+    if not head.get("arms"):
+        return {}, None
+    rounds = source.table("rounds")
+    pairs = pairs_again.rejudged(source.table("pairs"), rounds, judged)
+    found = head["comparison"]
+    same, kernels = bool(found.get("same")), found.get("kernels") or ()
+    told = pairs_again.comparison(pairs, kernels, strict_peers=strict, identical=same)
+    return {"rounds": (rounds, ROUND_COLUMNS), "pairs": (pairs, PAIR_COLUMNS)}, told
 
 
 def _stored_rules(head: Mapping[str, Any]) -> Callable[[Cell], list[dict[str, Any]]]:
@@ -140,6 +166,7 @@ def _write(
     begun: float,
     verdict: str,
     code: int,
+    tables: dict[str, Any],
 ) -> str:
     """Write the complete derived run: plan, results, tables, run.json."""
     writer = store.create(run_id)
@@ -160,7 +187,7 @@ def _write(
             "verdict": verdict,
             "exit_code": code,
         }
-        writer.finish(rows, samples, {**plan, **foot})
+        writer.finish(rows, samples, {**plan, **foot}, tables)
     except BaseException as error:  # otherwise an incomplete run would be the store's last one
         writer.close()
         shutil.rmtree(writer.dir, ignore_errors=True)

@@ -18,12 +18,16 @@ from typing import Any
 from farm.cli import common, progress
 from farm.cli.run import read_plan
 from farm.cli.text import counted, printable
+from farm.compare.summary import Summary
+from farm.coordinator.request import KIND
 from farm.errors import StoreError, UsageError
+from farm.report import pairs_again, pairs_text
 from farm.shipping import revision
 from farm.sites import merging
 from farm.sites.merging import Merged, Report
 from farm.sites.planfile import PlanFile
 from farm.store import PLAN, Run, RunWriter, Store, fold, recovery, results
+from farm.store.pairs import PAIR_COLUMNS, ROUND_COLUMNS
 from farm.store.results import COLUMNS
 
 MAX_SHOWN = 10
@@ -61,7 +65,11 @@ def run(args: argparse.Namespace) -> int:
         why = merging.wrong(report, file)
         if why:
             raise StoreError(f"{source.dir}: this run {why}", id=why.id)
+        if file.arms and (damage := pairs_again.damaged(report.pairs, report.rounds, report.told_rounds, report.rows)):
+            what = f"{source.dir}: this run is damaged or was edited: {damage}; copy the run from its site again"
+            raise StoreError(what, id="merge-damaged")
     merged = merging.merge(file, reports)
+    tables, again = _comparison(args, file, reports, merged)
     verdict, code = results.verdict(merged.rows, strict_peers=args.strict_peers)
     plan = {
         **merging.head(file, reports, merged),
@@ -69,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
         "command": "farm " + shlex.join(args.argv),
         "argv": args.argv,
         "merged_by": revision.of(),
+        **({"comparison": again[0]} if again else {}),
     }
     store.probe()
     writer = store.create(args.run_id or f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}")
@@ -88,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
                 "verdict": verdict,
                 "exit_code": code,
             },
+            tables,
         )
     except BaseException:  # a part of it would be the store's last run
         writer.close()
@@ -97,7 +107,31 @@ def run(args: argparse.Namespace) -> int:
     _tell(args, store, writer.id, merged, time.monotonic() - begun)
     if args.json:
         print(json.dumps(store.run(writer.id).head, indent=1))
-    return code
+    elif again:
+        arms, kernels = plan["arms"], again[0].get("kernels", ())
+        for line in pairs_text.lines(arms, tables["pairs"][0], again[1], kernels=kernels):
+            print(printable(line))
+    return again[1].exit_code if again else code
+
+
+def _comparison(
+    args: argparse.Namespace, file: PlanFile, reports: Sequence[Report], merged: Merged
+) -> tuple[dict[str, Any], tuple[dict[str, Any], Summary] | None]:
+    """(the tables of two arms beside those of any run, `comparison` of the head and its verdict); nothing for a plan of
+    one arm."""
+    if not file.arms:
+        return {}, None
+    mates = {i: j for i, j in merging.partners(file).items() if file.plan.cells[i].arm == "a"}
+    parts = [(report.pairs, report.rounds) for report in reports]
+    pairs, rounds = pairs_again.merged(parts, mates, merged.rows, merged.origin)
+    used = dict.fromkeys(number for number in merged.origin if number is not None)
+    kernels = pairs_again.merged_kernels([_kernels(reports[number]) for number in used])
+    told = pairs_again.comparison(pairs, kernels, strict_peers=args.strict_peers)
+    return {"rounds": (rounds, ROUND_COLUMNS), "pairs": (pairs, PAIR_COLUMNS)}, told
+
+
+def _kernels(report: Report) -> list[dict[str, Any]]:
+    return list((report.head.get("comparison") or {}).get("kernels") or ())
 
 
 def _runs(store: Store, names: Sequence[str]) -> list[Run]:
@@ -162,7 +196,7 @@ def _reports(found: Sequence[Run]) -> list[Report]:
             head, table = run.head, run.rows if complete else fold(lines)
             told = fold(lines) if complete else []
             journaled = None
-            if not head.get("kind"):
+            if head.get("kind") in (None, "", KIND):
                 known = recovery.read(lines)
                 journaled = list(recovery.samples(known.rows, lines.__getitem__))
                 if known.contradicted:
@@ -172,6 +206,9 @@ def _reports(found: Sequence[Run]) -> list[Report]:
                         id="merge-contradiction",
                     )
             samples = run.samples() if complete else journaled or []
+            arms = complete and head.get("arms")
+            pairs, rounds = (run.table(name) if arms else () for name in ("pairs", "rounds"))
+            further = [row for line in lines if line.get("event") == "round" for row in line["rows"]] if arms else []
             key = (head.get("run_id"), head.get("created"), head.get("command"), str(head.get("plan")))
             rows = [{name: row.get(name) for name in COLUMNS} for row in table]
         if key in begun:
@@ -180,7 +217,9 @@ def _reports(found: Sequence[Run]) -> list[Report]:
             )
         begun[key] = run
         name = str(head.get("run_id") or run.id)
-        reports.append(Report(name, head, complete, rows, samples, told, journaled, writer))
+        further_told = None if head.get("kind") == "merged" else further
+        tables = (pairs, rounds, further_told)
+        reports.append(Report(name, head, complete, rows, samples, told, journaled, *tables, writer))
     return _named(reports)
 
 
@@ -199,7 +238,13 @@ def _named(reports: Sequence[Report]) -> list[Report]:
 
 
 def _write(
-    writer: RunWriter, file: PlanFile, found: Sequence[Run], merged: Merged, plan: dict[str, Any], foot: dict[str, Any]
+    writer: RunWriter,
+    file: PlanFile,
+    found: Sequence[Run],
+    merged: Merged,
+    plan: dict[str, Any],
+    foot: dict[str, Any],
+    tables: dict[str, Any],
 ) -> None:
     """Write the complete merged run: plan, results, logs, tables, run.json."""
     writer.plan({k: v for k, v in plan.items() if k != "backends"}, file.plan.cells)
@@ -212,7 +257,7 @@ def _write(
             row["log"] = writer.take_log(found[number], str(row["log"]), str(number + 1))
         writer.append({"event": "result", "row": row})
     writer.append({"event": "finished", "time": round(time.time(), 3)})
-    writer.finish(merged.rows, merged.samples, {**plan, **foot})
+    writer.finish(merged.rows, merged.samples, {**plan, **foot}, tables)
 
 
 def _tell(args: argparse.Namespace, store: Store, run_id: str, merged: Merged, seconds: float) -> None:

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from farm.cli import common
-from farm.cli.text import counted, duration, sentence
+from farm.cli.text import counted, duration, printable, sentence
 from farm.errors import StoreError, UsageError
-from farm.matrix import plan
+from farm.matrix import Plan, plan
 from farm.matrix.plan import Count
 
 
@@ -26,6 +27,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     common.matrix_options(p, needed=False)
     common.subject_options(p)
+    p.add_argument("--a", metavar="KEY=VALUE,..", help="plan a comparison: its first arm, as for farm ab")
+    p.add_argument("--b", metavar="KEY=VALUE,..", help="the second arm of a comparison")
     p.add_argument(
         "--json", action="store_true", help="print the complete plan as JSON, with the ID and key of every cell"
     )
@@ -43,17 +46,22 @@ def run(args: argparse.Namespace) -> int:
         _check_out(args.out)
     asked = common.named_backends(args)
     common.use_contracts(args)
-    subject = common.subject(args)
-    matrices = common.matrices(args, subject)
-    found = plan(matrices, asked, select=args.select)
-    text, calls = "", {**common.own_providers(args), **common.declared_calls(matrices)}
+    subject, arms = None, dict[str, dict[str, Any]]()
+    if args.a or args.b:
+        found, arms, calls = _of_arms(args, asked)
+    else:
+        subject = common.subject(args)
+        matrices = common.matrices(args, subject)
+        found = plan(matrices, asked, select=args.select)
+        calls = {**common.own_providers(args), **common.declared_calls(matrices)}
+    text = ""
     if not (args.out or args.json):
         _check_calls(calls)
     else:
         from farm.sites import planfile
 
         providers, _ = common.packed(calls)
-        text = planfile.write(found, providers, subject.packed.described() if subject else {})
+        text = planfile.write(found, providers, subject.packed.described() if subject else {}, arms)
     if args.out:
         beside = args.out.with_name(f".{args.out.name}.{os.getpid()}")  # an older plan is not lost to a full disk
         try:
@@ -80,6 +88,22 @@ def run(args: argparse.Namespace) -> int:
     if args.out:
         print(f"plan: {args.out}; to run one part at each site: farm run --plan {args.out} --target BACKEND")
     return 0
+
+
+def _of_arms(args: argparse.Namespace, asked: list[str]) -> tuple[Plan, dict[str, dict[str, Any]], dict[str, str]]:
+    """(the cells of both arms, what each is, the providers that both have)."""
+    from farm.cli import ab
+
+    for option in ("wheel", "release"):
+        if getattr(args, option) is not None:
+            raise UsageError(
+                f"--{option} would be both arms; say it of one: --a {'version' if option == 'release' else option}=...",
+                id="arm-option",
+            )
+    arms, planned, providers = ab.planned_arms(args)
+    for line in arms.lines():
+        print(printable(line), file=sys.stderr)
+    return planned(asked), arms.described(), providers
 
 
 def _check_calls(calls: Mapping[str, str]) -> None:

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(cell: Cell, row: Row, head: Mapping[str, Any]) -> None:
     """UsageError for a cell that no script can show."""
-    if list(head.get("argv") or ())[:1] == ["ab"] and row.get("role") == "subject":
+    if (head.get("arms") or list(head.get("argv") or ())[:1] == ["ab"]) and row.get("role") == "subject":
         raise UsageError(
             f"{cell.cell_id} is of one arm of a comparison, whose files are not in this folder as they were; check out "
             "that arm, run the cell with farm run, and repeat farm repro",

@@ -241,7 +241,7 @@ def _arms(args: argparse.Namespace, head: Mapping[str, Any]) -> ab.Arms | None:
     """Both arms as they are now, by the run's own options; None if the run has none."""
     if head.get("kind") != KIND:
         return None
-    found = ab.Arms(args, contracts=False)
+    found = ab.Arms(args, contracts=False, told=None if args.a and args.b else head.get("arms"))
     if changed := ab.changed(found, head):
         raise UsageError(changed, id="arm-changed")
     for line in found.lines():

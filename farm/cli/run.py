@@ -96,7 +96,12 @@ def once(args: argparse.Namespace) -> int:
     common.use_contracts(args)
     if again is not None and not again.statuses:
         return _nothing_failed(common.store(args), again.run_id)
-    work: Any = _PlanPart(args, again) if args.plan else Matrices(args, again)
+    file = read_plan(args.plan, "--plan") if args.plan else None
+    if file and file.arms:
+        from farm.cli import ab
+
+        return ab.run_part(args, file)
+    work: Any = PlanPart(args, file, again) if file else Matrices(args, again)
     providers, shipped = common.packed(work.providers)
     work.check_providers(providers)
     subject = work.subject
@@ -229,12 +234,13 @@ class Matrices:
         return found
 
 
-class _PlanPart:
+class PlanPart:
     """What a site's part of a plan requests.  The plan determines all of it."""
 
     note = ""
 
-    def __init__(self, args: argparse.Namespace, again: FailedCells | None = None):
+    def __init__(self, args: argparse.Namespace, file: PlanFile, again: FailedCells | None = None):
+        self.args, self.file = args, file
         given = {
             "MATRIX": args.matrices,
             "--select": args.select is not None,
@@ -249,7 +255,6 @@ class _PlanPart:
                 id="run-plan-with-more",
             )
         where = f"--plan {args.plan}"
-        self.file = read_plan(args.plan, "--plan")
         if not args.target:
             have = ", ".join(planfile.parts(self.file.plan))
             raise UsageError(
@@ -273,10 +278,14 @@ class _PlanPart:
             self._part = planfile.of_cells(self._part, failing)
             self.subject = common.subject(args) if self.file.subject else None  # with today's files
         else:
-            self.subject = planned_subject(args, self.file.subject, where)
+            self.subject = self.find_subject(args, where)
         self._where = where
         self._planned = planfile.providers_of(self.file, self._part.cells)
         self.providers = {name: its["path"] for name, its in self._planned.items()}
+
+    def find_subject(self, args: argparse.Namespace, where: str) -> LoadedSubject | None:
+        """The plan's subject as it is here.  UsageError if it differs."""
+        return planned_subject(args, self.file.subject, where)
 
     def check_providers(self, found: dict[str, dict[str, str]]) -> None:
         """UsageError for a provider whose files differ from the planned ones, unless failed cells run again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from farm.errors import UsageError
@@ -47,6 +47,13 @@ class Arm:
         told += [f"{name}={value}" for name, value in self.variables.items()]
         return " ".join(t for t in told if t) or "as it is"
 
+    @property
+    def text(self) -> str:
+        """What `--a` or `--b` is given for it; `parse_arm` reads it."""
+        told = {self.kind: self.source, **{key: getattr(self, key) for key in KEYS if key not in SOURCES}}
+        told |= {f"{VARIABLE}{name}": value for name, value in self.variables.items()}
+        return ",".join(f"{key}={value}" for key, value in told.items() if key and value)
+
     def plain(self) -> dict[str, Any]:
         """As a run keeps it; what is empty is left out."""
         own = {name: getattr(self, name) for name in ("name", "kind", "source", "patch", "environment")}
@@ -55,8 +62,8 @@ class Arm:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Arm:
-        """What `plain` gave."""
-        return cls(**plain)
+        """What `plain` gave; other keys are left out."""
+        return cls(**{f.name: plain[f.name] for f in fields(cls) if f.name in plain})
 
 
 def parse_arm(text: str, name: str, *, refused: Sequence[str]) -> Arm:
@@ -81,6 +88,27 @@ def parse_arm(text: str, name: str, *, refused: Sequence[str]) -> Arm:
             near = difflib.get_close_matches(key, [*KEYS, "env.NAME"], 1)
             hint = f'did you mean "{near[0]}"?' if near else f"available: {', '.join(KEYS)}, env.NAME"
             raise UsageError(f'{option} "{text}": "{key}" is not a key of an arm; {hint}', id="arm-key-unknown")
+    return _arm(name, found, variables, refused)
+
+
+def planned_arm(plain: Mapping[str, Any], name: str, *, refused: Sequence[str]) -> Arm:
+    """The arm that a plan file or a run describes (`Arm.plain`, other keys apart): checked as one of a command line is,
+    since the file may come from elsewhere.  UsageError."""
+    found = {key: str(plain[key]) for key in KEYS if key not in SOURCES and plain.get(key)}
+    if plain.get("kind"):
+        found[str(plain["kind"])] = str(plain.get("source", ""))
+    given = plain.get("variables") or {}
+    variables = {f"{VARIABLE}{key}": str(value) for key, value in given.items()} if isinstance(given, Mapping) else {}
+    unknown = next((key for key in found if key not in KEYS), "")
+    nul = next((key for key, value in {**found, **variables}.items() if "\0" in value), "")
+    if unknown or nul:
+        why = f'"{unknown}" is not a key of an arm' if unknown else f"{nul} has a NUL character"
+        raise UsageError(f"arm {name} of the plan: {why}; plan again", id="arm-planned")
+    return _arm(name, found, variables, refused)
+
+
+def _arm(name: str, found: Mapping[str, str], variables: Mapping[str, str], refused: Sequence[str]) -> Arm:
+    option = f"--{name}"
     return Arm(
         name,
         *_source(found, option),

@@ -33,7 +33,7 @@ FAMILIES = ("cuda", "rocm", "ascend")
 _TOOLS = ("torch", "torch_npu", "triton", "triton_ascend", "cuda", "rocm", "hip", "cann", "stack", "ptxas", "driver")
 _MAX_SHOWN = 4
 #: Version of what `collect` returns; a file of another version is not read.
-VERSION = 3
+VERSION = 4
 
 
 @dataclass(frozen=True)

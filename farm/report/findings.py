@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from farm.cell import deadly
+from farm.compare.arms import Arm
 from farm.report.format import FARM_FAULTS, HARM, PENDING, SET_ASIDE, clip, number, short_dtype
 from farm.report.queries import (
     PLACE,
@@ -149,11 +150,12 @@ def _matrix(head: Mapping[str, Any], path: str) -> str:
 
 
 def _arms(head: Mapping[str, Any]) -> list[str]:
-    """The two arms of a `farm ab`, as on its command line: the files of an arm are not those of the working folder."""
+    """The two arms of a comparison, as on a command line: the files of an arm are not those of the working folder."""
     argv = list(head.get("argv") or ())
     found = [w for name, _, words in _options(argv) if name in ARM_OPTIONS for w in words]
-    found += ["--same"] if "--same" in argv else []
-    return found if argv[:1] == ["ab"] else []
+    if argv[:1] == ["ab"]:
+        return [*found, *(["--same"] if "--same" in argv else [])]
+    return [w for name, arm in (head.get("arms") or {}).items() for w in (f"--{name}", Arm.of(arm).text)]
 
 
 def _carried(run: RunLike, rows: Sequence[Row], *, built: bool) -> list[str]:

@@ -15,12 +15,13 @@ from farm.compare.decide import Outcome, Verdict
 from farm.compare.kernel_changes import Change
 from farm.compare.noise import median
 from farm.compare.reach import Launch, Reached, reach
+from farm.report import two_arms
 from farm.report.status_changes import CHANGES, GOOD, change
 from farm.store.pairs import PER_ARM, comparable, time_of, without_arm
 
 Row = Mapping[str, Any]
-_NAMES = ("backend", "target", "evidence", "op", "role", "operation", "dtype", "shape")
-_FROM = {"time_us": "time_us_p50", "host_us": "host_us_p50"}
+_NAMES = ("backend", "target", "evidence", "op", "role", "operation", "dtype", "shape", "dims")
+_FROM = {"host_us": "host_us_p50"}
 _FAULTS = tuple(s.value for s in FARM_FAULTS)
 #: A cell that ran in neither arm: unsupported or skipped in both.
 NEITHER = "neither"
@@ -37,7 +38,12 @@ def pair_row(
     for arm, row in (("a", a), ("b", b)):
         for name in PER_ARM:
             told[f"{name}_{arm}"] = row.get(_FROM.get(name, name)) if row is not None else None
-    for place, arm in enumerate(("a", "b")):
+    for place, (arm, row) in enumerate((("a", a), ("b", b))):
+        told[f"time_us_{arm}"] = time_of(row) if row is not None else None
+        told[f"bandwidth_gbps_{arm}"] = told[f"bandwidth_gbps_{arm}"] if told[f"time_us_{arm}"] else None
+        hosts = [float(both[place]["host_us_p50"]) for both in rounds if both[place].get("host_us_p50")]
+        if hosts:
+            told[f"host_us_{arm}"] = _median(hosts)
         times = [time for both in rounds if (time := time_of(both[place]))]
         if times and outcome is not None:
             told[f"time_us_{arm}"] = _median(times)
@@ -170,6 +176,7 @@ def counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "bits_equal": sum(compared),
         "bits_compared": len(compared),
         "controls": sum(row["control"] for row in rows),
+        **two_arms.described(rows),
     }
 
 

@@ -21,7 +21,8 @@ class Pair:
 
     row: its columns, of B where B planned it; before, after: its status, "" where the arm did not plan it; change: a
     kind of `status_changes.CHANGES`; time: SLOWER, FASTER, SAME, NOISY, or "" where its times are not compared; a_us,
-    b_us: medians in microseconds; ratio: b/a with its bounds; note: why times are not compared, what else differs.
+    b_us: medians in microseconds; a_gbps, b_gbps: bandwidths; ratio: b/a with its bounds; note: what the cell of a
+    table says of it beyond that; more: what else differs, as short phrases.
     """
 
     row: Row
@@ -35,11 +36,15 @@ class Pair:
     low: float | None = None
     high: float | None = None
     note: str = ""
+    a_gbps: float | None = None
+    b_gbps: float | None = None
+    more: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         kept = {name: self.row.get(name) for name in ("cell_id", "cell_key", "target", "role")}
-        names = ("before", "after", "change", "time", "a_us", "b_us", "ratio", "low", "high", "note")
-        return kept | {name: getattr(self, name) for name in names}
+        times = ("a_us", "b_us", "a_gbps", "b_gbps", "ratio", "low", "high")
+        names = ("before", "after", "change", "time", *times, "note")
+        return kept | {name: getattr(self, name) for name in names} | ({"more": list(self.more)} if self.more else {})
 
 
 @dataclass(frozen=True)

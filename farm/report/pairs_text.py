@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from farm.compare.decide import Verdict
 from farm.compare.summary import Summary
+from farm.report import two_arms
 from farm.report.format import cells
 from farm.report.pair_rows import NEITHER, counts
+from farm.report.two_arms import digits
 
 Row = Mapping[str, Any]
 MAX_SHOWN = 10  # of each kind
@@ -46,12 +47,13 @@ def lines(
     yield from (arm_line(name, arm) for name, arm in arms.items())
     yield from _counts(rows, complete)
     yield from _noise(told or {})
-    yield from _kernels(kernels)
+    yield from kernel_lines(kernels)
     times = [row for row in rows if row["verdict"] and not row["control"]] if complete else []
+    yield from two_arms.lines(rows) if complete else ()
     for verdict in (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.UNFIT, Verdict.IMPROVED):
         of = [row for row in times if row["verdict"] == verdict.value]
         of.sort(key=lambda row: -abs((row["ratio"] or 1.0) - 1.0))
-        yield from _listed(verdict.value, "", of, _time_line)
+        yield from _listed(verdict.value, "", of, time_line)
     for kind in _SHOWN:
         yield from _listed(kind, f" ({_WORDS[kind]})", [row for row in rows if row["change"] == kind], _status_line)
     noted = [row for row in rows if row["note"]]
@@ -66,7 +68,7 @@ def arm_line(name: str, arm: Mapping[str, Any]) -> str:
     return f"{name}: {arm.get('called', '')}{f' ({more})' if more else ''}"
 
 
-def _kernels(kernels: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def kernel_lines(kernels: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """`kernels that differ: 2`, and of each who launched it."""
     if kernels:
         yield f"kernels that differ: {len(kernels)}"
@@ -94,17 +96,26 @@ def _counts(rows: Sequence[Row], complete: bool) -> Iterator[str]:
     words.append(f"{changes.get('same', 0)} same")
     words += [f"{changes[NEITHER]} not run in either"] if NEITHER in changes else []
     yield f"statuses of {cells(len(rows))}: {', '.join(words)}"
-    if told["bits_compared"]:
-        other = next(
-            (f"; the first that differs: {r['cell']}" for r in rows if r["bits"] is not None and not r["bits"]), ""
-        )
-        yield f"bits equal: {told['bits_equal']} of {told['bits_compared']}{other}"
+    yield from bits_lines(rows, told)
     if not complete:
         return
     if verdicts:
         yield f"times of {cells(sum(verdicts.values()))}: {', '.join(f'{n} {k}' for k, n in verdicts.items())}"
     else:
         yield "times: none, since no cell passed in both arms with a time"
+    yield from control_lines(told)
+
+
+def bits_lines(rows: Sequence[Row], told: Mapping[str, Any]) -> Iterator[str]:
+    """`bits equal: 12 of 16; the first that differs: CELL`; nothing where none were compared.  `told`: `counts`."""
+    if told["bits_compared"]:
+        other = next(
+            (f"; the first that differs: {r['cell']}" for r in rows if r["bits"] is not None and not r["bits"]), ""
+        )
+        yield f"bits equal: {told['bits_equal']} of {told['bits_compared']}{other}"
+
+
+def control_lines(told: Mapping[str, Any]) -> Iterator[str]:
     if told["controls"]:
         yield f"controls: {cells(told['controls'])} that run the same code in both arms"
 
@@ -134,42 +145,18 @@ def _listed(what: str, more: str, rows: Sequence[Row], shown: Any) -> Iterator[s
         yield f"  and {len(rows) - MAX_SHOWN} more, in pairs.parquet"
 
 
-def _time_line(row: Row) -> str:
+def time_line(row: Row) -> str:
     """`cuda/...: 1.052 (1.047 to 1.058), 10.00 -> 10.52 us, 812 -> 772 GB/s; 15 rounds; num_warps 4 -> 8`."""
     if row["ratio"] is None:
         return f"{row['cell']}: no round gave a time in both arms"
     parts = [f"{row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})" if row["low"] else f"{row['ratio']:.3f}"]
-    parts.append(f"{_number(row['time_us_a'])} -> {_number(row['time_us_b'])} us")
+    parts.append(f"{digits(row['time_us_a'])} -> {digits(row['time_us_b'])} us")
     if row["bandwidth_gbps_a"] and row["bandwidth_gbps_b"]:
-        parts.append(f"{_number(row['bandwidth_gbps_a'])} -> {_number(row['bandwidth_gbps_b'])} GB/s")
+        parts.append(f"{digits(row['bandwidth_gbps_a'])} -> {digits(row['bandwidth_gbps_b'])} GB/s")
     told = [", ".join(parts), f"{row['rounds']} rounds, threshold {row['threshold']:.1%}"]
     if row["threshold"] is None:
         told.pop()
-    return f"{row['cell']}: {'; '.join([*told, *_launches(row)])}"
-
-
-def _launches(row: Row) -> Iterator[str]:
-    """What differs in the launch of both arms."""
-    if row["mode_a"] != row["mode_b"]:
-        yield f"mode {row['mode_a']} -> {row['mode_b']}"
-    a, b = (_launch(row[f"launch_{arm}"]) for arm in ("a", "b"))
-    for name in dict.fromkeys([*a, *b]):
-        if a.get(name) != b.get(name):
-            yield f"{name} {a.get(name, 'none')} -> {b.get(name, 'none')}"
-
-
-def _launch(text: str | None) -> dict[str, Any]:
-    """Kernel and setting -> value, of the kernels that ran."""
-    try:
-        kernels = json.loads(text or "{}").get("kernels") or []
-    except (ValueError, AttributeError):
-        return {}
-    out: dict[str, Any] = {}
-    for number, kernel in enumerate(kernels):
-        if isinstance(kernel, dict):
-            name = str(kernel.get("kernel") or kernel.get("name") or number)
-            out |= {f"{name}.{key}": value for key, value in kernel.items() if key not in ("kernel", "name")}
-    return out
+    return f"{row['cell']}: {'; '.join([*told, *two_arms.launches(row)])}"
 
 
 def _status_line(row: Row) -> str:
@@ -177,7 +164,3 @@ def _status_line(row: Row) -> str:
     reason = row["reason_b"] or row["reason_a"] or ""
     peer = "" if row["role"] == "subject" else " (peer)"
     return f"{row['cell']}{peer}: {a} -> {b}{f': {reason}' if reason else ''}"
-
-
-def _number(value: float | None) -> str:
-    return "?" if value is None else f"{value:.4g}"

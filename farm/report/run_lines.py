@@ -9,6 +9,9 @@ from typing import Any
 from farm.report.format import HARM, number
 from farm.report.queries import RunLike, as_shown, by, counts, in_order, journal_damage, proven, writer
 
+#: Exit code of a comparison -> the kind of verdict.
+VERDICTS = {0: "passed", 1: "findings", 3: "farm_fault"}
+
 
 @dataclass(frozen=True)
 class RunLine:
@@ -46,7 +49,10 @@ def run_line(head: Mapping[str, Any], run_id: str, load: Callable[[], RunLike]) 
         kind = "running" if writer(run) else "interrupted"
         damaged = bool(journal_damage(run))
     proves = proven(k for b in backends for k in _proves(backends[b], kinds[b]))
-    extra = {"kind": str(head.get("kind") or "run"), "silent": list(head.get("silent") or ())}
+    extra: dict[str, Any] = {"kind": kind_of(head), "silent": list(head.get("silent") or ())}
+    if compared := comparison_of(head):  # its verdict is that of b against a, not that of all results in both
+        kind = VERDICTS.get(compared[1], "inconclusive")
+        extra["comparison"] = compared[0]
     return RunLine(
         run_id,
         str(head.get("created") or ""),
@@ -63,6 +69,19 @@ def run_line(head: Mapping[str, Any], run_id: str, load: Callable[[], RunLike]) 
         {b: kinds[b] <= {"simulated"} for b in backends if "simulated" in kinds[b] or b == "sim"},
         {**extra, **({"damaged": True} if damaged else {})},
     )
+
+
+def kind_of(head: Mapping[str, Any]) -> str:
+    """What made a run: `run`, `compile`, `merged`, `judged`, `ab` (two arms), `arm` (one of them, interpreted)."""
+    return str(head.get("kind") or ("arm" if list(head.get("argv") or ())[:1] == ["ab"] else "run"))
+
+
+def comparison_of(head: Mapping[str, Any]) -> tuple[str, int] | None:
+    """(verdict, exit code) of a complete run of two arms; None for any other."""
+    found = head.get("comparison") if head.get("arms") else None
+    if not isinstance(found, Mapping):
+        return None
+    return str(found.get("verdict") or ""), int(found.get("exit_code") or 0)
 
 
 def unreadable(run_id: str, why: str) -> RunLine:

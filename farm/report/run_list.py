@@ -7,12 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from farm.report.format import cells, duration, label, when
-from farm.report.run_lines import RunLine
+from farm.report.run_lines import RunLine, comparison_of
 from farm.report.wording import tag
+
+#: Kind of a run -> what marks it in a list, where a reader could take it for another.
+MARKS = {"ab": "two arms, not complete", "arm": "one arm of a comparison"}
 
 
 def entry(line: RunLine, head: Mapping[str, Any], devices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A run as JSON.  `devices`: those that it used, with `backend` and `name`."""
+    compared = comparison_of(head)
     counts: Counter[str] = Counter()
     for of in line.backends.values():
         counts.update(of)
@@ -25,7 +29,8 @@ def entry(line: RunLine, head: Mapping[str, Any], devices: Sequence[Mapping[str,
         "counts": dict(counts),
         "verdict": line.verdict,
         "complete": line.complete,
-        "exit_code": head.get("exit_code"),
+        "exit_code": compared[1] if compared else head.get("exit_code"),
+        **({"comparison": compared[0]} if compared else {}),
         "seconds": line.seconds,
         "devices": [{name: d.get(name, "") for name in ("backend", "name", "device", "node")} for d in devices],
         "revision": line.commit,
@@ -39,7 +44,7 @@ def lines(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         (
             str(e["id"]),
             when(str(e["created"])),
-            str(e["matrices"]),
+            _what(e),
             tag(str(e["verdict"])),
             _counts(e),
             duration(e["seconds"]),
@@ -50,6 +55,12 @@ def lines(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     widths = [min(60, max((len(row[i]) for row in table), default=0)) for i in range(6)]
     for row in table:
         yield "  ".join([*(text.ljust(width) for text, width in zip(row, widths)), row[-1]]).rstrip()
+
+
+def _what(e: Mapping[str, Any]) -> str:
+    """`rms_norm`; of a comparison `rms_norm, b against a: worse`."""
+    more = f"b against a: {e['comparison']}" if e.get("comparison") else MARKS.get(str(e["kind"]), "")
+    return ", ".join(text for text in (str(e["matrices"]), more) if text)
 
 
 def _counts(e: Mapping[str, Any]) -> str:

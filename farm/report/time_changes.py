@@ -95,7 +95,9 @@ def times(found: Comparison, *, unlike: bool = False) -> TimeComparison:
 def _pair(c: Change, time: str = "", ratio: float | None = None) -> Pair:
     before, after = (str(r.get("status") or "") if r is not None else "" for r in (c.before, c.after))
     a, b = (number(r.get("time_us_p50")) if r is not None and speed_counts(r) else None for r in (c.before, c.after))
-    return Pair(c.row, before, after, c.kind, time, a, b, ratio)
+    timed = ((c.before, a), (c.after, b))
+    speeds = [number(r.get("bandwidth_gbps")) if r is not None and us else None for r, us in timed]
+    return Pair(c.row, before, after, c.kind, time, a, b, ratio, a_gbps=speeds[0], b_gbps=speeds[1])
 
 
 def _times(c: Change) -> unpaired.Times:

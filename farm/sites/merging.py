@@ -15,7 +15,9 @@ from datetime import datetime
 from typing import Any
 
 from farm.cell import Cell, Owner, Status
+from farm.compare.arms import Arm
 from farm.errors import Message, UsageError
+from farm.matrix.arms import mates
 from farm.sites import planfile
 from farm.sites.planfile import PlanFile, unit
 from farm.store import results
@@ -42,6 +44,9 @@ class Report:
     told_samples: Sequence[Mapping[str, Any]] | None = (
         None  # the same for samples; None for a merged run, whose journal has none
     )
+    pairs: Sequence[Row] = ()  # of pairs.parquet, where the plan has two arms,
+    rounds: Sequence[Row] = ()  # and of rounds.parquet
+    told_rounds: Sequence[Row] | None = None  # as the journal has them; None for a merged run
     writer: str = ""  # who was still writing it while it was read (`process 7 on host`); "" if nobody was
 
     @property
@@ -85,11 +90,6 @@ def wrong(report: Report, file: PlanFile) -> Message | None:
             "was judged again, perhaps with other tolerances than the plan's; merge the original run, then judge again"
         )
         return Message(what, id="merge-judged")
-    if head.get("kind") == "ab":
-        what = (
-            "compares two arms, and the runs of one plan have one each; omit this run, and look at its own comparison"
-        )
-        return Message(what, id="merge-arms")
     if head.get("schema") is None and not report.complete:
         if writer:
             return Message(
@@ -115,6 +115,15 @@ def wrong(report: Report, file: PlanFile) -> Message | None:
         same = plan.get("hash") == file.plan.plan_hash
         other = "the same cells, but different deadlines, tolerances, scripts or providers" if same else "other cells"
         return Message(f"belongs to another plan ({other}); merge runs of one plan", id="merge-other-plan")
+    if file.arms and not report.complete:
+        what = f"is a comparison that is still being written by {writer}; merge after this run ends"
+        again = "is an interrupted comparison, whose times are not decided; run farm resume at its site, then merge"
+        return Message(what if writer else again, id="merge-arms-open")
+    arms = head.get("arms") or {}
+    other = next((n for n, arm in file.arms.items() if (arms.get(n) or {}).get("digest") != arm["digest"]), "")
+    if other:
+        what = f"ran other files as arm {other} than the plan names; run this part again"
+        return Message(what, id="merge-arms-differ")
     damaged = _damaged(report, file)
     if damaged and writer:  # its plan, for example, may be half written
         what = f"is still being written by {writer} and is incomplete ({damaged}); merge after this run ends"
@@ -168,7 +177,15 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def merge(file: PlanFile, reports: Sequence[Report]) -> Merged:
-    """One row for every cell of the plan.  `reports` passed `wrong`."""
+    """One row for every cell of the plan; both rows of a pair of arms are of one run.  `reports` passed `wrong`."""
+    partner = {file.plan.cells[i].cell_id: file.plan.cells[j].cell_id for i, j in partners(file).items()}
+    at = [{row["cell_id"]: row for row in report.rows} if partner else {} for report in reports]
+
+    def order(one: tuple[int, Row]) -> tuple[int, bool, float]:
+        number, row = one
+        mate = at[number].get(partner.get(row["cell_id"], ""))
+        return max(_order(reports[number], found) for found in (row, mate) if found is not None)
+
     found: dict[str, list[tuple[int, Row]]] = {}
     for number, report in enumerate(reports):
         heard = {c.cell_id for c in file.plan.cells if unit(c) in report.silent}
@@ -186,7 +203,7 @@ def merge(file: PlanFile, reports: Sequence[Report]) -> Merged:
             origin.append(None)
             silent[unit(cell)] += 1
             continue
-        tries = sorted(tries, key=lambda t: _order(reports[t[0]], t[1]))
+        tries = sorted(tries, key=order)
         number, row = tries[0]
         rows.append({**row, "index": cell.index, "reason": _reason(reports[number], row)})
         origin.append(number)
@@ -205,6 +222,14 @@ def merge(file: PlanFile, reports: Sequence[Report]) -> Merged:
         runs,
         [*_unlike(runs), *_unfinished(runs), *_contradictions(superseded)],
     )
+
+
+def partners(file: PlanFile) -> dict[int, int]:
+    """Place of a cell in the plan -> that of the same cell in the other arm, both ways; empty for a plan of one arm."""
+    if not file.arms:
+        return {}
+    found = mates(file.plan.cells, [Arm.of(file.arms[name]) for name in ("a", "b")])
+    return {**found, **{b: a for a, b in found.items()}}
 
 
 def _unheard(cell: Cell) -> dict[str, Any]:
@@ -380,6 +405,7 @@ def head(file: PlanFile, reports: Sequence[Report], merged: Merged) -> dict[str,
         told["counts"] = results.counts(r for r in merged.rows if r["backend"] == backend)
     return {
         "kind": "merged",
+        **({"arms": dict(reports[0].head["arms"])} if file.arms else {}),
         "matrices": [m.to_dict() for m in file.plan.matrices],
         "plan_hash": file.plan.plan_hash,
         "planned": len(file.plan.cells),

@@ -2,7 +2,8 @@
 
 It contains the plan as `farm.matrix.Plan` writes it (cells; each matrix's deadlines, tolerances and scripts), `farm`
 (the version that planned), `providers` (those of `--provider`: their import path and the hash of their files, which
-are not included), `subject` (what a farm.yaml described: its name, revision and digest) and `sha256` over everything.
+are not included), `subject` (what a farm.yaml described: its name, revision and digest), `arms` (of a comparison: what
+each is, with the digest of its files) and `sha256` over everything.
 """
 
 from __future__ import annotations
@@ -35,16 +36,23 @@ class PlanFile:
     subject: Mapping[str, Any] = field(
         default_factory=dict
     )  # name, revision, source, digest, modules, over; {} for none
+    arms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # as run.json has them; {} for none
 
     def described(self, part: str) -> dict[str, Any]:
         """What a run records about the plan that it is a part of."""
         return {"hash": self.plan.plan_hash, "sha256": self.sha256, "part": part, "of": list(parts(self.plan))}
 
 
-def write(plan: Plan, providers: Mapping[str, Mapping[str, str]], subject: Mapping[str, Any] | None = None) -> str:
+def write(
+    plan: Plan,
+    providers: Mapping[str, Mapping[str, str]],
+    subject: Mapping[str, Any] | None = None,
+    arms: Mapping[str, Mapping[str, Any]] | None = None,
+) -> str:
     """The file's text; the same plan gives the same text wherever it is made."""
     data = {**plan.to_dict(), "farm": __version__, "providers": {k: dict(v) for k, v in providers.items()}}
     data |= {"subject": dict(subject)} if subject else {}
+    data |= {"arms": {name: dict(arm) for name, arm in arms.items()}} if arms else {}
     return json.dumps({"sha256": _digest(data), **data}, ensure_ascii=True, allow_nan=False) + "\n"
 
 
@@ -58,6 +66,9 @@ def read(text: str, where: str) -> PlanFile:
         subject = {str(k): v for k, v in dict(data.get("subject") or {}).items()}
         if subject:
             subject = {**subject, **{k: str(subject[k]) for k in ("name", "revision", "digest")}}
+        arms = {str(k): {**v, "digest": str(v["digest"])} for k, v in dict(data.get("arms") or {}).items()}
+        if arms and sorted(arms) != ["a", "b"]:
+            raise ValueError("a comparison has the arms a and b")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise UsageError(
             f"{where}: this file was not written by farm plan --out, or was truncated; plan again", id="plan-invalid"
@@ -68,7 +79,7 @@ def read(text: str, where: str) -> PlanFile:
             id="plan-damaged",
         )
     try:
-        return PlanFile(Plan.from_json(text), providers, stated, text, subject)
+        return PlanFile(Plan.from_json(text), providers, stated, text, subject, arms)
     except UsageError as error:
         raise UsageError(f"{where}: {error}", id=error.id) from None
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farm.cell import FARM_FAULTS, FINDINGS, Status
+from farm.compare.built_files import BuiltChange
 from farm.compare.kernel_changes import Change
 from farm.compare.reach import Launch, Reached, reach
 from farm.compare.summary import Pair, Summary, summary
@@ -119,6 +120,7 @@ class Answer:
     cpu: CpuAnswer | None
     statuses: tuple[Told, ...]  # (kind, cell, status in a, in b, reason)
     summary: Summary
+    built: tuple[BuiltChange, ...] = ()  # files of machine code that differ
 
     @property
     def exit_code(self) -> int:
@@ -134,6 +136,7 @@ class Answer:
             "kernels": {"counts": dict(self.counts), "not_same": [r.to_dict() for r in self.kernels]},
             "host_files": list(self.host),
             "other_files": list(self.other),
+            "built_files": [vars(one) for one in self.built],
             "targets": {t.target: t.to_dict() for t in self.targets},
             "cpu": self.cpu.to_dict() if self.cpu else None,
             "statuses": [dict(zip(names, s)) for s in self.statuses],
@@ -188,6 +191,11 @@ class Answer:
             if names:
                 more = f" and {len(names) - _FILES} more" if len(names) > _FILES else ""
                 yield f"{title} {verb} in {', '.join(_place(n) for n in names[:_FILES])}{more}"
+        if self.built:
+            yield "built files differ, by function (a host function at another address has other bytes, too):"
+        yield from (f"  {_place(one.text)}"[:500] for one in self.built[:_FILES])
+        if len(self.built) > _FILES:
+            yield f"  and {len(self.built) - _FILES} more (--json)"
 
     def _status_lines(self) -> Iterator[str]:
         alike: dict[Told, list[str]] = {}
@@ -213,6 +221,7 @@ def answer(
     chains: Mapping[str, Mapping[str, str]] | None = None,
     unlike: Mapping[str, tuple[str, ...]] | None = None,
     named: bool = False,
+    built: Sequence[BuiltChange] = (),
 ) -> Answer:
     """All of it.  `targets`: names, as cells' ids end (`@sm_90`).  `chains`: of a target its tool chain; `unlike`: of a
     target what a reader has to know of it.  `named`: somebody named the cells, so that what they do not launch is no
@@ -223,7 +232,7 @@ def answer(
     cpu = _cpu(a.interpreted, b.interpreted) if a.interpreted is not None and b.interpreted is not None else None
     verdict = _verdict(pairs, reached, named)
     counts = dict(Counter(c.state for c in changes).most_common())
-    return Answer((a, b), counts, reached, tuple(host), tuple(other), tuple(code), cpu, statuses, verdict)
+    return Answer((a, b), counts, reached, tuple(host), tuple(other), tuple(code), cpu, statuses, verdict, tuple(built))
 
 
 def _verdict(pairs: Sequence[Pair], reached: Sequence[Reached], named: bool) -> Summary:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from farm.cluster.inline import InlineCluster
-from farm.compare import kernel_changes
+from farm.compare import built_files, kernel_changes
 from farm.compare.arms import differences
 from farm.compile.planning import plan_for
 from farm.compile.run import CompileProgress, CompileRequest
@@ -76,7 +76,10 @@ def run(
         sides.append(Side(content.arm.called, content.revision, content.digest, built, interpreted, content.notes))
     unlike = {t.name: _unlike(stage, t, chains.get(t.name, {})) for t in stage.targets}
     names = [t.name for t in stage.targets]
-    return answer(sides[0], sides[1], changes, host, _other_files(stage), names, chains, unlike, stage.named)
+    other = _other_files(stage)
+    code = built_files.compare(*({n: d for n, d in files.items() if n in other} for files in _built_files(stage)))
+    other = [name for name in other if not built_files.is_built(name)]
+    return answer(sides[0], sides[1], changes, host, other, names, chains, unlike, stage.named, code)
 
 
 def planned(stage: Stage, i: int, targets: Sequence[CompileTarget]) -> Plan:
@@ -181,9 +184,14 @@ def _row(stage: Stage, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _other_files(stage: Stage) -> list[str]:
-    """Files beside the Python ones that differ: built extensions, sources of other languages, data."""
+    """Files beside the Python ones that differ: machine code, sources of other languages, data."""
     a, b = ({n: d for n, d in c.content() if not n.endswith(".py") and ".dist-info/" not in n} for c in stage.contents)
     return sorted(n for n in a.keys() | b.keys() if a.get(n) != b.get(n))
+
+
+def _built_files(stage: Stage) -> list[dict[str, bytes]]:
+    """The machine code of both arms, by path."""
+    return [{n: d for n, d in content.content() if built_files.is_built(n)} for content in stage.contents]
 
 
 def _unlike(stage: Stage, target: CompileTarget, chain: Mapping[str, str]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,12 +171,16 @@ def about(run: Run) -> dict[str, Any]:
         "created": str(head.get("created") or ""),
         "plan": str(head.get("plan_hash") or ""),
         "matrices": [str(m.get("path") or m.get("name")) for m in head.get("matrices") or ()],
-        "kind": str(head.get("kind") or ("arm" if list(head.get("argv") or ())[:1] == ["ab"] else "run")),
+        "kind": "ab" if head.get("arms") else str(head.get("kind") or _arm_or_run(head)),
         "revision": str(subject.get("revision") or "")  # where there is one, its kernels are tested, not the farm's
         or str(revision.get("commit") or revision.get("version") or "") + ("+" if revision.get("dirty") else ""),
         "verdict": str(head.get("verdict") or ""),
         "seconds": head.get("seconds"),
     }
+
+
+def _arm_or_run(head: Mapping[str, Any]) -> str:
+    return "arm" if list(head.get("argv") or ())[:1] == ["ab"] else "run"
 
 
 def slim(run: Run) -> Any:

@@ -29,7 +29,7 @@ ROUND_COLUMNS: dict[str, str] = {
 _OF_ROW = tuple(c for c in ROUND_COLUMNS if c not in ("cell", "arm", "round", "place", "stage"))
 #: Columns of pairs.parquet that both arms have, with `_a` and `_b` at the end, by kind.
 _BOTH: dict[str, str] = {
-    **dict.fromkeys(("cell_id", "cell_key", "provider", "mode", "status", "reason"), "text"),
+    **dict.fromkeys(("cell_id", "cell_key", "provider", "mode", "mode_resolved", "status", "reason"), "text"),
     **dict.fromkeys(("time_us", "bandwidth_gbps", "worst_ratio", "peak_memory_mib", "host_us", "compile_s"), "float"),
     **dict.fromkeys(("launch", "output_hash"), "text"),
 }
@@ -39,7 +39,7 @@ _BOTH: dict[str, str] = {
 #: `bits`: 1 where both arms gave the same output bits in the first round; `control`: 1 where both are the same code.
 PAIR_COLUMNS: dict[str, str] = {
     **dict.fromkeys(
-        ("cell", "backend", "target", "evidence", "op", "role", "operation", "dtype", "shape", "change"), "text"
+        ("cell", "backend", "target", "evidence", "op", "role", "operation", "dtype", "shape", "dims", "change"), "text"
     ),
     **dict.fromkeys(("verdict", "stage"), "text"),
     **dict.fromkeys(("ratio", "low", "high", "threshold", "sigma"), "float"),

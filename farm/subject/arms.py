@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from farm.compare.arms import WORKING_TREE, Arm, identical
+from farm.compare.arms import WORKING_TREE, Arm, identical, planned_arm
 from farm.compare.arms import pair as named
 from farm.errors import InfraError, UsageError
 from farm.kernel_package import ROOT
@@ -75,6 +76,11 @@ class ArmContent:
 def pair(a: str, b: str, *, same: bool = False) -> tuple[Arm, Arm]:
     """Both arms, as --a and --b say them; `same`: arm a twice.  UsageError."""
     return identical(a, refused=NODES) if same else named(a, b, refused=NODES)
+
+
+def planned(told: Mapping[str, Mapping[str, Any]]) -> tuple[Arm, Arm]:
+    """Both arms, as a plan file or a run describes them.  UsageError."""
+    return planned_arm(told["a"], "a", refused=NODES), planned_arm(told["b"], "b", refused=NODES)
 
 
 def contents(

@@ -9,9 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from subject_repositories import committed, git, write
 
 from farm.cli import ab, run_command
 from farm.cli.main import main
+from farm.cli.run import read_plan
 from farm.compare.records import CellNoise, Kind, Record
 from farm.coordinator import RunRequest
 from farm.coordinator.request import RunOutcome
@@ -31,6 +33,10 @@ def requested(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Run
     """The request of a command line, which is not executed."""
     (folder / "m.yaml").write_text(MATRIX)
     monkeypatch.chdir(folder)
+    return of(monkeypatch, words[0], "m.yaml", *words[1:], *OPTIONS, "--out", str(folder / words[0]))
+
+
+def of(monkeypatch: pytest.MonkeyPatch, *words: str) -> RunRequest:
     requests: list[RunRequest] = []
 
     def connect(args: Any, run_id: str, choose: Any, planned: Any, ready: Any) -> Any:
@@ -43,7 +49,7 @@ def requested(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Run
 
     monkeypatch.setattr(run_command, "connect", connect)
     monkeypatch.setattr(run_command, "go", go)
-    assert main([words[0], "m.yaml", *words[1:], *OPTIONS, "--out", str(folder / words[0])]) == 0
+    assert main([*words]) == 0
     return requests[0]
 
 
@@ -98,3 +104,30 @@ def test_what_differs_beside_kernels_is_seen(change: dict[str, str], only: bool)
         for files in (base, {**base, **change})
     )
     assert arms.only_kernels() is only
+
+
+def test_a_plan_file_carries_both_arms_to_a_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FARM_CACHE", str(tmp_path / "cache"))
+    home = committed(write(tmp_path / "repo"))
+    monkeypatch.chdir(home)
+    arms = ("--a", "revision=HEAD", "--b", "revision=.,env.X=2")
+    assert main(["plan", *arms, "--backend", "cuda,rocm", "--out", "PLAN"]) == 0
+    kept = read_plan(Path("PLAN"), "--plan").arms
+    assert kept["a"]["source"] == git(home, "rev-parse", "HEAD")[:12], "a branch moves on"
+    assert kept["a"]["called"] == "HEAD" and kept["a"]["digest"] == kept["b"]["digest"] != ""
+    run = ("run", "--plan", str(home / "PLAN"), "--target", "cuda", "--address", "auto")
+    monkeypatch.chdir(tmp_path)
+    request = of(monkeypatch, *run, "--repo", str(home), "--out", "st")
+    assert {c.cell_id[-2:] for c in request.plan.cells} == {"~a", "~b"}
+    assert request.part["part"] == "cuda" and [a.digest for a in request.arms] == [kept["a"]["digest"]] * 2
+    (copy,) = Path("st/runs").glob("*/plan.json")
+    assert copy.read_text() == (home / "PLAN").read_text()
+    (home / "src/mylib/ops/shared.py").write_text("x = 1\n")
+    capsys.readouterr()
+    differs, more_, stop = "run-plan-arm-differs", "run-plan-with-more", "arm-stop"
+    for more, told in (((), differs), (("--wheel", "x.whl"), more_), (("-x",), stop)):
+        assert main([*run, "--repo", str(home), *more]) == 2 and f"[{told}]" in capsys.readouterr().err
+    assert main(["plan", "--a", "revision=HEAD", "--repo", str(home)]) == 2
+    assert "[arm-missing]" in capsys.readouterr().err

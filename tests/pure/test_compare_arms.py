@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
-from farm.compare.arms import Arm, differences, pair, parse_arm
+from farm.compare.arms import Arm, differences, pair, parse_arm, planned_arm
 from farm.errors import UsageError
 from farm.subject.read import NODES
 
@@ -25,9 +26,27 @@ def test_an_arm_is_what_was_said_of_it() -> None:
 
 
 def test_an_arm_survives_json() -> None:
-    for text in ("revision=main,env.X=1", "mode=auto", "wheel=a/b.whl"):
+    both = "revision=main,patch=x,environment=e,env.B=a,b"
+    for text in ("revision=main,env.X=1", "mode=auto", "wheel=a/b.whl", both):
         arm = parse(text)
-        assert Arm.of(json.loads(json.dumps(arm.plain()))) == arm
+        kept = json.loads(json.dumps({**arm.plain(), "called": arm.called, "digest": "d", "revision": "r"}))
+        assert Arm.of(kept) == arm and planned_arm(kept, "a", refused=NODES) == arm and arm.text == text
+
+
+@pytest.mark.parametrize(
+    ("plain", "id"),
+    [
+        ({"variables": {"LD_PRELOAD": "x"}}, "arm-variable-refused"),
+        ({"kind": "wheels", "source": "x"}, "arm-planned"),
+        ({"kind": "revision", "source": "--output=/x"}, "arm-revision"),
+        ({"mode": "a\0b"}, "arm-planned"),
+        ({"environment": "../x"}, "arm-name"),
+    ],
+)
+def test_an_arm_of_a_file_is_checked_as_one_of_a_command_line(plain: dict[str, Any], id: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        planned_arm(plain, "a", refused=NODES)
+    assert refused.value.id == id
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import compile_rows
 import pytest
 from compile_rows import kernel
 
+from farm.compare.built_files import BuiltChange
 from farm.compare.kernel_changes import changes
 from farm.stage_zero import pins
 from farm.stage_zero.answer import Answer, Side, answer
@@ -59,6 +60,16 @@ def test_what_was_not_built_in_both_is_unknown_and_never_untouched(status: str) 
     (target,) = found.targets
     assert target.state == "unknown" and target.unread == {f"{status}: why not": 1}
     assert "could not be read" in target.statement
+
+
+def test_built_files_are_told_by_function_and_do_not_decide() -> None:
+    rows = [built(0)]
+    one = BuiltChange("overlay/p/_C.so", ("f",), (), (), 3, ("device code for sm_90 is compressed",))
+    sides = [Side(f"arm {i}", "r", "d", rows, None) for i in range(2)]
+    found = answer(sides[0], sides[1], changes(BEFORE, BEFORE), [], [], ["sm_90"], built=[one])
+    text = "  p/_C.so: 1 of 4 functions differ (f); unknown: device code for sm_90 is compressed"
+    assert text in list(found.lines()) and found.exit_code == 0
+    assert json.loads(json.dumps(found.to_dict()))["built_files"][0]["changed"] == ["f"]
 
 
 def test_a_skipped_cell_is_no_part_of_it_and_one_that_one_arm_lacks_is_unknown() -> None:

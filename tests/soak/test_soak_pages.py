@@ -15,6 +15,7 @@ import golden_views as views
 import night_store
 import pytest
 from farm_fixture import Farm
+from test_arms_again import two_sites
 
 from farm.cli.main import main
 from farm.dashboards import night_pages
@@ -123,6 +124,18 @@ def test_pages_of_thirty_nights_in_a_browser(tmp_path: Path, monkeypatch: pytest
     kinds = {name.partition("-")[0].removesuffix(".html") for name in told}
     assert kinds == {"index", "evidence", "run", "backend", "cell", "compare"}
     assert sum(found["picked"] for found in told.values()) >= 2 + 5, "contents of a run and of comparisons"
+
+
+@needs_chromium
+@pytest.mark.soak(seconds=25)
+def test_pages_of_two_arms_in_a_browser(tmp_path: Path) -> None:
+    """Comparisons at two sites, and both merged: each with the page of all results."""
+    store = ("--out", str(two_sites(tmp_path) / "store"))
+    assert main(["merge", "nv", "amd", "--run-id", "all", "--no-page", *store]) == 1
+    assert main(["dashboard", "build", *store]) == 0
+    told = assert_sound(tmp_path / "store" / "pages", tmp_path)
+    assert {f"{kind}-{name}.html" for kind in ("run", "results") for name in ("nv", "amd", "all")} <= told.keys()
+    assert all(told[f"run-{name}.html"]["picked"] for name in ("nv", "amd", "all"))
 
 
 @needs_chromium
