@@ -11,6 +11,7 @@ from farm.cell import FARM_FAULTS
 from farm.compare.reach import Reached
 from farm.compile.targets import TARGETS
 from farm.pr.result_schema import EVIDENCE, STATUSES
+from farm.pr.untimed import sizes
 from farm.report.queries import parse
 from farm.stage_zero.answer import Answer
 
@@ -62,7 +63,12 @@ def _target(answer: Answer, target: Any) -> dict[str, Any]:
             for _, cell, a, b, reason in failed
         ][:1000],
         "moves": [m for change in target.difference.changes for m in _moves(change)][:1000],
+        "sizes": _cut(sizes(parse(row.get("dims")) for row in _planned(answer, target.target)), 1000),
     }
+
+
+def _planned(answer: Answer, target: str) -> list[Row]:
+    return [r for r in answer.sides[1].built or () if str(r["cell_id"]).endswith(f"@{target}")]
 
 
 def _moves(change: Any) -> Iterable[dict[str, Any]]:

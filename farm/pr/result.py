@@ -146,7 +146,7 @@ def not_executed(result: Json) -> list[str]:
         host = bool(result["static"]["host"])  # which decides how the same machine code is launched
         changed |= {t["backend"] for t in result["static"]["targets"] if host or t["same_code"] < t["compiled"]}
     ran = {p["backend"] for p in result["pairs"] if p["evidence"] == "executed"}
-    return sorted(b for b in changed if b in DEVICES and b not in ran)
+    return [b for b in DEVICES if b in changed and b not in ran]
 
 
 def statuses(pair: Json) -> str:
@@ -187,8 +187,13 @@ def accepted(pair: Json, acknowledged: Mapping[str, float]) -> bool:
     return round(pair["ratio"] or 1.0, RATIO_DIGITS) <= round(known * (1 + (pair["threshold"] or 0.0)), RATIO_DIGITS)
 
 
+def broken_tests(result: Json) -> list[Json]:
+    """The repository's own tests that fail in head alone."""
+    return [t for t in result["tests"] if t["status_b"] in FAILS and t["status_a"] not in FAILS]
+
+
 def _broken_tests(result: Json) -> list[str]:
-    broken = [t for t in result["tests"] if t["status_b"] in FAILS and t["status_a"] not in FAILS]
+    broken = broken_tests(result)
     return [f"{len(broken)} of the repository's own tests broken: first {broken[0]['id']}"] if broken else []
 
 

@@ -50,6 +50,7 @@ PURE = (
     "matrix",
     "node/admission",
     "node/sandbox",
+    "pr/answers",
     "pr/blocks",
     "pr/commands",
     "pr/comment",
