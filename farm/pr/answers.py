@@ -87,8 +87,8 @@ def _worse(result: Json, accepted: Mapping[str, float]) -> str:
         return f"{_first(told)}{'; '.join(told[1:])}."
     if results.unchanged(result):
         return "Nothing: no code that a kernel depends on changed."
-    if not pairs:
-        return "Nothing is known: no cell ran."
+    if not any(p["status_a"] not in (*FAILS, *results.WITHHELD) for p in pairs):
+        return "Nothing is known: no cell worked in base." if pairs else "Nothing is known: no cell ran."
     speed = f" and none of {count(len(had_time))} timed cells got slower" if had_time else "; speed was not measured"
     return f"Nothing that was seen: none of {cells(len(pairs))} broke{speed}."
 
@@ -113,7 +113,7 @@ def _how_much(result: Json, accepted: Mapping[str, float]) -> str:
         return f"{_first(told)}{'; '.join(told[1:])}."
     if had_time:
         low, high = min(p["ratio"] for p in had_time), max(p["ratio"] for p in had_time)
-        return f"Head takes {sig(low, 4)} to {sig(high, 4)} times base's time, which is within what can be told apart."
+        return f"Head takes {sig(low, 4)} to {sig(high, 4)} times base's time: no cell is beyond its threshold."
     if broken(pairs):
         return "A cell that ends without a result has no size of error; the reason stands below."
     return "Not measured: nothing was timed, because timing needs a device." if pairs else "Not measured."
@@ -127,8 +127,7 @@ def _error(p: Json) -> str:
 
 def _how_sure(result: Json) -> str:
     pairs = result["pairs"]
-    had_time = was_timed(pairs)
-    told = []
+    had_time, told = was_timed(pairs), []
     if had_time:
         one = timed.slowest(had_time)[0]
         interval = f" (here {sig(one['low'], 4)} to {sig(one['high'], 4)})" if one["low"] and one["high"] else ""
@@ -138,8 +137,8 @@ def _how_sure(result: Json) -> str:
         rounds = " to ".join(dict.fromkeys((count(min(numbers)), count(max(numbers)))))
         told.append(
             f"{rounds} rounds a cell, each with a fresh process for base and for head on one device; the ratio of "
-            f"times has a 99 % interval{interval}. Slower or faster is said only where that excludes 1 and the ratio "
-            f"is beyond the cell's threshold{f' ({ends})' if ends else ''}."
+            f"times has a 99 % interval{interval}. A cell counts as slower or faster only if that excludes 1 and "
+            f"the ratio is beyond the cell's threshold{f' ({ends})' if ends else ''}."
         )
         if all(p["evidence"] == "simulated" for p in had_time):
             told.append("But the devices were simulated, so this says nothing about hardware.")

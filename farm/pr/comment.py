@@ -122,8 +122,8 @@ def _what(result: Json, found: Outcome) -> list[str]:
     return [
         f"**Verdict: {found.name}** ({CHECKS[found.exit_code]}): {MEANING[found.name]}{why}",
         "",
-        f"The kernel farm (a tester of GPU and NPU kernels) held this change (*head*, {head}) against the commit where "
-        f"it left its branch (*base*, {base}). A *cell* is one operator with one size, dtype and direction, with the "
+        f"The kernel farm (a tester of GPU and NPU kernels) ran this change (*head*, {head}) beside the commit that it "
+        f"starts from (*base*, {base}). A *cell* is one operator with one size, dtype and direction, with the "
         "same inputs in both; its name reads backend/operator/provider/mode/direction/dtype/sizes/parameters.",
         "",
     ]
