@@ -12,12 +12,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.cli import pr_measure
+from farm.cli import pr_measure, pr_results
 from farm.cli.pr_measure import TOKEN
 from farm.cli.text import printable
 from farm.errors import UsageError
 from farm.pr import comment as comments
-from farm.pr import event_file, events, publishing
+from farm.pr import event_file, events, merging, publishing
 from farm.pr import result as results
 from farm.pr.events import Ignored, Policy, Refusal, Request
 from farm.pr.publishing import VOICES
@@ -115,17 +115,8 @@ def _plain(found: Request | Refusal | Ignored) -> dict[str, Any]:
 
 
 def _publish(args: argparse.Namespace) -> int:
-    texts, lost = [], ""
-    for path in args.publish:
-        try:
-            with path.open("rb") as file:
-                texts.append(file.read(results.MAX_BYTES + 1))
-        except OSError as error:
-            lost = f"{path} cannot be read ({error.strerror}); the measuring job left no result"
     if args.comment is not None:
-        if lost:
-            raise UsageError(lost, id="pr-no-result")
-        result = publishing.merged([results.read(t) for t in texts])
+        result = merging.merged(*pr_results.read(args.publish))
         args.comment.write_text(comments.comment(result), encoding="utf-8")
         outcome = results.outcome(result)
         print(f"farm pr: {comments.headline(result, outcome, printable)}")
@@ -134,10 +125,7 @@ def _publish(args: argparse.Namespace) -> int:
     head = events.head_of(payload)
     forge = _forge(args, payload)
     try:
-        if lost:
-            raise UsageError(lost, id="pr-no-result")
-        read = [results.read(t) for t in texts]
-        result = publishing.merged(read)
+        result = merging.merged(*pr_results.read(args.publish))
     except UsageError as error:
         return _conclude_without(args, forge, head, str(error))
     if head and result["head"]["sha"] != head:
@@ -147,7 +135,7 @@ def _publish(args: argparse.Namespace) -> int:
     number = args.number or result["number"]
     pull = forge.state(number, (result["base"]["sha"], result["head"]["sha"]))
     own = forge.comments(number, forge.login())
-    found = publishing.publish(read, pull, own, args.voice)
+    found = publishing.publish([result], pull, own, args.voice)
     if found.refused:
         raise UsageError(found.refused, id="pr-mismatch")
     try:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from farm.pr import answers, timed, untimed
 from farm.pr import ledger as ledgers
+from farm.pr import questions, timed, untimed
 from farm.pr import result as results
-from farm.pr.answers import DEVICE, EVIDENCE
 from farm.pr.ledger import Ledger
+from farm.pr.questions import DEVICE, EVIDENCE
 from farm.pr.result import DEVICES, FAILS, Outcome, statuses
 from farm.report.format import cells, clip, count, duration, label, sig
 from farm.report.markdown import code, plain
@@ -51,7 +51,7 @@ def comment(result: Json, before: Ledger | None = None, limit: int = LIMIT) -> s
         "",
         *_what(result, found),
         *_warnings(result),
-        *answers.answers(result, accepted),
+        *questions.answers(result, accepted),
         *_since(before, now),
         *_acks(now),
         *_backends(result),
@@ -87,7 +87,7 @@ def headline(result: Json, found: Outcome, say: Say = plain) -> str:
             what = (broken["place"] or broken["reason"]).partition("; ")[0] or label(broken["status_b"])
             parts[0] += f" ({say(clip(what, 160))})"
         if slower:
-            had_time = len(answers.was_timed(pairs))
+            had_time = len(questions.was_timed(pairs))
             worst = timed.speed_words(timed.slowest(slower)[0], say)
             which = "the worst, " if len(slower) > 1 else ""
             parts.append(f"{count(len(slower))} of {count(had_time)} timed cells slower: {which}{worst}")
@@ -219,7 +219,7 @@ def _backend_harm(pairs: Sequence[Json]) -> tuple[int, int]:
 
 def _backend(backend: str, target: str, evidence: str, pairs: Sequence[Json]) -> str:
     found = results.counted(pairs)
-    had_time = bool(answers.was_timed(pairs))
+    had_time = bool(questions.was_timed(pairs))
     undecided = count(found["inconclusive"] + found["unfit"])
     numbers = (count(found["regressed"]), count(found["improved"])) if had_time else ("not timed", "not timed")
     return timed.row(

@@ -57,7 +57,7 @@ def read(text: str | bytes) -> Json:
     if len(text) > MAX_BYTES:
         raise UsageError(f"the result has {len(text):,} bytes; the limit is {MAX_BYTES:,}", id="pr-result-too-big")
     try:
-        found = json.loads(text, parse_constant=_not_a_number)
+        found = json.loads(text, parse_constant=_not_a_number, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the result is not JSON: {str(error)[:200]}", id="pr-result-not-json") from None
     wrong = next(jsonschema.Draft202012Validator(SCHEMA).iter_errors(found), None)
@@ -72,6 +72,14 @@ def read(text: str | bytes) -> Json:
     if twice:
         raise UsageError(f"the result has the cell {twice[0][0]!r} more than once", id="pr-result-cell-twice")
     return dict(found)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object: of a name that is there twice, two readers would see two results."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"{Counter(name for name, _ in pairs).most_common(1)[0][0][:100]!r} is there twice")
+    return found
 
 
 def _not_a_number(word: str) -> Any:
@@ -109,6 +117,8 @@ def outcome(result: Json, acknowledged: Mapping[str, float] | None = None) -> Ou
     failed = found if found and found.exit_code == 1 else None
     if worse or failed:
         return Outcome("worse" if worse or not failed else failed.name, 1, (*(failed.why if failed else ()), *worse))
+    if lost := result.get("lost"):  # of a merged result: sites of which nothing is known
+        return Outcome("not proven", 4, (f"{lost[0]} has no result",))
     if unchanged(result):
         return Outcome("unchanged", 0, ("nothing that a kernel depends on changed",))
     if unseen := _unseen(result):

@@ -123,10 +123,11 @@ def _line(*fields: str) -> str:
 def plain(text: str) -> str:
     """`text` literally: no markup, no table break, no mention, no link; no control characters, nor those that change
     the direction of what follows."""
-    text = "".join(c for c in " ".join(text.split()) if unicodedata.category(c) not in ("Cc", "Cf"))
+    text = "".join(c for c in " ".join(text.split()) if unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("#", "&#35;")
     # GitHub looks for mentions and issues in what the Markdown became, where a reference is its character again
     text = re.sub(r"(?<![0-9A-Za-z_])@", f"&#64;{_BREAK}", text).replace("@", "&#64;")
+    text = re.sub(r"(?i)\bgh-(?=\d)", lambda found: f"{found[0]}{_BREAK}", text)
     text = re.sub(r"&#35;(?=\d)", f"&#35;{_BREAK}", text)
     text = text.replace("://", "&#58;//").replace("www.", "www&#46;").replace("$", "&#36;")
     return re.sub(r"([\\`*_\[\]~|])", r"\\\1", text)

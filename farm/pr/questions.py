@@ -70,8 +70,8 @@ def _worse(result: Json, accepted: Mapping[str, float]) -> str:
     if late := slower(pairs, accepted):
         first = _of(late[0])
         told.append(f"{count(len(late))} of {count(len(had_time))} timed cells got slower; the slowest is {first}")
-    if taken := [p for p in pairs if p["speed"] == "regressed" and p not in late]:
-        told.append(f"{cells(len(taken))} got slower and somebody accepted it")
+    if taken := sum(p["speed"] == "regressed" for p in pairs) - len(late):
+        told.append(f"{cells(taken)} got slower and somebody accepted it")
     for t in (static or {"targets": ()})["targets"]:
         if failed := [f for f in t["failed"] if f["status_b"] in FAILS and f["status_a"] not in FAILS]:
             told.append(f"{cells(len(failed))} of head no longer compile for {plain(t['target'])}")
