@@ -283,7 +283,10 @@ def _foot(result: Json) -> list[str]:
     parts += [f"took: {told}"] if told else []
     out = [" · ".join(plain(p) for p in parts), ""]
     if again := results.repeat(result["repeat"]):
-        out += ["Repeat all of it, in the same place:", *code(again), ""]
+        one = questions.chosen(result, {})
+        known = one is not None and results.repeat(one["repeat"])
+        place = ", in the same place:" if known else f". {questions.where(result, again)}"
+        out += [f"Repeat all of it{place}", *code(again), ""]
     return out
 
 

@@ -20,6 +20,8 @@ _LIMITED = (
     " n=getattr(r,'RLIMIT_'+k);h=r.getrlimit(n)[1];v=v if h==r.RLIM_INFINITY else min(v,h);r.setrlimit(n,(v,v))\n"
     "os.execvp(sys.argv[2],sys.argv[2:])"
 )
+#: Bytes of a file that it writes, also of its report, which is the only one on the host's disk.
+FILE = 1 << 30
 #: What a test says that ran into a limit of its own process.
 _MEMORY, _PROCESSES = ("MemoryError", "Cannot allocate memory"), ("Resource temporarily", "can't start new thread")
 
@@ -62,6 +64,7 @@ class Sandboxed:
             # addresses say nothing of memory where a device's driver reserves them
             addresses="memory" not in self._group.counts and backend not in sandbox.DEVICES,
         )
+        self._resources["FSIZE"] = min(self._resources["FSIZE"], FILE)
 
     def words(self, told: Sequence[str], read: Sequence[Path], cwd: Path) -> list[str]:
         shown = replace(Environment.default(), path=sandbox_host.own_path(Environment.default().path))

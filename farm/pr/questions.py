@@ -148,7 +148,7 @@ def _how_sure(result: Json) -> str:
         told.append("Of speed nothing is known.")
     if any(p["same_bits"] is not None for p in pairs):
         told.append("Results were compared bit by bit, for the same inputs in both; other inputs were not tried.")
-    if any(t["compiled"] for t in (result["static"] or {"targets": ()})["targets"]):
+    if _built(result):
         told.append(
             "Identical machine code is proof for the cells compiled; where it differs, nothing is known of speed."
         )
@@ -165,13 +165,17 @@ def _hardware(result: Json) -> str:
     for (evidence, where), n in sorted(by.items(), key=lambda item: (order.index(item[0][0]), -item[1])):
         named = f"{plain(where)}: " if where else ""
         told.append(f"{named}{cells(n)} {evidence} ({EVIDENCE.get(evidence, 'nothing ran')})")
-    targets = [t for t in (result["static"] or {"targets": ()})["targets"] if t["compiled"]]
-    if targets:
+    if targets := _built(result):
         names = ", ".join(f"{plain(t['target'])}{_named(t['backend'])}" for t in targets[:8])
         told.append(f"compiled for {names}, and not run from that")
     if not any(p["evidence"] == "executed" for p in result["pairs"]):
         told.insert(0, "None: no GPU or NPU took part" if told else "None")
     return f"{'; '.join(told)}."
+
+
+def _built(result: Json) -> list[Json]:
+    """The targets for which cells of both arms were compiled."""
+    return [t for t in (result["static"] or {"targets": ()})["targets"] if t["compiled"] > t["unknown"]]
 
 
 def _named(backend: str) -> str:

@@ -93,8 +93,8 @@ def machine_code(found: Json) -> list[str]:
     targets = sorted((t for t in found["targets"] if t["compiled"]), key=lambda t: t["same_code"] - t["compiled"])
     if not targets:
         return []
-    tools = f" by {', '.join(plain(t) for t in found['tools'])}" if found["tools"] else ""
-    out = [f"**Compiled{tools}, without a device, and not run from that**", ""]
+    tools = f" ({', '.join(plain(t) for t in found['tools'])})" if found["tools"] else ""
+    out = [f"**Compiled without a device, and not run from that**{tools}", ""]
     out += ["| target | cells | their sizes | identical machine code | differs | could not be compared |"]
     out += ["|---|--:|---|--:|--:|---|"]
     for t in targets:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import re
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pr_results import pair, result, slower, static, target
@@ -88,6 +90,20 @@ def test_seven_questions_are_answered_without_a_device() -> None:
     assert "| rows 8; hidden 4096 |" in text and "| rows 2048; hidden 4096 |" in text
     alike = [target(sizes="rows 8; hidden 4096")]
     assert "their sizes differ" not in comments.comment(result(interpreted(1), static=static(targets=alike)))
+
+
+EXAMPLES = sorted(Path(__file__).resolve().parents[2].glob("docs/examples/comments/*.json"))
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=[p.stem for p in EXAMPLES])
+def test_examples_in_docs_are_what_their_results_give(file: Path) -> None:
+    text = comments.comment(results.read(file.read_bytes()))
+    assert text.partition("\n")[2] == file.with_suffix(".md").read_text(encoding="utf-8"), f"make {file.stem}.md again"
+    answered(text)
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 4
 
 
 SOME = st.none() | st.floats(0.25, 4.0)
