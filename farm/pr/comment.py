@@ -87,10 +87,11 @@ def headline(result: Json, found: Outcome, say: Say = plain) -> str:
             what = (broken["place"] or broken["reason"]).partition("; ")[0] or label(broken["status_b"])
             parts[0] += f" ({say(clip(what, 160))})"
         if slower:
-            had_time = len(questions.was_timed(pairs))
+            had_time = questions.was_timed(pairs)
             worst = timed.speed_words(timed.slowest(slower)[0], say)
             which = "the worst, " if len(slower) > 1 else ""
-            parts.append(f"{count(len(slower))} of {count(had_time)} timed cells slower: {which}{worst}")
+            of = f"{count(len(slower))} of {count(len(had_time))} {questions.of_timed(had_time)}"
+            parts.append(f"{of} slower: {which}{worst}")
     elif found.name in ("infrastructure failures", "inconclusive"):
         parts.append(f"{found.name.capitalize()}: {say(clip(found.why[0], 200))}")
     else:
@@ -236,12 +237,12 @@ def _backend(backend: str, target: str, evidence: str, pairs: Sequence[Json]) ->
 
 
 def _unlike_sizes(result: Json) -> list[str]:
-    """That what was compiled is not what ran, where it is not."""
+    """That interpreted cells are not those that were compiled, where they are not."""
+    small = [p["axes"] for p in result["pairs"] if p["evidence"] == "interpreted"]
     compiled = {t.get("sizes") for t in result["static"]["targets"]} - {None, ""} if result["static"] else set()
-    if not compiled or not result["pairs"] or untimed.sizes(p["axes"] for p in result["pairs"]) in compiled:
+    if not small or not compiled or untimed.sizes(small) in compiled:
         return []
-    why = ", because the interpreter is slow" if all(p["evidence"] == "interpreted" for p in result["pairs"]) else ""
-    return [f"The cells that ran are not those that were compiled: their sizes differ{why}.", ""]
+    return ["The interpreted cells are not those that were compiled: they are smaller, as the interpreter is slow.", ""]
 
 
 def _tests(result: Json) -> list[str]:

@@ -60,6 +60,12 @@ def was_timed(pairs: Sequence[Json]) -> list[Json]:
     return [p for p in pairs if p["speed"] != "none" and p["ratio"]]
 
 
+def of_timed(had_time: Sequence[Json]) -> str:
+    """`timed cells`, or what these were instead."""
+    simulated = all(p["evidence"] == "simulated" for p in had_time)
+    return "cells timed on simulated devices" if simulated else "timed cells"
+
+
 def _worse(result: Json, accepted: Mapping[str, float]) -> str:
     pairs, static = result["pairs"], result["static"]
     told = []
@@ -68,8 +74,8 @@ def _worse(result: Json, accepted: Mapping[str, float]) -> str:
         told.append(f"{of} broke: right in base, not in head; first {_of(wrong[0])}")
     had_time = was_timed(pairs)
     if late := slower(pairs, accepted):
-        first = _of(late[0])
-        told.append(f"{count(len(late))} of {count(len(had_time))} timed cells got slower; the slowest is {first}")
+        of = f"{count(len(late))} of {count(len(had_time))} {of_timed(had_time)}"
+        told.append(f"{of} got slower; the slowest is {_of(late[0])}")
     if taken := sum(p["speed"] == "regressed" for p in pairs) - len(late):
         told.append(f"{cells(taken)} got slower and somebody accepted it")
     for t in (static or {"targets": ()})["targets"]:
@@ -104,7 +110,7 @@ def _how_much(result: Json, accepted: Mapping[str, float]) -> str:
         told.append(f"the largest error of a broken cell is {_error(wrong[0])} times what is allowed")
     if late := [p for p in slower(pairs, accepted) if p["ratio"]]:
         told.append(f"the slowest takes {timed.amount(late[0])}")
-        if len(late) > 1:
+        if len(late) > 2:
             told.append(f"half of the slower cells take at least {sig(median(p['ratio'] for p in late), 4)} times")
     if fast := sorted((p for p in pairs if p["speed"] == "improved" and p["ratio"]), key=lambda p: p["ratio"]):
         told.append(f"{cells(len(fast))} got faster, the best takes {timed.amount(fast[0])} ({_of(fast[0])})")
@@ -142,7 +148,7 @@ def _how_sure(result: Json) -> str:
         )
         if all(p["evidence"] == "simulated" for p in had_time):
             told.append("But the devices were simulated, so this says nothing about hardware.")
-        if undecided := sum(p["speed"] in ("inconclusive", "unfit") for p in had_time):
+        if undecided := sum(p["speed"] in ("inconclusive", "unfit") for p in pairs):
             told.append(f"Undecided: {cells(undecided)}.")
     elif pairs:
         told.append("Of speed nothing is known.")
@@ -218,6 +224,10 @@ def _not_run(result: Json) -> str:
     withheld = sum(any(p[f"status_{arm}"] in results.WITHHELD for arm in "ab") for p in result["pairs"])
     if withheld:
         told.append(f"{cells(withheld)} without a result: the farm or a device failed")
+    unfit = [p for p in result["pairs"] if p["speed"] != "none" and not p["ratio"]]
+    if unfit:
+        why = plain(clip(unfit[0]["reason"], 160)) or "its samples cannot be judged"
+        told.append(f"{cells(len(unfit))} without a time that can be judged: first {_of(unfit[0])} ({why})")
     failing = [p for p in result["pairs"] if statuses(p) == "failing"]
     if failing:
         told.append(f"{cells(len(failing))} ran and failed in base too, so head's part in them is not known")

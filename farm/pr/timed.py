@@ -26,13 +26,19 @@ def changes(result: Json, accepted: Mapping[str, float], most: int) -> list[str]
         alike = [p for p in pairs if p["op"] == rows[0]["op"] and (p["speed"] != "none" or not had_time)]
         pattern = where([untimed.axes(p) for p in rows], [untimed.axes(p) for p in alike])
         at = f": only at {plain('; '.join(pattern))}" if pattern else ""
-        of = f"{count(sum(p['speed'] != 'none' for p in pairs))} timed" if had_time else count(len(pairs))
+        of = (
+            f"{count(sum(p['speed'] != 'none' and bool(p['ratio']) for p in pairs))} timed"
+            if had_time
+            else count(len(pairs))
+        )
         out += [f"**{title}: {count(len(rows))} of {of} cells**{at}", ""]
         what = "head's time over base's (99 % interval)" if had_time else "what is wrong in head"
-        out += [row("cell", what, "GB/s, base → head", "kernels launched, and how"), row(*["---"] * 4)]
-        out += [_cell(p) for p in rows[:ROWS]]
+        table = [("cell", what, "GB/s, base → head", "kernels launched, and how"), *map(_cell, rows[:ROWS])]
+        kept = [n for n in range(4) if n < 2 or any(line[n] for line in table[1:])]
+        made = [row(*(line[n] for n in kept)) for line in table]
+        out += [made[0], row(*["---"] * len(kept)), *made[1:]]
         if len(rows) > ROWS:
-            out.append(row(f"and {count(len(rows) - ROWS)} more, less harmful", "", "", ""))
+            out.append(row(f"and {count(len(rows) - ROWS)} more, less harmful", *[""] * (len(kept) - 1)))
         out.append("")
     return [*out, *_failing(pairs), *_crossover(pairs)]
 
@@ -89,7 +95,7 @@ def slowest(rows: Sequence[Json]) -> list[Json]:
     return sorted(rows, key=lambda p: -(p["ratio"] or 0))
 
 
-def _cell(p: Json) -> str:
+def _cell(p: Json) -> tuple[str, str, str, str]:
     if p["status_b"] in FAILS:
         what = plain(clip(p["place"] or p["reason"] or label(p["status_b"]), 200))
         if p["worst_b"] and p["status_b"] == "inaccurate" and p["worst_b"] < untimed.NO_RATIO:
@@ -100,7 +106,7 @@ def _cell(p: Json) -> str:
         what += f" on {plain(p['target'])}" if p["target"] else ""
     rate = f"{sig(p['gbps_a'], 4)} → {sig(p['gbps_b'], 4)}" if p["gbps_a"] and p["gbps_b"] else ""
     a, b = plain(clip(p["launch_a"], 120)), plain(clip(p["launch_b"], 120))
-    return row(plain(p["cell"]), what, rate, a if a == b else f"{a} → {b}")
+    return plain(p["cell"]), what, rate, a if a == b else f"{a} → {b}"
 
 
 def _crossover(pairs: Sequence[Json]) -> list[str]:
