@@ -242,7 +242,10 @@ def _unlike_sizes(result: Json) -> list[str]:
     compiled = {t.get("sizes") for t in result["static"]["targets"]} - {None, ""} if result["static"] else set()
     if not small or not compiled or untimed.sizes(small) in compiled:
         return []
-    return ["The interpreted cells are not those that were compiled: they are smaller, as the interpreter is slow.", ""]
+    return [
+        "The interpreted cells are not those that were compiled: their sizes differ, as the interpreter is slow.",
+        "",
+    ]
 
 
 def _tests(result: Json) -> list[str]:

@@ -26,11 +26,8 @@ def changes(result: Json, accepted: Mapping[str, float], most: int) -> list[str]
         alike = [p for p in pairs if p["op"] == rows[0]["op"] and (p["speed"] != "none" or not had_time)]
         pattern = where([untimed.axes(p) for p in rows], [untimed.axes(p) for p in alike])
         at = f": only at {plain('; '.join(pattern))}" if pattern else ""
-        of = (
-            f"{count(sum(p['speed'] != 'none' and bool(p['ratio']) for p in pairs))} timed"
-            if had_time
-            else count(len(pairs))
-        )
+        with_time = sum(p["speed"] != "none" and bool(p["ratio"]) for p in pairs)
+        of = f"{count(with_time)} timed" if had_time else count(len(pairs))
         out += [f"**{title}: {count(len(rows))} of {of} cells**{at}", ""]
         what = "head's time over base's (99 % interval)" if had_time else "what is wrong in head"
         table = [("cell", what, "GB/s, base → head", "kernels launched, and how"), *map(_cell, rows[:ROWS])]
