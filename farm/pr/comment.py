@@ -13,7 +13,7 @@ from farm.pr import ledger as ledgers
 from farm.pr import questions, timed, untimed
 from farm.pr import result as results
 from farm.pr.ledger import Ledger
-from farm.pr.questions import DEVICE, EVIDENCE
+from farm.pr.questions import EVIDENCE
 from farm.pr.result import DEVICES, FAILS, Outcome, statuses
 from farm.report.format import cells, clip, count, duration, label, sig
 from farm.report.markdown import code, plain
@@ -162,7 +162,7 @@ def _evidence(result: Json, say: Say) -> str:
     """On what it ran, and on what it did not although the change is for it."""
     ran = dict.fromkeys(p["target"] or p["backend"] for p in result["pairs"] if p["evidence"] == "executed")
     out = [f"executed on {', '.join(say(t) for t in ran)}"] if ran else []
-    missing = [DEVICE[b] for b in results.not_executed(result)]
+    missing = [DEVICES[b] for b in results.not_executed(result)]
     out += [f"no {' or '.join(missing)} ran"] if missing else []
     simulated = sum(p["evidence"] == "simulated" for p in result["pairs"])
     if simulated:
@@ -342,7 +342,3 @@ def outdated(body: str, head: str) -> str:
         return body
     folded = f"{mark}\n<details><summary>Outdated: {plain(head[:12])} is newer</summary>\n\n{rest}"
     return folded[: LIMIT - 20] + "\n\n</details>\n"
-
-
-#: Backends whose cells a CPU alone cannot answer for.
-assert set(DEVICE) == set(DEVICES)

@@ -144,7 +144,7 @@ def launched(answer: Answer) -> dict[str, list[str]]:
 def not_run(backends: Iterable[str], pairs: Sequence[Row]) -> list[dict[str, str]]:
     """The backends with devices of which none ran anything."""
     ran = {p["backend"] for p in pairs if p["evidence"] == "executed"}
-    return [{"what": b, "why": "no device of it ran"} for b in backends if b not in ran]
+    return [{"what": b, "why": "no device of it took part"} for b in backends if b not in ran]
 
 
 def unsupported(answer: Answer) -> list[dict[str, str]]:

@@ -13,13 +13,11 @@ from typing import Any
 
 from farm.pr import result as results
 from farm.pr import timed, untimed
-from farm.pr.result import FAILS, statuses
+from farm.pr.result import DEVICES, FAILS, statuses
 from farm.report.format import cells, clip, count, sig
 from farm.report.markdown import code, plain
 
 Json = Mapping[str, Any]
-#: Backend -> what a reader calls its device.
-DEVICE = {"cuda": "NVIDIA GPU", "rocm": "AMD GPU", "ascend": "NPU"}
 _A_DEVICE = {"cuda": "an NVIDIA GPU", "rocm": "an AMD GPU", "ascend": "an Ascend NPU"}
 #: Evidence -> what it is, where the word stands.
 EVIDENCE = {
@@ -185,7 +183,7 @@ def _built(result: Json) -> list[Json]:
 
 
 def _named(backend: str) -> str:
-    return f" ({DEVICE[backend]})" if backend in DEVICE else ""
+    return f" ({DEVICES[backend]})" if backend in DEVICES else ""
 
 
 def _accuracy(pairs: Sequence[Json]) -> str:
@@ -233,7 +231,7 @@ def _not_run(result: Json) -> str:
         told.append(f"{cells(len(failing))} ran and failed in base too, so head's part in them is not known")
     targets = {t["backend"] for t in (result["static"] or {"targets": ()})["targets"]}
     if missing := [b for b in results.not_executed(result) if b in targets]:
-        names = ", ".join(DEVICE[b] for b in missing)
+        names = ", ".join(DEVICES[b] for b in missing)
         told.append(f"the compiled cells, whose code the change may have moved, on a device ({names})")
     return f"{'; '.join(told)}." if told else "Nothing that was planned is missing."
 

@@ -23,7 +23,8 @@ Json = Mapping[str, Any]
 FAILS = ("inaccurate", "compile_error", "crashed", "timed_out", "out_of_memory")
 WITHHELD = ("infra_error", "lost")
 RATIO_DIGITS = 4  # as an acknowledged ratio is kept
-DEVICES = ("cuda", "rocm", "ascend")  # backends of which a result says something only if it ran there
+#: Backends of which a result says something only if it ran there -> what a reader calls their devices.
+DEVICES = {"cuda": "NVIDIA GPU", "rocm": "AMD GPU", "ascend": "NPU"}
 
 #: Options of a command that repeats something -> what they may say.
 _REPEATED = {
@@ -125,7 +126,8 @@ def outcome(result: Json, acknowledged: Mapping[str, float] | None = None) -> Ou
         return Outcome("not proven", 4, (f"launches of the changed kernel {unseen[0]} are not seen",))
     missing = not_executed(result)
     if missing:
-        return Outcome("not proven", 4, (f"no changed cell ran on a device of {', '.join(missing)}",))
+        where = ", ".join(f"{b} ({DEVICES[b]})" for b in missing)
+        return Outcome("not proven", 4, (f"no changed cell ran on a device of {where}",))
     if found and found.exit_code == 4:
         return Outcome("inconclusive", 4, found.why)
     if not pairs:

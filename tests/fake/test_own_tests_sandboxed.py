@@ -67,6 +67,7 @@ def test_plants_cost_themselves_alone(tmp_path: Path) -> None:
     assert not left() and [p.name for p in tmp_path.iterdir()] == ["test_it.py"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(bool(WHY_NOT), reason=f"no sandbox can be made here: {WHY_NOT}")
 def test_one_that_does_not_end_costs_itself_alone(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("import time\ndef test_a(): pass\ndef test_b(): time.sleep(60)\n")
