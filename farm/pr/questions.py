@@ -194,7 +194,7 @@ def _accuracy(pairs: Sequence[Json]) -> str:
     largest = ""
     if all(errors):
         a, b = (_largest(values) for values in errors)
-        largest = f" Largest error: {a} in base, {b} in head, where 1 is the most that is allowed."
+        largest = f" Largest error of all cells: {a} in base, {b} in head, where 1 is the most that is allowed."
     if wrong:
         return f"Yes, beyond the tolerance in {cells(len(wrong))}, first {_of(wrong[0])}.{largest}"
     if not known:
@@ -211,7 +211,10 @@ def _largest(values: Sequence[float]) -> str:
 def _within(differ: Sequence[Json]) -> str:
     passed = sum(p["status_b"] == "passed" for p in differ)
     those = "all" if passed == len(differ) else count(passed)
-    return f"{those} of these are within the tolerance"
+    worst = max(differ, key=lambda p: p["worst_b"] or 0)
+    return (
+        f"{those} of these are within the tolerance; the largest error among them, base → head: {untimed.error(worst)}"
+    )
 
 
 def _not_run(result: Json) -> str:
@@ -266,7 +269,7 @@ def where(result: Json, command: str) -> str:
     """Where a command that repeats something is run, and what has to be there."""
     words = shlex.split(command)
     files = list(dict.fromkeys(plain(w) for w in words if re.search(r"\.ya?ml$", w)))
-    own = f" {' and '.join(files)}: of the job that measured." if files else ""
+    own = f" It reads files of the job that measured: {', '.join(files)}." if files else ""
     box = " --sandbox needs Linux with bubblewrap." if "--sandbox" in words else ""
     name, fetch, source = "the repository", "", ""
     if result["number"]:

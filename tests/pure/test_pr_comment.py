@@ -296,7 +296,7 @@ def test_first_line_says_what_is_proven_elsewhere_and_whether_bits_that_differ_a
     )
     text = comments.comment(found)
     assert "**Verdict: not proven** (the check is neutral)" in text and "on a device of ascend (NPU)." in text
-    assert "Bits differ in 1 of 2 cells; all of these are within the tolerance." in text
+    assert "Bits differ in 1 of 2 cells; all of these are within the tolerance; the largest" in text
     assert "1x4096: 0.0210 → 0.0350" in text and "not timed" in text and "time over" not in text
     assert "1x4096: 8,000 → 6,000 (-25.0 %)" in text
     assert "**What was not run?** cuda (NVIDIA GPU): none; " in text and "| sm\\_90 | 12 |  | 12 | 0 | 0 |" in text
