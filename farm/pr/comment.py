@@ -256,8 +256,11 @@ def _tests(result: Json) -> list[str]:
     both = sum(t["status_b"] in FAILS and t["status_a"] in FAILS for t in tests)
     passed = sum(t["status_b"] == "passed" for t in tests)
     more = f", {count(both)} failing in base too" if both else ""
-    out = [f"The repository's own tests: {count(passed)} of {count(len(tests))} passed{more}."]
-    out += [f"- broken: {plain(t['id'])}: {plain(clip(t['reason'], 160))}" for t in broken[:ROWS]]
+    ran = sum(t["kind"] == "test" and t["status_b"] not in ("skipped", "absent") for t in tests)
+    out = [
+        f"**The repository's own tests**, run in base and in head: {count(passed)} of {count(ran)} pass in head{more}."
+    ]
+    out += [f"- broken (not so in base): {plain(t['id'])}: {plain(clip(t['reason'], 160))}" for t in broken[:ROWS]]
     benchmarks = [t for t in tests if t["kind"] == "benchmark" and t["us_a"] and t["us_b"]]
     benchmarks.sort(key=lambda t: -t["us_b"] / t["us_a"])
     for t in benchmarks[:ROWS]:

@@ -86,7 +86,7 @@ def test_a_wrong_change_is_found_with_place_and_own_test(repository: Path) -> No
     assert "2 cells broken" in text.splitlines()[1] and "scaled by 1.01" in text
     assert "no NVIDIA GPU" not in text  # nothing was compiled, so nothing is known of other backends
     assert (
-        "broken: tests/test\\_norm.py::test\\_scale" in text
+        "in base): tests/test\\_norm.py::test\\_scale" in text
         and "**Kernels whose source differs**, or that only one of both has: 1 of 1: " in text
     )
     result = json.loads((repository / "r.json").read_text())
