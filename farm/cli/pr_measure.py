@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -22,10 +21,11 @@ from farm.cli import ab, common, run_command, stage_zero
 from farm.cli.pr_asked import Asked
 from farm.cli.text import printable
 from farm.errors import InfraError, UsageError
+from farm.node import config as node_config
 from farm.node import sandbox, sandbox_host
 from farm.node.environment import Environment, child_variables
 from farm.pr import comment as comments
-from farm.pr import decision, event_file, measured, own_tests, test_reports
+from farm.pr import decision, event_file, measured, own_box, own_tests, test_reports
 from farm.pr import result as results
 from farm.pr.commands import Command
 from farm.pr.config_block import Config
@@ -281,7 +281,7 @@ class _Work:
                     variables=self._variables(),
                     path=(content.folder / (of.source.path or "."), content.folder),
                     seconds=self.args.seconds,
-                    wrap=self._boxed if self.sandbox else _as_it_is,
+                    box=self._box if self.sandbox else own_box.Open,
                 )
             )
         return test_reports.joined(*both)
@@ -290,10 +290,17 @@ class _Work:
         given = child_variables({}, Environment.default())
         return sandbox.variables(given, sandbox_host.limits({}), grouped=False) if self.sandbox else given
 
-    def _boxed(self, words: Sequence[str], tree: Path, writable: Path) -> list[str]:
-        """A command of the repository's own in a sandbox."""
-        shown = replace(Environment.default(), path=sandbox_host.own_path(Environment.default().path))
-        return sandbox_host.words(shown, words, [str(writable)], [str(tree)], cwd=str(tree))
+    @cached_property
+    def _limits(self) -> Mapping[str, float]:
+        """Those of this host's default environment, if its node configuration has any."""
+        named = node_config.load().environments.get("default")
+        return (named.sandbox if named else None) or {}
+
+    def _box(self) -> own_box.Sandboxed:
+        """Around one process of the repository's own tests.  UsageError where no sandbox can be made."""
+        if why := sandbox_host.unfit(Environment.default()):
+            raise UsageError(f"no sandbox can be made here: {why}", id="run-no-sandbox")
+        return own_box.Sandboxed(self._limits)
 
     def _skipped(self) -> list[dict[str, str]]:
         """What the config block asked not to run."""
@@ -365,10 +372,6 @@ def _decided(args: argparse.Namespace) -> decision.Decision:
     if args.event is not None:
         raise UsageError("--decision says all that an event would; omit --event", id="pr-decision-and-event")
     return decision.read(event_file.text(args.decision))
-
-
-def _as_it_is(words: Sequence[str], tree: Path, writable: Path) -> Sequence[str]:
-    return words
 
 
 def _unchanged() -> dict[str, Any]:

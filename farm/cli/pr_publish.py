@@ -6,16 +6,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from farm.cli import common
+from farm.cli import common, pr_results
 from farm.cli.pr_measure import TOKEN
 from farm.cli.text import printable
 from farm.errors import FarmError, StoreError, UsageError
 from farm.pr import comment as comments
-from farm.pr import event_file, events, publishing, queue
+from farm.pr import event_file, events, merging, publishing, queue
 from farm.pr import result as results
 from farm.pr.github import GitHub
 from farm.pr.publishing import Check, Publication
@@ -27,17 +27,8 @@ MAX_HOURS = 30 * 24.0
 
 def run(args: argparse.Namespace) -> int:
     """Write the comment and the check of results."""
-    texts, lost = [], ""
-    for path in args.publish:
-        try:
-            with path.open("rb") as file:
-                texts.append(file.read(results.MAX_BYTES + 1))
-        except OSError as error:
-            lost = f"{path} cannot be read ({error.strerror}); the measuring job left no result"
     if args.comment is not None:
-        if lost:
-            raise UsageError(lost, id="pr-no-result")
-        result = publishing.merged([results.read(t) for t in texts])
+        result = merging.merged(*pr_results.read(args.publish))
         args.comment.write_text(comments.comment(result), encoding="utf-8")
         outcome = results.outcome(result)
         print(f"farm pr: {comments.headline(result, outcome, printable)}")
@@ -46,15 +37,12 @@ def run(args: argparse.Namespace) -> int:
     head = events.head_of(payload)
     forge = client(args, payload)
     try:
-        if lost:
-            raise UsageError(lost, id="pr-no-result")
-        read = [results.read(t) for t in texts]
-        result = publishing.merged(read)
+        result = merging.merged(*pr_results.read(args.publish))
     except UsageError as error:
         return _conclude_without(args, forge, payload, str(error))
     found, number = Publication(refused=_wrong(result, payload, head)), 0
     if not found.refused:
-        number, found = _publication(args, forge, payload, read, result)
+        number, found = _publication(args, forge, payload, result)
     if found.refused:
         if head and (check := publishing.gone(head, found.refused, args.voice).check) is not None:
             forge.conclude(check, again=False)
@@ -83,11 +71,7 @@ def _wrong(result: Mapping[str, Any], payload: Mapping[str, Any], head: str) -> 
 
 
 def _publication(
-    args: argparse.Namespace,
-    forge: GitHub,
-    payload: Mapping[str, Any],
-    read: Sequence[results.Json],
-    result: Mapping[str, Any],
+    args: argparse.Namespace, forge: GitHub, payload: Mapping[str, Any], result: results.Json
 ) -> tuple[int, Publication]:
     """(pull request, what to write)."""
     commits = (str(result["base"]["sha"]), str(result["head"]["sha"]))
@@ -97,7 +81,7 @@ def _publication(
     else:
         number = args.number or events.mirrored(payload) or result["number"]
         pull = forge.state(number, commits)
-    return number, publishing.publish(read, pull, forge.comments(number, forge.login()), args.voice)
+    return number, publishing.publish([result], pull, forge.comments(number, forge.login()), args.voice)
 
 
 def _conclude_without(args: argparse.Namespace, forge: GitHub, payload: Mapping[str, Any], why: str) -> int:

@@ -17,6 +17,8 @@ GIB = 1 << 30
 KEYS = ("memory_gib", "processes", "files_gib", "tmp_gib")
 PROCESSES, FILES_GIB, OPEN_FILES = 4096, 16.0, 4096
 MEMORY_SHARE, TMP_SHARE, TMP_GIB = 0.8, 1 / 8, 4.0
+#: Addresses for programs, libraries and threads' stacks beside the memory that they take.
+LIBRARIES = 16 << 30
 #: The own folder for temporary files, and the home folder in it.
 TMP, HOME = "/tmp", "/tmp/home"
 #: Of the host's root: programs and libraries, and what the loader and the vendors read of /etc.
@@ -72,13 +74,16 @@ class Limits:
             int(given.get("tmp_gib", min(TMP_GIB, TMP_SHARE * host_memory / GIB)) * GIB),
         )
 
-    def resources(self, *, grouped: bool) -> dict[str, int]:
+    def resources(self, *, grouped: bool, addresses: bool = False) -> dict[str, int]:
         """Names of `resource.RLIMIT_*` -> values; `grouped`: a control group counts the processes.
 
-        DATA and not AS: a GPU's driver reserves hundreds of GiB of addresses.  CORE 1 and not 0: Linux runs a program
-        that takes core files for every limit but 1.
+        DATA and not AS: a GPU's driver reserves hundreds of GiB of addresses.  `addresses`: AS too, which also counts
+        memory that processes share; for hosts without a device and without a control group for memory.  CORE 1 and not
+        0: Linux runs a program that takes core files for every limit but 1.
         """
         own = {"DATA": self.memory, "FSIZE": self.files, "NOFILE": self.open_files, "CORE": 1}
+        if addresses:
+            own["AS"] = self.memory + LIBRARIES
         return own if grouped else {**own, "NPROC": self.processes}
 
 

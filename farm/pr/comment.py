@@ -10,18 +10,33 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from farm.pr import ledger as ledgers
+from farm.pr import questions, timed, untimed
 from farm.pr import result as results
-from farm.pr import timed, untimed
 from farm.pr.ledger import Aside, Ledger
+from farm.pr.questions import EVIDENCE
 from farm.pr.result import DEVICES, FAILS, Outcome, statuses
 from farm.report.format import cells, clip, count, duration, label, sig
 from farm.report.markdown import code, plain
 
 LIMIT = 60_000  # characters; GitHub refuses 65,536
-GROUPS, ROWS = 8, 10
+GROUPS, ROWS, BACKENDS = 8, 10, 20
 ANSWERS = "<!-- kernel-farm answers -->"  # what stands behind it was asked for in comments
 SIGNS = {"worse": "❌", "not covered": "❌", "not worse": "✅", "unchanged": "✅", "infrastructure failures": "⚠️"}
-_DEVICE = {"cuda": "NVIDIA GPU", "rocm": "AMD GPU", "ascend": "NPU"}
+#: What a verdict means to somebody who reads it for the first time.
+MEANING = {
+    "worse": "head breaks or slows something that base does not.",
+    "not covered": "head changes a kernel that no cell launches, so nothing tested that change.",
+    "not worse": "on what was run, head is as right and as fast as base, or better.",
+    "unchanged": "no kernel of head can behave otherwise than base's.",
+    "not proven": "nothing that was run shows that head is worse, but it was not run where the change could show.",
+    "inconclusive": "too much of what was run is undecided to say that head is not worse.",
+    "infrastructure failures": "the farm or a device failed, which says nothing about the change.",
+}
+NEUTRAL = "the check is neutral"
+#: Exit code -> what becomes of the check.
+CHECKS = {0: "the check succeeds", 1: "the check fails, where it may block", 3: NEUTRAL, 4: NEUTRAL}
+#: Names of stages, for readers.
+STAGES = {"stage 0": "without a device (stage 0)"}
 Json = Mapping[str, Any]
 Say = Callable[[str], str]
 
@@ -35,21 +50,17 @@ def comment(result: Json, before: Ledger | None = None, limit: int = LIMIT) -> s
         now.line(),
         f"### {SIGNS.get(found.name, '◻️')} **{headline(result, found)}**",
         "",
-        _verdict(found),
-        "",
+        *_what(result, found),
         *_warnings(result),
-        *_backends(result),
-    ]
-    static = untimed.static(result["static"], result["pairs"]) if result["static"] else []
-    tail = [
-        *untimed.outputs(result["pairs"]),
-        *static,
-        *_tests(result),
+        *questions.answers(result, accepted),
         *_since(before, now),
         *_acks(now),
-        *_not_run(result),
-        *_foot(result),
+        *_backends(result),
+        *(untimed.machine_code(result["static"]) if result["static"] else ()),
+        *_unlike_sizes(result),
     ]
+    static = untimed.static(result["static"], result["pairs"]) if result["static"] else []
+    tail = [*untimed.outputs(result["pairs"]), *static, *_tests(result), *_foot(result)]
     for groups, moves, full in ((GROUPS, True, 400), (GROUPS, True, 40), (4, True, 0), (2, False, 0)):
         body = [
             *head,
@@ -77,7 +88,11 @@ def headline(result: Json, found: Outcome, say: Say = plain) -> str:
             what = (broken["place"] or broken["reason"]).partition("; ")[0] or label(broken["status_b"])
             parts[0] += f" ({say(clip(what, 160))})"
         if slower:
-            parts.append(f"{cells(len(slower))} slower, worst {timed.speed_words(timed.slowest(slower)[0], say)}")
+            had_time = questions.was_timed(pairs)
+            worst = timed.speed_words(timed.slowest(slower)[0], say)
+            which = "the worst, " if len(slower) > 1 else ""
+            of = f"{count(len(slower))} of {count(len(had_time))} {questions.of_timed(had_time)}"
+            parts.append(f"{of} slower: {which}{worst}")
     elif found.name in ("infrastructure failures", "inconclusive"):
         parts.append(f"{found.name.capitalize()}: {say(clip(found.why[0], 200))}")
     else:
@@ -85,6 +100,8 @@ def headline(result: Json, found: Outcome, say: Say = plain) -> str:
         parts.append(_improved(pairs, say) or ("Not worse" if found.exit_code == 0 else ""))
     if bits := _bits(pairs):
         parts.append(bits)
+    if failing := sum(statuses(p) == "failing" for p in pairs):
+        parts.append(f"{cells(failing)} {'fails' if failing == 1 else 'fail'} in base too")
     parts.append(_same_code(result, say))
     parts.append(_evidence(result, say))
     text = "; ".join(p for p in parts if p)
@@ -100,9 +117,18 @@ def _unknown(static: Json | None, say: Say) -> list[str]:
     return [f"nothing is known of {say(clip(first['kernel'], 100))}{others}: {say(clip(first['why'], 120))}"]
 
 
-def _verdict(found: Outcome) -> str:
-    why = f": {plain(clip(found.why[0], 200))}" if found.why and found.exit_code in (0, 4) else ""
-    return f"Verdict: {found.name}{why}."
+def _what(result: Json, found: Outcome) -> list[str]:
+    """The verdict and what it means; who says it, and of what."""
+    why = f" Here: {plain(clip(found.why[0], 200))}." if found.why and found.exit_code in (3, 4) else ""
+    base, head = (plain(result[arm]["sha"][:12]) for arm in ("base", "head"))
+    return [
+        f"**Verdict: {found.name}** ({CHECKS[found.exit_code]}): {MEANING[found.name]}{why}",
+        "",
+        f"The kernel farm (a tester of GPU and NPU kernels) ran this change (*head*, {head}) beside the commit that it "
+        f"starts from (*base*, {base}). A *cell* is one operator with one size, dtype and direction, with the "
+        "same inputs in both; its name reads backend/operator/provider/mode/direction/dtype/sizes/parameters.",
+        "",
+    ]
 
 
 def _bits(pairs: Sequence[Json]) -> str:
@@ -112,7 +138,9 @@ def _bits(pairs: Sequence[Json]) -> str:
     differ = [p for p in known if not p["same_bits"]]
     within = differ and all(p["status_b"] == "passed" for p in differ)
     others = ", the others within tolerance" if within else ""
-    return f"bits identical in {count(len(known) - len(differ))} of {count(len(known))} cells{others}"
+    kinds = {p["evidence"] for p in known}
+    where = " (interpreted on a CPU)" if kinds == {"interpreted"} else " (simulated)" if kinds == {"simulated"} else ""
+    return f"bits identical in {count(len(known) - len(differ))} of {cells(len(known))}{where}{others}"
 
 
 def _same_code(result: Json, say: Say) -> str:
@@ -122,7 +150,7 @@ def _same_code(result: Json, say: Say) -> str:
     if not same or not (static["changed"] or static["host"]):
         return ""
     touched = [t for t in static["targets"] if t["compiled"] - t["unknown"] > t["same_code"]]
-    where = [f"{say(t['target'])} in {_differing(t)} of {count(t['compiled'])} cells" for t in touched[:4]]
+    where = [f"{say(t['target'])} in {_differing(t)} of {count(t['compiled'])} compiled cells" for t in touched[:4]]
     differs = f"differs for {', '.join(where)}, " if where else ""
     return f"machine code {differs}{'is ' if where else ''}identical for {', '.join(map(say, same[:4]))}"
 
@@ -135,11 +163,11 @@ def _evidence(result: Json, say: Say) -> str:
     """On what it ran, and on what it did not although the change is for it."""
     ran = dict.fromkeys(p["target"] or p["backend"] for p in result["pairs"] if p["evidence"] == "executed")
     out = [f"executed on {', '.join(say(t) for t in ran)}"] if ran else []
-    missing = [_DEVICE[b] for b in results.not_executed(result)]
+    missing = [DEVICES[b] for b in results.not_executed(result)]
     out += [f"no {' or '.join(missing)} ran"] if missing else []
     simulated = sum(p["evidence"] == "simulated" for p in result["pairs"])
     if simulated:
-        out.append(f"{count(simulated)} cells only simulated")
+        out.append(f"{cells(simulated)} on simulated devices, not on hardware")
     if not out:
         any_ran = any(p["evidence"] == "interpreted" for p in result["pairs"])
         out.append("interpreted on a CPU, no device ran" if any_ran else "no device ran")
@@ -170,29 +198,20 @@ def _warnings(result: Json) -> list[str]:
 
 
 def _backends(result: Json) -> list[str]:
-    """A row per backend that ran, with what is known of its machine code, and one per target of the others."""
-    groups: dict[tuple[str, str], list[Json]] = {}
+    """A row per device or interpreter that ran cells, the most harmful first."""
+    groups: dict[tuple[str, str, str], list[Json]] = {}
     for p in result["pairs"]:
-        groups.setdefault((p["backend"], p["target"]), []).append(p)
-    codes = _codes(result)
-    if not groups and not codes:
+        groups.setdefault((p["backend"], p["target"], p["evidence"]), []).append(p)
+    if not groups:
         return []
-    head = "| backend | evidence | cells | broken | slower | faster | same | undecided | failing in both | same bits "
-    out = [head + "| machine code |", "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|---|"]
-    for (backend, target), pairs in sorted(groups.items(), key=lambda g: _backend_harm(g[1])):
-        out.append(_backend(backend, target, pairs, codes.get(backend, ())))
-    alone = [t for b, ts in codes.items() if not any(b == ran for ran, _ in groups) for t in ts]
-    for t in sorted(alone, key=lambda t: t["same_code"] - t["compiled"]):
-        out.append(timed.row(plain(t["target"]), "compiled", count(t["compiled"]), *[""] * 7, untimed.code(t)))
+    out = ["**What ran**, in base and in head", ""]
+    head = "ran on", "how", "cells", "their sizes", "broken by head", "slower", "faster", "as base", "undecided"
+    out += [timed.row(*head, "fail in base too"), timed.row("---", "---", "--:", "---", *["--:"] * 6)]
+    found = sorted(groups.items(), key=lambda g: _backend_harm(g[1]))
+    out += [_backend(*of, pairs) for of, pairs in found[:BACKENDS]]
+    if len(found) > BACKENDS:
+        out.append(timed.row(f"and {count(len(found) - BACKENDS)} more, less harmful", *[""] * 9))
     return [*out, ""]
-
-
-def _codes(result: Json) -> dict[str, list[Json]]:
-    """Backend -> what is known of its targets' machine code."""
-    out: dict[str, list[Json]] = {}
-    for t in result["static"]["targets"] if result["static"] else ():
-        out.setdefault(t["backend"], []).append(t)
-    return out
 
 
 def _backend_harm(pairs: Sequence[Json]) -> tuple[int, int]:
@@ -200,25 +219,34 @@ def _backend_harm(pairs: Sequence[Json]) -> tuple[int, int]:
     return -found["broken"], -found["regressed"]
 
 
-def _backend(backend: str, target: str, pairs: Sequence[Json], codes: Sequence[Json]) -> str:
+def _backend(backend: str, target: str, evidence: str, pairs: Sequence[Json]) -> str:
     found = results.counted(pairs)
-    evidence = ", ".join(dict.fromkeys(p["evidence"] for p in pairs))
-    known = [p["same_bits"] for p in pairs if p["same_bits"] is not None]
-    undecided = found["inconclusive"] + found["unfit"]
-    had_time = any(p["speed"] != "none" for p in pairs)
-    numbers = (count(found["regressed"]), count(found["improved"])) if had_time else ("not timed", "")
+    had_time = bool(questions.was_timed(pairs))
+    undecided = count(found["inconclusive"] + found["unfit"])
+    numbers = (count(found["regressed"]), count(found["improved"])) if had_time else ("not timed", "not timed")
     return timed.row(
-        plain(backend if backend == "cpu" else target or backend),
-        evidence,
+        "CPU" if backend == "cpu" else plain(target or backend),
+        f"{evidence} ({EVIDENCE.get(evidence, 'nothing ran')})",
         count(len(pairs)),
+        plain(clip(untimed.sizes(p["axes"] for p in pairs), 200)),
         count(found["broken"]),
         *numbers,
         count(found["same"] + found["none"]),
-        count(undecided),
+        undecided if had_time else "not timed",
         count(found["failing"]),
-        f"{count(sum(known))} of {count(len(known))}" if known else "",
-        "; ".join(map(untimed.code, codes)),
     )
+
+
+def _unlike_sizes(result: Json) -> list[str]:
+    """That interpreted cells are not those that were compiled, where they are not."""
+    small = [p["axes"] for p in result["pairs"] if p["evidence"] == "interpreted"]
+    compiled = {t.get("sizes") for t in result["static"]["targets"]} - {None, ""} if result["static"] else set()
+    if not small or not compiled or untimed.sizes(small) in compiled:
+        return []
+    return [
+        "The interpreted cells are not those that were compiled: their sizes differ, as the interpreter is slow.",
+        "",
+    ]
 
 
 def _tests(result: Json) -> list[str]:
@@ -229,8 +257,11 @@ def _tests(result: Json) -> list[str]:
     both = sum(t["status_b"] in FAILS and t["status_a"] in FAILS for t in tests)
     passed = sum(t["status_b"] == "passed" for t in tests)
     more = f", {count(both)} failing in base too" if both else ""
-    out = [f"The repository's own tests: {count(passed)} of {count(len(tests))} passed{more}."]
-    out += [f"- broken: {plain(t['id'])}: {plain(clip(t['reason'], 160))}" for t in broken[:ROWS]]
+    ran = sum(t["kind"] == "test" and t["status_b"] not in ("skipped", "absent") for t in tests)
+    out = [
+        f"**The repository's own tests**, run in base and in head: {count(passed)} of {count(ran)} pass in head{more}."
+    ]
+    out += [f"- broken (not so in base): {plain(t['id'])}: {plain(clip(t['reason'], 160))}" for t in broken[:ROWS]]
     benchmarks = [t for t in tests if t["kind"] == "benchmark" and t["us_a"] and t["us_b"]]
     benchmarks.sort(key=lambda t: -t["us_b"] / t["us_a"])
     for t in benchmarks[:ROWS]:
@@ -250,33 +281,20 @@ def _acks(now: Ledger) -> list[str]:
     return ["Acknowledged as a trade-off (a later, worse regression fails again):", *out, ""] if out else []
 
 
-def _not_run(result: Json) -> list[str]:
-    if not result["not_run"]:
-        return []
-    codes = _codes(result)
-    out = []
-    for n in result["not_run"][:ROWS]:
-        device = f" ({_DEVICE[n['what']]})" if n["what"] in _DEVICE else ""
-        known = "".join(f"; machine code for {untimed.code(t)}" for t in codes.get(n["what"], ()))
-        out.append(f"- {plain(n['what'])}{device}: {plain(clip(n['why'], 200))}{known}")
-    if len(result["not_run"]) > ROWS:
-        out.append(f"- and {count(len(result['not_run']) - ROWS)} more")
-    return ["Not run:", *out, ""]
-
-
 def _foot(result: Json) -> list[str]:
     base, head = result["base"], result["head"]
-    parts = [f"run {result['run']}", f"base {base['sha'][:12]}", f"head {head['sha'][:12]}"]
+    parts = [f"Run {result['run']}", f"base {base['sha'][:12]}", f"head {head['sha'][:12]}"]
     if base["digest"] and head["digest"]:
-        parts.append(f"content {base['digest'][:12]} and {head['digest'][:12]}")
-    stages = [f"{s['stage']} {duration(s['seconds'])}" for s in result["stages"] if s["seconds"] >= 0.05]
-    parts += [", ".join(stages)] if stages else []
+        parts.append(f"digests of the files that were compared: {base['digest'][:12]} and {head['digest'][:12]}")
+    stages = [s for s in result["stages"] if s["seconds"] >= 0.05]
+    told = ", ".join(f"{STAGES.get(s['stage'], s['stage'])} {duration(s['seconds'])}" for s in stages)
+    parts += [f"took: {told}"] if told else []
     out = [" · ".join(plain(p) for p in parts), ""]
-    one = max(result["pairs"], key=lambda p: (p["same_bits"] is False, bool(p["kernels"])), default=None)
-    if one and (again := results.repeat(one["repeat"])) and not timed.groups(result["pairs"], {}):
-        out += ["Repeat one cell:", *code(again), ""]
     if again := results.repeat(result["repeat"]):
-        out += ["Repeat all of it:", *code(again), ""]
+        one = questions.chosen(result, {})
+        known = one is not None and results.repeat(one["repeat"])
+        place = ", in the same place:" if known else f". {questions.where(result, again)}"
+        out += [f"Repeat all of it{place}", *code(again), ""]
     return out
 
 
@@ -287,25 +305,20 @@ def _table(result: Json, full: int) -> list[str]:
         return []
     rows = sorted(pairs, key=_harm)[:full]
     had_time = any(p["ratio"] for p in rows)
-    head = [
-        "cell",
-        "base",
-        "head",
-        *(("time, head's over base's", "GB/s") if had_time else ()),
-        "bits",
-        "error, of the tolerance",
-    ]
-    out = ["<details><summary>All cells</summary>", "", timed.row(*head), timed.row(*["---"] * len(head))]
+    times = ("head's time over base's", "GB/s, base → head") if had_time else ()
+    head = ["cell", "base", "head", *times, "bits", "largest error, as a share of the tolerance"]
+    title = f"All {cells(len(pairs))} that ran, the most harmful first"
+    out = [f"<details><summary>{title}</summary>", "", timed.row(*head), timed.row(*["---"] * len(head))]
     for p in rows:
         rate = f"{sig(p['gbps_a'], 4)} → {sig(p['gbps_b'], 4)}" if p["gbps_a"] and p["gbps_b"] else ""
-        times = (sig(p["ratio"], 4) if p["ratio"] else "", rate) if had_time else ()
+        ratio = (sig(p["ratio"], 4) if p["ratio"] else "", rate) if had_time else ()
         bits = {True: "same", False: "differ", None: ""}[p["same_bits"]]
         out.append(
             timed.row(
                 plain(p["cell"]),
                 label(p["status_a"]),
                 label(p["status_b"]),
-                *times,
+                *ratio,
                 bits,
                 untimed.error(p).removesuffix(" in both"),
             )
@@ -338,7 +351,3 @@ def outdated(body: str, head: str) -> str:
         return body
     folded = f"{mark}\n<details><summary>Outdated: {plain(head[:12])} is newer</summary>\n\n{rest}"
     return folded[: LIMIT - 20] + "\n\n</details>\n"
-
-
-#: Backends whose cells a CPU alone cannot answer for.
-assert set(_DEVICE) == set(DEVICES)

@@ -161,5 +161,6 @@ def since(before: Ledger | None, now: Ledger) -> str:
     new = [c for c in now.failing if c not in before.failing]
     still = len(now.failing) - len(new)
     if not (fixed or new or still):
-        return f"Since {before.head[:12]}: nothing failed then or fails now."
-    return f"Since {before.head[:12]}: {len(fixed)} fixed, {len(new)} new, {still} as before."
+        return f"Since your last push ({before.head[:12]}): nothing failed then or fails now."
+    counted = f"{len(fixed)} fixed, {len(new)} new, {still} as before"
+    return f"Since your last push ({before.head[:12]} was measured before), of what fails or is slower: {counted}."

@@ -11,6 +11,7 @@ from farm.cell import FARM_FAULTS
 from farm.compare.reach import Reached
 from farm.compile.targets import TARGETS
 from farm.pr.result_schema import EVIDENCE, STATUSES
+from farm.pr.untimed import sizes
 from farm.report.queries import parse
 from farm.stage_zero.answer import Answer
 
@@ -62,7 +63,12 @@ def _target(answer: Answer, target: Any) -> dict[str, Any]:
             for _, cell, a, b, reason in failed
         ][:1000],
         "moves": [m for change in target.difference.changes for m in _moves(change)][:1000],
+        "sizes": _cut(sizes(parse(row.get("dims")) for row in _planned(answer, target.target)), 1000),
     }
+
+
+def _planned(answer: Answer, target: str) -> list[Row]:
+    return [r for r in answer.sides[1].built or () if str(r["cell_id"]).endswith(f"@{target}")]
 
 
 def _moves(change: Any) -> Iterable[dict[str, Any]]:
@@ -138,7 +144,7 @@ def launched(answer: Answer) -> dict[str, list[str]]:
 def not_run(backends: Iterable[str], pairs: Sequence[Row]) -> list[dict[str, str]]:
     """The backends with devices of which none ran anything."""
     ran = {p["backend"] for p in pairs if p["evidence"] == "executed"}
-    return [{"what": b, "why": "no device of it ran"} for b in backends if b not in ran]
+    return [{"what": b, "why": "no device of it took part"} for b in backends if b not in ran]
 
 
 def unsupported(answer: Answer) -> list[dict[str, str]]:

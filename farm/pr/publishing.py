@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from farm.errors import UsageError
-from farm.pr import asides
+from farm.pr import asides, merging
 from farm.pr import comment as comments
 from farm.pr import ledger as ledgers
 from farm.pr import result as results
@@ -76,7 +74,7 @@ class Publication:
 
 def publish(found: Sequence[results.Json], pull: Pull, own: Sequence[Comment], voice: str = "report") -> Publication:
     """What to write of one or several sites' results.  `own`: comments of the farm's own login, oldest first."""
-    result = merged(found)
+    result = merging.merged(found)
     wrong = results.mismatch(result, pull.repository, pull.number, pull.head, pull.bases, pull.trees)
     if wrong:
         return Publication(exit_code=2, refused=f"the result is not published: {wrong}")
@@ -169,48 +167,6 @@ def gone(head: str, why: str, voice: str) -> Publication:
         return Publication(exit_code=3)
     title = "The farm has no result"
     return Publication(title, (), Check(head, "neutral", title, comments.plain(why)[:SUMMARY]), 3)
-
-
-def merged(found: Sequence[results.Json]) -> dict[str, Any]:
-    """Results of several sites as one: of the same arms, each with cells of its own.  UsageError if they are not."""
-    if not found:
-        raise UsageError("no result was given; name the result.json of a measuring job", id="pr-no-result")
-    out = {**found[0]}
-    for other in found[1:]:
-        for key in ("repository", "number", "config", "asked"):
-            if other.get(key) != out.get(key):
-                raise UsageError(
-                    f"the results differ in {key}; they are not of one pull request", id="pr-unlike-results"
-                )
-        for arm in ("base", "head"):
-            if (other[arm]["sha"], other[arm]["tree"]) != (out[arm]["sha"], out[arm]["tree"]):
-                raise UsageError(f"the results are of different commits of {arm}", id="pr-unlike-results")
-        known = {(p["cell"], p["target"]) for p in out["pairs"]}
-        if twice := [p for p in other["pairs"] if (p["cell"], p["target"]) in known]:
-            raise UsageError(f"two results have the cell {twice[0]['cell']!r} of one target", id="pr-result-cell-twice")
-        for key in ("pairs", "tests", "faults", "stages"):
-            out[key] = [*out[key], *other[key]]
-        out["static"] = _static(out["static"], other["static"])
-        out["run"] = f"{out['run']}, {other['run']}"
-    if len(found) > 1:
-        ran = {p["backend"] for p in out["pairs"]}
-        missing = [n for r in found for n in r["not_run"] if n["what"] not in ran]
-        out["not_run"] = list({n["what"]: n for n in missing}.values())
-    return out
-
-
-def _static(a: Any, b: Any) -> Any:
-    """What two sites found without a device: all of it, but a kernel is unreached, or its launches are unknown, only
-    where no site saw one."""
-    if not a or not b:
-        return a or b
-    out = {**a, "kernels": max(a["kernels"], b["kernels"])}
-    for key in ("changed", "host", "harness", "tools"):
-        out[key] = list(dict.fromkeys([*a[key], *b[key]]))
-    out["unreached"] = [name for name in a["unreached"] if name in b["unreached"]]
-    out["unknown"] = list({u["kernel"]: u for u in [*a["unknown"], *b["unknown"]]}.values())
-    out["targets"] = [*a["targets"], *(t for t in b["targets"] if t not in a["targets"])]
-    return out
 
 
 def last(own: Sequence[Comment], number: int) -> Ledger | None:

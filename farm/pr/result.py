@@ -23,7 +23,8 @@ Json = Mapping[str, Any]
 FAILS = ("inaccurate", "compile_error", "crashed", "timed_out", "out_of_memory")
 WITHHELD = ("infra_error", "lost")
 RATIO_DIGITS = 4  # as an acknowledged ratio is kept
-DEVICES = ("cuda", "rocm", "ascend")  # backends of which a result says something only if it ran there
+#: Backends of which a result says something only if it ran there -> what a reader calls their devices.
+DEVICES = {"cuda": "NVIDIA GPU", "rocm": "AMD GPU", "ascend": "NPU"}
 
 #: Options of a command that repeats something -> what they may say.
 _REPEATED = {
@@ -58,7 +59,7 @@ def read(text: str | bytes) -> Json:
     if len(text) > MAX_BYTES:
         raise UsageError(f"the result has {len(text):,} bytes; the limit is {MAX_BYTES:,}", id="pr-result-too-big")
     try:
-        found = json.loads(text, parse_constant=_not_a_number)
+        found = json.loads(text, parse_constant=_not_a_number, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the result is not JSON: {str(error)[:200]}", id="pr-result-not-json") from None
     wrong = next(jsonschema.Draft202012Validator(SCHEMA).iter_errors(found), None)
@@ -73,6 +74,14 @@ def read(text: str | bytes) -> Json:
     if twice:
         raise UsageError(f"the result has the cell {twice[0][0]!r} more than once", id="pr-result-cell-twice")
     return dict(found)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object: of a name that is there twice, two readers would see two results."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"{Counter(name for name, _ in pairs).most_common(1)[0][0][:100]!r} is there twice")
+    return found
 
 
 def _not_a_number(word: str) -> Any:
@@ -136,13 +145,16 @@ def outcome(result: Json, acknowledged: Mapping[str, float] | None = None) -> Ou
     failed = found if found and found.exit_code == 1 else None
     if worse or failed:
         return Outcome("worse" if worse or not failed else failed.name, 1, (*(failed.why if failed else ()), *worse))
+    if lost := result.get("lost"):  # of a merged result: sites of which nothing is known
+        return Outcome("not proven", 4, (f"{lost[0]} has no result",))
     if unchanged(result):
         return Outcome("unchanged", 0, ("nothing that a kernel depends on changed",))
     if unseen := _unseen(result):
         return Outcome("not proven", 4, (f"launches of the changed kernel {unseen[0]} are not seen",))
     missing = not_executed(result)
     if missing:
-        return Outcome("not proven", 4, (f"no changed cell ran on a device of {', '.join(missing)}",))
+        where = ", ".join(f"{b} ({DEVICES[b]})" for b in missing)
+        return Outcome("not proven", 4, (f"no changed cell ran on a device of {where}",))
     if found and found.exit_code == 4:
         return Outcome("inconclusive", 4, found.why)
     if not pairs:
@@ -173,7 +185,7 @@ def not_executed(result: Json) -> list[str]:
         host = bool(result["static"]["host"])  # which decides how the same machine code is launched
         changed |= {t["backend"] for t in result["static"]["targets"] if host or t["same_code"] < t["compiled"]}
     ran = {p["backend"] for p in result["pairs"] if p["evidence"] == "executed"}
-    return sorted(b for b in changed if b in DEVICES and b not in ran)
+    return [b for b in DEVICES if b in changed and b not in ran]
 
 
 def statuses(pair: Json) -> str:
@@ -214,8 +226,13 @@ def accepted(pair: Json, acknowledged: Mapping[str, float]) -> bool:
     return round(pair["ratio"] or 1.0, RATIO_DIGITS) <= round(known * (1 + (pair["threshold"] or 0.0)), RATIO_DIGITS)
 
 
+def broken_tests(result: Json) -> list[Json]:
+    """The repository's own tests that fail in head alone."""
+    return [t for t in result["tests"] if t["status_b"] in FAILS and t["status_a"] not in FAILS]
+
+
 def _broken_tests(result: Json) -> list[str]:
-    broken = [t for t in result["tests"] if t["status_b"] in FAILS and t["status_a"] not in FAILS]
+    broken = broken_tests(result)
     return [f"{len(broken)} of the repository's own tests broken: first {broken[0]['id']}"] if broken else []
 
 

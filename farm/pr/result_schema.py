@@ -64,7 +64,9 @@ _TARGET = _object(
         "why": _LINE,  # of most of the unknown cells
         "failed": _list(_object({"cell": _NAME, "status_a": _STATUS, "status_b": _STATUS, "reason": _LINE}), 1000),
         "moves": _list(_MOVE, 1000),
-    }
+        "sizes": _LINE,  # of the compiled cells: they may be others than the ones that ran
+    },
+    optional=("sizes",),  # older results have none
 )
 _STATIC = _object(
     {

@@ -31,7 +31,7 @@ class OwnResult:
 
 def junit(report: bytes) -> list[OwnResult]:
     """The tests of a report in pytest's xunit1 form, by file and name.  ValueError if it is no such report."""
-    if len(report) > MAX_REPORT or b"<!DOCTYPE" in report[:4096] or b"<!ENTITY" in report[:4096]:
+    if len(report) > MAX_REPORT or b"<!DOCTYPE" in report or b"<!ENTITY" in report:
         raise ValueError("the report is too large, or has a DTD")
     try:
         root = ET.fromstring(report)
@@ -42,13 +42,35 @@ def junit(report: bytes) -> list[OwnResult]:
         name = _text(case.get("name") or "?", 150)
         file = _text(case.get("file") or (case.get("classname") or "").replace(".", "/"), 140)
         status, reason = _status(case)
-        test = OwnResult(f"{file}::{name}", "test", status, reason)
+        test = OwnResult(own_id(f"{file}::{_classes(case, file)}{name}"), "test", status, reason)
         known = out.get(test.id)
         if known is None or (known.status in ("passed", "skipped") and status not in ("passed", "skipped")):
             out[test.id] = test  # a teardown that fails is a second entry
         if len(out) >= MAX_TESTS:
             break
     return list(out.values())
+
+
+def own_id(node: str) -> str:
+    """A test's id as pytest writes it, in one line of bounded length."""
+    return _text(node, 290)
+
+
+def begun(lines: bytes) -> str:
+    """The last test that began, of the lines that `farm/child/own_pytest.py` wrote; "" if that cannot be read."""
+    last = lines.rstrip(b"\n").rpartition(b"\n")[2]
+    try:
+        found = json.loads(last[:4096])
+    except (ValueError, RecursionError):
+        return ""
+    return found if isinstance(found, str) else ""
+
+
+def _classes(case: ET.Element, file: str) -> str:
+    """`TestNorm::` of a test in a class: two classes of a file may have tests of one name."""
+    module = file.removesuffix(".py").replace("/", ".")
+    inner = (case.get("classname") or "").partition(f"{module}.")[2]
+    return "".join(f"{name}::" for name in _text(inner, 100).split(".") if name)
 
 
 def _status(case: ET.Element) -> tuple[str, str]:

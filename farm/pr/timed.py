@@ -9,10 +9,10 @@ from farm.pr import result as results
 from farm.pr import untimed
 from farm.pr.result import FAILS, statuses
 from farm.report.findings import where
-from farm.report.format import clip, count, label, sig
-from farm.report.markdown import code, plain
+from farm.report.format import cells, clip, count, label, sig
+from farm.report.markdown import plain
 
-ROWS = 10
+ROWS, REASONS = 10, 5
 Json = Mapping[str, Any]
 Say = Callable[[str], str]
 
@@ -25,30 +25,37 @@ def changes(result: Json, accepted: Mapping[str, float], most: int) -> list[str]
         had_time = rows[0]["status_b"] not in FAILS
         alike = [p for p in pairs if p["op"] == rows[0]["op"] and (p["speed"] != "none" or not had_time)]
         pattern = where([untimed.axes(p) for p in rows], [untimed.axes(p) for p in alike])
-        at = f" ({plain('; '.join(pattern))})" if pattern else ""
-        of = f"{count(sum(p['speed'] != 'none' for p in pairs))} timed" if had_time else count(len(pairs))
+        at = f": only at {plain('; '.join(pattern))}" if pattern else ""
+        with_time = sum(p["speed"] != "none" and bool(p["ratio"]) for p in pairs)
+        of = f"{count(with_time)} timed" if had_time else count(len(pairs))
         out += [f"**{title}: {count(len(rows))} of {of} cells**{at}", ""]
-        out += ["| cell | what | GB/s a → b | launch a → b |", "|---|---|---|---|"]
-        out += [_cell(p) for p in rows[:ROWS]]
+        what = "head's time over base's (99 % interval)" if had_time else "what is wrong in head"
+        table = [("cell", what, "GB/s, base → head", "kernels launched, and how"), *map(_cell, rows[:ROWS])]
+        kept = [n for n in range(4) if n < 2 or any(line[n] for line in table[1:])]
+        made = [row(*(line[n] for n in kept)) for line in table]
+        out += [made[0], row(*["---"] * len(kept)), *made[1:]]
         if len(rows) > ROWS:
-            out.append(row(f"and {count(len(rows) - ROWS)} more, less harmful", "", "", ""))
+            out.append(row(f"and {count(len(rows) - ROWS)} more, less harmful", *[""] * (len(kept) - 1)))
         out.append("")
-        if again := results.repeat(rows[0]["repeat"]):
-            out += ["Repeat the first:", *code(again), ""]
-    return [*out, *_crossover(pairs), *_how_sure(pairs)]
+    return [*out, *_failing(pairs), *_crossover(pairs)]
 
 
-def _how_sure(pairs: Sequence[Json]) -> list[str]:
-    """What an interval and a threshold are, with the thresholds of the timed cells."""
-    found = sorted(p["threshold"] for p in pairs if p["speed"] != "none" and p["threshold"])
-    if not found:
+def _failing(pairs: Sequence[Json]) -> list[str]:
+    """What fails in both arms, by reason, most cells first."""
+    by: dict[tuple[str, str], list[Json]] = {}
+    for p in pairs:
+        if statuses(p) == "failing":
+            by.setdefault((p["status_b"], clip(p["place"] or p["reason"], 200)), []).append(p)
+    if not by:
         return []
-    ends = dict.fromkeys(f"{100 * t:.1f} %" for t in (found[0], found[-1]))
-    return [
-        "Times: head's over base's, with the 99 % interval. A round is a fresh process for each arm on one device. A "
-        f"cell is slower or faster beyond its threshold ({' to '.join(ends)}) if the interval excludes 1.",
-        "",
-    ]
+    found = sorted(by.items(), key=lambda item: -len(item[1]))
+    out = ["**Failing in base too**, so not this pull request's:", ""]
+    for (status, why), rows in found[:REASONS]:
+        said = f"{label(status)}: {plain(why)}" if why else label(status)
+        out.append(f"- {cells(len(rows))}, first {plain(rows[0]['cell'])}: {said}")
+    if len(found) > REASONS:
+        out.append(f"- and {cells(sum(len(rows) for _, rows in found[REASONS:]))} for other reasons")
+    return [*out, ""]
 
 
 def groups(pairs: Sequence[Json], accepted: Mapping[str, float]) -> list[tuple[str, list[Json]]]:
@@ -75,7 +82,7 @@ def groups(pairs: Sequence[Json], accepted: Mapping[str, float]) -> list[tuple[s
     if taken:
         out.append(("Slower, acknowledged", slowest(taken)))
     if open_:
-        out.append(("Undecided", slowest(open_)))
+        out.append(("Undecided (the interval is too wide, or the samples are not fit to judge)", slowest(open_)))
     if faster:
         out.append(("Faster", sorted(faster, key=lambda p: p["ratio"] or 1)))
     return out
@@ -85,17 +92,18 @@ def slowest(rows: Sequence[Json]) -> list[Json]:
     return sorted(rows, key=lambda p: -(p["ratio"] or 0))
 
 
-def _cell(p: Json) -> str:
+def _cell(p: Json) -> tuple[str, str, str, str]:
     if p["status_b"] in FAILS:
         what = plain(clip(p["place"] or p["reason"] or label(p["status_b"]), 200))
-        if p["worst_b"] and p["status_b"] == "inaccurate" and p["worst_b"] < 1e8:  # beyond: no ratio
+        if p["worst_b"] and p["status_b"] == "inaccurate" and p["worst_b"] < untimed.NO_RATIO:
             what += f"; {sig(p['worst_b'])}x the tolerance"
     else:
         interval = f" ({sig(p['low'], 4)} to {sig(p['high'], 4)})" if p["low"] and p["high"] else ""
-        what = f"{sig(p['ratio'] or 1.0, 4)} times base's time{interval}, {count(p['rounds'])} rounds"
+        what = f"{sig(p['ratio'] or 1.0, 4)}{interval}, {count(p['rounds'])} rounds"
+        what += f" on {plain(p['target'])}" if p["target"] else ""
     rate = f"{sig(p['gbps_a'], 4)} → {sig(p['gbps_b'], 4)}" if p["gbps_a"] and p["gbps_b"] else ""
     a, b = plain(clip(p["launch_a"], 120)), plain(clip(p["launch_b"], 120))
-    return row(plain(p["cell"]), what, rate, a if a == b else f"{a} → {b}")
+    return plain(p["cell"]), what, rate, a if a == b else f"{a} → {b}"
 
 
 def _crossover(pairs: Sequence[Json]) -> list[str]:
@@ -107,13 +115,18 @@ def _crossover(pairs: Sequence[Json]) -> list[str]:
     timed = [untimed.axes(p) for p in pairs if p["speed"] != "none"]
     wins, loses = (where([untimed.axes(p) for p in rows], timed) for rows in (faster, slower))
     words = f"faster at {'; '.join(wins) or 'no single axis'}, slower at {'; '.join(loses) or 'no single axis'}"
-    return [f"Head is {plain(words)}.", ""]
+    return [f"Crossover: head is {plain(words)}.", ""]
 
 
 def speed_words(p: Json, say: Say) -> str:
+    return f"{say(_short(p))} takes {amount(p)}"
+
+
+def amount(p: Json) -> str:
+    """`1.18 times base's time (99 % interval 1.17 to 1.19), 4,211 → 3,573 GB/s`."""
     rate = f", {sig(p['gbps_a'], 4)} → {sig(p['gbps_b'], 4)} GB/s" if p["gbps_a"] and p["gbps_b"] else ""
-    interval = f" ({sig(p['low'], 4)} to {sig(p['high'], 4)})" if p["low"] and p["high"] else ""
-    return f"{say(_short(p))}: {sig(p['ratio'], 4)} times base's time{interval}{rate}"
+    interval = f" (99 % interval {sig(p['low'], 4)} to {sig(p['high'], 4)})" if p["low"] and p["high"] else ""
+    return f"{sig(p['ratio'], 4)} times base's time{interval}{rate}"
 
 
 def _short(p: Json) -> str:

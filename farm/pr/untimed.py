@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from farm.pr.result import FAILS
@@ -12,44 +12,52 @@ from farm.report.findings import where
 from farm.report.format import cells, clip, count, sig
 from farm.report.markdown import plain
 
-ROWS, MOVES, MEASURES, NAMES = 10, 12, 6, 8
+ROWS, MOVES, MEASURES, NAMES, SIZES = 10, 12, 6, 8, 6
+#: From here on an error over its tolerance stands for what has no ratio.
+NO_RATIO = 1e8
 #: Measures that say least, told where nothing else moved.
 _MINOR = ("buffers", "multi-buffered", "blocks a core", "text before the binary, bytes", "code, bytes")
+#: What the less familiar measures are.
+MEANINGS = {
+    "occupancy": "share of a multiprocessor's threads that can run at once",
+    "spills": "registers kept in memory for want of room, in bytes",
+    "Unified Buffer": "on-chip memory of an NPU's core",
+    "waits": "points at which units of an NPU's core wait for each other",
+    "vector calls": "calls that work on whole vectors",
+    "scalar accesses": "elements that are read or written one by one",
+}
 _LESS_IS_WORSE = ("occupancy", "blocks a core")
 Json = Mapping[str, Any]
 
 
 def outputs(pairs: Sequence[Json]) -> list[str]:
-    """Whether results and traffic moved: in how many cells of each kind of evidence, and the worst of them."""
+    """Which cells have other bits, the worst first, and where traffic moved."""
     out = []
-    known = [p for p in pairs if p["same_bits"] is not None]
-    if known:
-        by: dict[str, list[bool]] = {}
-        for p in known:
-            by.setdefault(p["evidence"], []).append(p["same_bits"])
-        same = ", ".join(f"{count(sum(v))} of {cells(len(v))} {e}" for e, v in by.items())
-        out.append(f"Accuracy: the same bits in {same}.{_worst(known)}")
-        differ = [p for p in known if not p["same_bits"] and p["status_b"] not in FAILS]
+    differ = [p for p in pairs if p["same_bits"] is False and p["status_b"] not in FAILS]
+    if differ:
         differ.sort(key=lambda p: -(p["worst_b"] or 0))
-        out += [f"- bits differ: {plain(p['cell'])}: worst error, of the tolerance, {error(p)}" for p in differ[:ROWS]]
+        out += [
+            f"**Other bits in {cells(len(differ))}.** Below: the largest error against a float64 reference, as a share "
+            "of what is allowed, base → head.",
+            "",
+        ]
+        out += [f"- {plain(p['cell'])}: {error(p)}" for p in differ[:ROWS]]
         out += [f"- and {count(len(differ) - ROWS)} more, nearer to the reference"] if len(differ) > ROWS else []
         out.append("")
     moved = [p for p in pairs if p["bytes_a"] and p["bytes_b"] and p["bytes_a"] != p["bytes_b"]]
     if moved:
         moved.sort(key=lambda p: -p["bytes_b"] / p["bytes_a"])
-        out += [f"Global memory traffic, counted by the interpreter, differs in {cells(len(moved))}:", ""]
-        out += [f"- {plain(p['cell'])}: {count(p['bytes_a'])} → {count(p['bytes_b'])} bytes" for p in moved[:ROWS]]
+        out += [
+            f"**Other memory traffic in {cells(len(moved))}**: bytes of global memory read and written, counted by the "
+            "interpreter, base → head.",
+            "",
+        ]
+        for p in moved[:ROWS]:
+            change = f"{100 * (p['bytes_b'] / p['bytes_a'] - 1):+.1f} %"
+            out.append(f"- {plain(p['cell'])}: {count(p['bytes_a'])} → {count(p['bytes_b'])} ({change})")
         out += [f"- and {count(len(moved) - ROWS)} more"] if len(moved) > ROWS else []
         out.append("")
     return out
-
-
-def _worst(pairs: Sequence[Json]) -> str:
-    """The largest error of both arms."""
-    found = [[p[f"worst_{arm}"] for p in pairs if p[f"worst_{arm}"] is not None] for arm in "ab"]
-    if not all(found):
-        return ""
-    return f" Worst error, as a share of the tolerance: {sig(max(found[0]))} in base, {sig(max(found[1]))} in head."
 
 
 def error(p: Json) -> str:
@@ -65,28 +73,36 @@ def static(found: Json, pairs: Sequence[Json]) -> list[str]:
         named = [f"{plain(n)}{_reach(n, pairs)}" for n in found["changed"][:NAMES]]
         more = " …" if len(found["changed"]) > NAMES else ""
         out.append(
-            f"Changed: {count(len(found['changed']))} of {count(found['kernels'])} kernels: {', '.join(named)}{more}."
+            f"**Kernels whose source differs**, or that only one of both has: {count(len(found['changed']))} of "
+            f"{count(found['kernels'])}: {', '.join(named)}{more}."
         )
     if found["unreached"]:
-        out.append(f"**No cell reaches** {', '.join(plain(n) for n in found['unreached'][:NAMES])}.")
+        names = ", ".join(plain(n) for n in found["unreached"][:NAMES])
+        out.append(f"**Changed, but launched by no cell**, so nothing was tested of: {names}.")
     if found["host"]:
-        out.append(f"Host code changed: {', '.join(plain(n) for n in found['host'][:NAMES])}.")
-    out += [f"Unknown: {plain(u['kernel'])}, {plain(clip(u['why'], 120))}." for u in found["unknown"][:3]]
+        names = ", ".join(plain(n) for n in found["host"][:NAMES])
+        out.append(f"Code beside the kernels, which may decide how they are launched, changed in: {names}.")
+    out += [f"Nothing is known of {plain(u['kernel'])}: {plain(clip(u['why'], 120))}." for u in found["unknown"][:3]]
     out = [line for sentence in out for line in (sentence, "")]
     out += _moves(found["targets"])
-    if found["tools"] and out:
-        out.append(f"Compiled by {', '.join(plain(t) for t in found['tools'])}; static counts, not times.")
-    return [*out, ""] if out else []
+    return out
 
 
-def code(t: Json) -> str:
-    """How the machine code for a target compares."""
-    if t["same_code"] == t["compiled"] and not t["unknown"]:
-        return f"{plain(t['target'])}: the same in all {count(t['compiled'])} cells"
-    differs, of = t["compiled"] - t["same_code"] - t["unknown"], count(t["compiled"])
-    told = [f"differs in {count(differs)} of {of}"] if differs or not t["unknown"] else []
-    told += [f"unknown in {count(t['unknown'])} of {of} cells: {plain(clip(t['why'], 120))}"] if t["unknown"] else []
-    return f"{plain(t['target'])}: {', '.join(told)}"
+def machine_code(found: Json) -> list[str]:
+    """A row for each target that cells were compiled for, those that differ most first."""
+    targets = sorted((t for t in found["targets"] if t["compiled"]), key=lambda t: t["same_code"] - t["compiled"])
+    if not targets:
+        return []
+    tools = f" ({', '.join(plain(t) for t in found['tools'])})" if found["tools"] else ""
+    out = [f"**Compiled without a device, and not run from that**{tools}", ""]
+    out += ["| target | cells | their sizes | identical machine code | differs | could not be compared |"]
+    out += ["|---|--:|---|--:|--:|---|"]
+    for t in targets:
+        differs = t["compiled"] - t["same_code"] - t["unknown"]
+        unknown = f"{count(t['unknown'])}: {plain(clip(t['why'], 120))}" if t["unknown"] else "0"
+        first = (plain(t["target"]), count(t["compiled"]), plain(clip(t.get("sizes") or "", 200)))
+        out.append(f"| {' | '.join((*first, count(t['same_code']), count(max(differs, 0)), unknown))} |")
+    return [*out, ""]
 
 
 def axes(p: Json) -> dict[str, Any]:
@@ -95,6 +111,22 @@ def axes(p: Json) -> dict[str, Any]:
     row = {name: found.pop(name, "") for name in ("dtype", "operation", "family")}
     dims = {k: int(v) if v.isdecimal() else v for k, v in found.items()}
     return {**row, "cell_id": p["cell"], "dims": json.dumps(dims), "params": "{}"}
+
+
+def sizes(axes: Iterable[Mapping[str, Any]]) -> str:
+    """`rows 8; hidden 1024, 4096`: the whole numbers among cells' axes."""
+    found: dict[str, set[int]] = {}
+    for one in axes:
+        for name, value in one.items():
+            if str(value).isdecimal():
+                found.setdefault(str(name), set()).add(int(value))
+    return "; ".join(f"{name} {_few(sorted(values))}" for name, values in found.items())
+
+
+def _few(values: Sequence[int]) -> str:
+    if len(values) <= SIZES:
+        return ", ".join(map(str, values))
+    return f"{values[0]} to {values[-1]} ({count(len(values))} sizes)"
 
 
 def _reach(name: str, pairs: Sequence[Json]) -> str:
@@ -107,7 +139,7 @@ def _reach(name: str, pairs: Sequence[Json]) -> str:
     if len(ops) == 1 and len({p["op"] for p in pairs}) > 1:
         pattern.insert(0, f"op {min(ops)}")
     at = f": {plain('; '.join(pattern))}" if pattern else ""
-    return f" (launched by {count(len(hits))} of {count(len(pairs))} cells{at})"
+    return f" (launched by {count(len(hits))} of the {count(len(pairs))} cells that ran{at})"
 
 
 def _moves(targets: Sequence[Json]) -> list[str]:
@@ -118,12 +150,16 @@ def _moves(targets: Sequence[Json]) -> list[str]:
             rows.setdefault((t["target"], m["kernel"], m["cell"]), []).append(m)
     if not rows:
         return []
-    out = ["| target | kernel | cells | base → head |", "|---|---|---|---|"]
+    known = dict.fromkeys(m["measure"] for moves in rows.values() for m in moves)
+    legend = "; ".join(f"{name}: {MEANINGS[name]}" for name in MEANINGS if any(k.startswith(name) for k in known))
+    legend = f" {legend}." if legend else ""
+    out = [f"**What moved in the machine code**: counts that the compiler reports, not times.{legend}", ""]
+    out += ["| target | kernel | compiled cells | base → head |", "|---|---|---|---|"]
     ordered = sorted(rows.items(), key=lambda item: _harm(item[1]))
     for (target, kernel, cell), moves in ordered[:MOVES]:
         told = [m for m in moves if m["measure"] not in _MINOR] or moves
         told.sort(key=lambda m: not m["worse"])
-        more = f" and {count(moves[0]['cells'] - 1)} more" if moves[0]["cells"] > 1 else ""
+        more = f" and {count(moves[0]['cells'] - 1)} more alike" if moves[0]["cells"] > 1 else ""
         words = "; ".join(map(_words, told[:MEASURES]))
         named = plain(kernel.replace(" -> ", " → "))
         out.append(f"| {plain(target)} | {named} | {plain(cell)}{more} | {words} |")

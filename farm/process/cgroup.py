@@ -1,7 +1,7 @@
 """A control group for a process and all that it starts, where this user may make one.
 
 Version 2: beside this process's own group or further up, since a group with processes cannot hand its controllers to
-groups in it.  Version 1: processes only, in this process's own group.
+groups in it.  Version 1: in this process's own groups of processes and of memory.
 """
 
 from __future__ import annotations
@@ -34,6 +34,14 @@ class Group:
             return list(command)
         return ["/bin/sh", "-c", _JOIN, "farm", *map(str, self.folders), "--", *command]
 
+    def reached(self) -> frozenset[str]:
+        """Which of memory and processes something in it wanted more of than it may have: there the kernel ended a
+        process, or started none."""
+        told = {"memory": ("memory.events", "memory.oom_control"), "processes": ("pids.events",)}
+        words = {"memory": r"^oom_kill ([1-9]\d*)$", "processes": r"^max ([1-9]\d*)$"}
+        places = [(what, folder / file) for what, files in told.items() for file in files for folder in self.folders]
+        return frozenset(what for what, place in places if re.search(words[what], _text(place), re.M))
+
     def remove(self) -> None:
         """Once nothing runs in it."""
         for folder in self.folders:
@@ -57,12 +65,22 @@ def make(name: str, memory: int, processes: int, *, root: Path = ROOT, own: Path
     whole = re.search(r"^0::(/.*)$", told, re.M)
     if (root / "cgroup.controllers").is_file():
         return _second(name, memory, processes, root, whole[1] if whole else "/")
-    first = re.search(r"^\d+:(?:[^:\n]*,)?pids(?:,[^:\n]*)?:(/.*)$", told, re.M)
-    if first:
-        made = _made(root / "pids" / first[1].lstrip("/"), name, {"pids.max": str(processes)})
+    folders, counts = list[Path](), set[str]()
+    limits = (("pids", "processes", "pids.max", processes), ("memory", "memory", "memory.limit_in_bytes", memory))
+    for controller, what, file, value in limits:
+        first = re.search(rf"^\d+:(?:[^:\n]*,)?{controller}(?:,[^:\n]*)?:(/.*)$", told, re.M)
+        made = _made(root / controller / first[1].lstrip("/"), name, {file: str(value)}) if first else None
         if made:
-            return Group((made,), frozenset({"processes"}))
-    return Group()
+            folders.append(made)
+            counts.add(what)
+    return Group(tuple(folders), frozenset(counts))
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
 
 
 def _second(name: str, memory: int, processes: int, root: Path, path: str) -> Group:

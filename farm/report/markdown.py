@@ -127,6 +127,7 @@ def plain(text: str) -> str:
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("#", "&#35;")
     # GitHub looks for mentions and issues in what the Markdown became, where a reference is its character again
     text = re.sub(r"(?<![0-9A-Za-z_])@", f"&#64;{_BREAK}", text).replace("@", "&#64;")
+    text = re.sub(r"(?i)\bgh-(?=\d)", lambda found: f"{found[0]}{_BREAK}", text)
     text = re.sub(r"&#35;(?=\d)", f"&#35;{_BREAK}", text)
     text = text.replace("://", "&#58;//").replace("www.", "www&#46;").replace("$", "&#36;")
     return re.sub(r"([\\`*_\[\]~|])", r"\\\1", text)

@@ -16,7 +16,7 @@ from farm.compile.run import execute as compile_all
 from farm.compile.targets import CompileTarget
 from farm.coordinator import RunRequest, execute
 from farm.coordinator.request import RunProgress
-from farm.errors import InfraError, UsageError
+from farm.errors import InfraError, UsageError, id_of
 from farm.matrix import Matrix, Plan, plan
 from farm.matrix.plan import plan_hash
 from farm.node.environment import Environment
@@ -162,6 +162,10 @@ def _interpreted(
     )
     outcome = execute(request, cluster, writer, interpreting(f"interpreting arm {content.arm.name}", cells))
     supervisor.concluded(InfraError.exit_code, complete=False)  # one arm's end is not the command's
+    if outcome.stopped:  # by itself, as where no child can be started: nobody interrupted it
+        raise InfraError(
+            f"the interpreter's run stopped: {outcome.stopped}", id=id_of(outcome.stopped) or "run-stopped"
+        )
     if outcome.interrupted:
         raise KeyboardInterrupt
     return [_row(stage, row) for row in store.run(run_id).rows]

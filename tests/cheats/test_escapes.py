@@ -56,6 +56,22 @@ NEVER = {
 }
 
 
+#: What an escape is after -> some of those that try it.
+CLASSES = {
+    "the reference": {"reads_the_reference"},
+    "the judge's memory": {"reads_the_judges_memory"},
+    "another cell's outputs": {"reads_another_cells_outputs"},
+    "tokens": {"reads_the_token", "reads_variables_of_the_host"},
+    "to write outside": {"writes_to_the_store", "writes_to_the_home_folder", "writes_to_the_code"},
+    "the network": {"connects_to_a_server", "asks_a_name_server", "connects_to_abstract_sockets"},
+    "a fork bomb": {"forks_without_end"},
+    "memory and disk": {"takes_all_memory", "fills_the_folder_for_temporary_files", "writes_an_endless_file"},
+    "to outlive its cell": {"yields_a_process_that_goes_on"},
+    "other processes": {"signals_another_process", "traces_another_process"},
+    "more rights": {"mounts", "makes_a_namespace_of_its_own", "becomes_another_user"},
+}
+
+
 class Host:
     """What an escape looks for: servers that count their visitors, a process, files."""
 
@@ -151,6 +167,10 @@ def boxed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FarmRun, H
 def row_of(run: FarmRun, provider: str) -> dict[str, Any]:
     (row,) = [r for r in run.rows() if r["provider"] == provider]
     return row
+
+
+def test_every_class_of_escape_is_tried() -> None:
+    assert len(ESCAPES) >= 20 and all(tried <= set(ESCAPES) for tried in CLASSES.values())
 
 
 @needs_a_sandbox

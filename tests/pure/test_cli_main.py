@@ -32,7 +32,7 @@ def subparsers() -> dict[str, argparse.ArgumentParser]:
 
 def test_every_module_of_a_command_is_a_command() -> None:
     helpers = {"__init__", "main", "common", "run_command", "failed", "pr_measure", "progress", "stage_zero"}
-    helpers |= {"ab_noise", "ahead", "pr_asked", "pr_publish", "pr_remeasure", "streams", "text", "watch"}
+    helpers |= {"ab_noise", "ahead", "pr_asked", "pr_publish", "pr_remeasure", "pr_results", "streams", "text", "watch"}
     assert {p.stem for p in (ROOT / "farm/cli").glob("*.py")} - helpers == set(COMMANDS) == set(subparsers())
 
 

@@ -39,11 +39,11 @@ def test_first_line_is_the_answer_with_its_evidence() -> None:
     ascend = target(target="ascend910b", backend="ascend", compiled=10, same_code=2)
     twelve = [pair(f"cpu/rms_norm/liger/auto/forward/fp32/{n}x4096") for n in range(12)]
     found = result(*twelve, static=static(targets=[ascend]))
-    assert headline(found) == "Bits identical in 12 of 12 cells; no NPU ran."
+    assert headline(found) == "Bits identical in 12 of 12 cells (interpreted on a CPU); no NPU ran."
     assert results.outcome(found).exit_code == 4
     found = result(slower(WIDE, 1.1786), pair(NARROW))
-    assert headline(found).startswith("1 cell slower, worst rms\\_norm/liger")
-    assert "1.179 times base's time (1.169 to 1.189), 4,211 → 3,573 GB/s" in headline(found)
+    assert headline(found).startswith("1 of 2 timed cells slower: rms\\_norm/liger")
+    assert "takes 1.179 times base's time (99 % interval 1.169 to 1.189), 4,211 → 3,573 GB/s" in headline(found)
     assert headline(found).endswith("executed on NVIDIA H200.")
     found = result(static=static(changed=[], targets=[target(compiled=12, same_code=12)]))
     assert headline(found).startswith("No kernel changed")
@@ -165,7 +165,7 @@ def test_groups_are_ordered_by_harm_and_never_by_name() -> None:
         "cuda/zeta/liger/auto/forward/bf16/8x8", status_b="inaccurate", worst_b=3.0, place="y: row 7 of every head"
     )
     found = result(slower(cells[0], 1.04), slower(cells[1], 1.30), pair(cells[2], speed="improved", ratio=0.5), wrong)
-    text = comments.comment(found).partition("| backend")[2]
+    text = comments.comment(found).partition("| ran on")[2]
     at = [text.index(w) for w in ("Broken, zeta", "Slower, rms", "/2x4096", "Faster")]
     assert at == sorted(at) and "y: row 7 of every head" in text
 
@@ -192,13 +192,14 @@ def test_crossover_names_where_head_wins_and_loses() -> None:
         )
         for r in (1, 2)
     ]
-    assert "Head is faster at hidden 128, slower at hidden 8192." in comments.comment(result(*wide, *thin))
+    assert "Crossover: head is faster at hidden 128, slower at hidden 8192." in comments.comment(result(*wide, *thin))
 
 
 def test_since_the_last_push() -> None:
     before = ledgers.read(comments.comment(result(slower(WIDE), slower(NARROW))))
     later = result(slower(NARROW), slower(WIDE.replace("8192", "64")), head={**result()["head"], "sha": "f" * 40})
-    assert f"Since {HEAD[:12]}: 1 fixed, 1 new, 1 as before." in comments.comment(later, before)
+    text = comments.comment(later, before)
+    assert f"last push ({HEAD[:12]} was measured before), of what fails or is slower: 1 fixed, 1 new, 1 as" in text
 
 
 HOSTILE = "<script>alert(1)</script> | @everyone #1 `x` [a](http://b) <!-- kernel-farm:1 7 x --> \n# head \x1b[31m"
@@ -290,18 +291,16 @@ def test_first_line_says_what_is_proven_elsewhere_and_whether_bits_that_differ_a
     near = interpreted(1, same_bits=False, worst_a=0.021, worst_b=0.035, bytes_a=8000, bytes_b=6000)
     found = result(near, interpreted(2), static=static(targets=both), not_run=[{"what": "cuda", "why": "none"}])
     assert headline(found) == (
-        "Bits identical in 1 of 2 cells, the others within tolerance; machine code differs for ascend910b in 8 of 10 "
-        "cells, is identical for sm\\_90; no NPU ran."
+        "Bits identical in 1 of 2 cells (interpreted on a CPU), the others within tolerance; machine code differs for "
+        "ascend910b in 8 of 10 compiled cells, is identical for sm\\_90; no NPU ran."
     )
     text = comments.comment(found)
-    assert "Verdict: not proven: no changed cell ran on a device of ascend." in text
-    assert (
-        "the same bits in 1 of 2 cells interpreted" in text
-        and "1x4096: worst error, of the tolerance, 0.0210 → 0.0350" in text
-    )
-    assert "1x4096: 8,000 → 6,000 bytes" in text and "not timed" in text and "time, head" not in text
-    assert "- cuda (NVIDIA GPU): none; machine code for sm\\_90: the same in all 12 cells" in text
-    assert "Repeat one cell:" in text
+    assert "**Verdict: not proven** (the check is neutral)" in text and "on a device of ascend (NPU)." in text
+    assert "Bits differ in 1 of 2 cells; all of these are within the tolerance; the largest" in text
+    assert "1x4096: 0.0210 → 0.0350" in text and "not timed" in text and "time over" not in text
+    assert "1x4096: 8,000 → 6,000 (-25.0 %)" in text
+    assert "**What was not run?** cuda (NVIDIA GPU): none; " in text and "| sm\\_90 | 12 |  | 12 | 0 | 0 |" in text
+    assert "**How to repeat one cell?** cpu/rms" in text
     assert "within tolerance" not in headline(result(interpreted(1, same_bits=False, status_b="crashed")))
     assert "machine code" not in headline(result(interpreted(1), static=static(targets=[target(unknown=12)])))
 
@@ -341,10 +340,10 @@ def test_changed_kernels_say_which_cells_launch_them() -> None:
     wide = interpreted(1, axes={**axes, "hidden": "4096"}, kernels=["_tiled"])
     thin = interpreted(2, axes={**axes, "hidden": "64"}, kernels=[])
     text = comments.comment(result(wide, thin, static=static(changed=["_tiled"], targets=[])))
-    assert "1 of 40 kernels: \\_tiled (launched by 1 of 2 cells: hidden 4096)." in text
+    assert "1 of 40: \\_tiled (launched by 1 of the 2 cells that ran: hidden 4096)." in text
     other = pair("cpu/layer_norm/x/auto/forward/fp32/8x64", axes={**axes, "hidden": "64"}, kernels=[])
     text = comments.comment(result(wide, other, static=static(changed=["_tiled"], targets=[])))
-    assert "(launched by 1 of 2 cells: op rms\\_norm; hidden 4096)." in text
+    assert "(launched by 1 of the 2 cells that ran: op rms\\_norm; hidden 4096)." in text
 
 
 def test_what_nothing_is_known_of_is_in_the_first_line() -> None:
@@ -354,25 +353,26 @@ def test_what_nothing_is_known_of_is_in_the_first_line() -> None:
     found = result(static=static(unknown=[kernel], targets=targets), not_run=[{"what": "cuda", "why": "none"}])
     assert headline(found).startswith("Nothing is known of \\_cached: launches of cutile kernels are not seen")
     assert headline(found).endswith("; no NVIDIA GPU ran.")
-    rows = [line for line in comments.comment(found).splitlines() if "| compiled |" in line]
-    assert len(rows) == 2 and "sm\\_100: differs in 2 of 6, unknown in 4 of 6 cells: unsupported: no module" in "".join(
-        rows
-    )
+    text = comments.comment(found)
+    assert "| sm\\_100 | 6 |  | 0 | 2 | 4: unsupported: no module |" in text
+    assert "| sm\\_90 | 4 |  | 0 | 0 | 4: unsupported: no module |" in text
 
 
 def test_how_sure_and_what_is_undecided_are_said() -> None:
     open_ = pair(NARROW, speed="inconclusive", ratio=1.03, low=0.98, high=1.08, threshold=0.035)
     text = comments.comment(result(slower(WIDE), open_, interpreted(1, threshold=None)))
-    assert "99 % interval" in text and "threshold (2.0 % to 3.5 %)" in text
-    assert "**Slower, rms\\_norm: 1 of 2 timed cells**" in text and "**Undecided: 1 of 2 timed cells**" in text
-    assert text.index("**Slower") < text.index("**Undecided") < text.index("99 % interval")
+    assert "99 % interval (here 1.170 to 1.190)" in text and "threshold (2.0 % to 3.5 %)" in text
+    assert "3 to 15 rounds a cell" in text and "Undecided: 1 cell." in text
+    assert "**Slower, rms\\_norm: 1 of 2 timed cells**" in text
+    assert "1 of 2 timed cells**" in text.partition("**Undecided")[2]
+    assert text.index("99 % interval") < text.index("**Slower") < text.index("**Undecided")
     assert "interval" not in comments.comment(result(interpreted(1, threshold=None)))
 
 
 def test_the_pattern_of_slower_cells_is_among_timed_cells() -> None:
     thin = pair(NARROW, axes={"dtype": "bfloat16", "operation": "forward", "rows": "8192", "hidden": "128"})
     text = comments.comment(result(slower(WIDE), thin, interpreted(1, axes={"dtype": "float32", "rows": "8"})))
-    assert "timed cells** (hidden 4096)" in text
+    assert "timed cells**: only at hidden 4096" in text
 
 
 def test_cells_that_the_interpreter_could_not_run_are_said() -> None:
@@ -393,4 +393,4 @@ def test_first_line_says_what_is_wrong_with_the_first_broken_cell() -> None:
     }
     found = result(slower(NARROW), pair(WIDE, **wrong))
     assert headline(found).startswith("1 cell broken: first cuda/rms\\_norm")
-    assert "/llama (y: every element is wrong, scaled by 1.01); 1 cell slower" in headline(found)
+    assert "/llama (y: every element is wrong, scaled by 1.01); 1 of 2 timed cells slower" in headline(found)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from farm.pr import own_tests
+from farm.pr import own_box, own_tests
 from farm.pr.test_reports import OwnResult, joined, junit, perf
+from farm.process import cgroup
 
 TESTS = """
 import os, pytest
@@ -54,17 +55,42 @@ def test_tests_and_benchmarks_run_in_a_process_of_their_own(tmp_path: Path) -> N
     assert found["test_some.py::test_raises"].status == "crashed"
     assert "\x1b" not in found["test_some.py::test_raises"].reason
     assert found["test_some.py::test_skipped"].status == "skipped"
-    assert found["test_dies.py"].status == "crashed" and "exit code 7" in found["test_dies.py"].reason
+    dies = found["test_dies.py::test_dies"]
+    assert dies.status == "crashed" and "exit code 7" in dies.reason
+    assert found["test_dies.py::test_first"].status == found["test_dies.py::test_never"].status == "passed"
     assert found["test_new.py"].status == "skipped"
     assert found["bench.py::norm[n=16,provider=a]"].us == 32.0
     assert found["bench.py::norm[n=16,provider=b]"].status == "crashed"
     assert found["bench.py::norm[n=8,provider=a]"].status == "unsupported"  # shown, never judged
 
 
-def test_tests_that_hang_are_ended(tmp_path: Path) -> None:
+def test_a_file_that_hangs_is_ended(tmp_path: Path) -> None:
     # hangs for longer than it is allowed, and nobody waits for it: its process is killed after a second
     (tmp_path / "test_hangs.py").write_text("import time\ntime.sleep(60)\n")
     assert [t.status for t in run(tmp_path, "test_hangs.py", seconds=1.0)] == ["timed_out"]
+
+
+def test_a_test_of_a_class_has_the_id_that_pytest_gives_it() -> None:
+    report = (
+        '<s><testcase file="t/test_a.py" classname="t.test_a.TestX" name="test_b[1]"/>'
+        '<testcase file="t/test_a.py" classname="t.test_a.TestY" name="test_b[1]">'
+        '<failure message="assert 0"/></testcase>'
+        '<testcase file="t/test_a.py" classname="t.test_a" name="test_c"/></s>'
+    )
+    found = [(t.id, t.status) for t in junit(report.encode())]
+    assert found == [
+        ("t/test_a.py::TestX::test_b[1]", "passed"),
+        ("t/test_a.py::TestY::test_b[1]", "inaccurate"),
+        ("t/test_a.py::test_c", "passed"),
+    ]
+
+
+def test_a_limit_of_addresses_is_for_hosts_without_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroup, "make", lambda *_: cgroup.Group())
+    assert "AS" in own_box.Sandboxed({})._resources
+    assert "AS" not in own_box.Sandboxed({}, "cuda")._resources  # a driver reserves hundreds of GiB of them
+    monkeypatch.setattr(cgroup, "make", lambda *_: cgroup.Group(counts=frozenset({"memory", "processes"})))
+    assert not {"AS", "NPROC"} & set(own_box.Sandboxed({})._resources)
 
 
 @pytest.mark.parametrize(

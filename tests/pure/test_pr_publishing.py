@@ -6,15 +6,17 @@ import copy
 import dataclasses
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pr_results import BASE, HEAD, TREES, move, own_test, pair, result, slower, static, target
 
+from farm.cli import pr_results
 from farm.errors import UsageError
 from farm.pr import comment as comments
 from farm.pr import ledger as ledgers
-from farm.pr import publishing
+from farm.pr import merging, publishing
 from farm.pr import result as results
 from farm.pr.publishing import Comment, Pull
 
@@ -212,21 +214,62 @@ def test_results_of_several_sites_are_one_comment() -> None:
     amd = pair("rocm/rms_norm/liger/auto/forward/bf16/8x64", target="MI300X")
     here = result(slower(WIDE), not_run=[{"what": "rocm", "why": "no device"}, {"what": "ascend", "why": "no device"}])
     there = result(amd, not_run=[{"what": "cuda", "why": "no device"}, {"what": "ascend", "why": "no device"}])
-    found = publishing.merged([here, there])
+    found = merging.merged([here, there])
     assert [p["backend"] for p in found["pairs"]] == ["cuda", "rocm"] and [n["what"] for n in found["not_run"]] == [
         "ascend"
     ]
     bad = static(targets=[target(target="gfx942", moves=[move(measure="spills")])], unreached=["_one", "_two"])
     sites = [{**here, "static": static(unreached=["_two"])}, {**there, "static": bad}]
     for order in (sites, sites[::-1]):  # what a second site found counts, too
-        both = publishing.merged(order)
+        both = merging.merged(order)
         assert results.outcome(both).why[-1] == "_forward spills registers on gfx942"
         assert both["static"]["unreached"] == ["_two"]
-    for other in (result(slower(WIDE)), result(amd, number=8), result(amd, head={**here["head"], "sha": BASE})):
+    for other in (result(amd, number=8), result(amd, config="0" * 64), result(amd, head={**here["head"], "sha": BASE})):
         with pytest.raises(UsageError):
-            publishing.merged([here, other])
+            merging.merged([here, other])
     with pytest.raises(UsageError):
-        publishing.merged([])
+        merging.merged([])
+
+
+def test_of_a_cell_that_two_sites_have_the_more_harmful_result_counts() -> None:
+    """Every site runs what needs no device, and two may have devices of one model."""
+    cpu = pair("cpu/rms_norm/liger/auto/forward/fp32/1x8")
+    wrong = {**cpu, "status_b": "inaccurate", "same_bits": False}
+    gone = {**cpu, "status_a": "lost", "status_b": "lost"}
+    here = result(cpu, slower(WIDE), tests=[own_test(status_b="crashed"), own_test(id="t::b")])
+    there = result(wrong, pair(WIDE), pair("rocm/x/y/z", target="MI300X"), tests=[own_test(), own_test(id="t::c")])
+    for order in ([here, there], [there, here]):
+        both = merging.merged(order)
+        found = {p["cell"]: p for p in both["pairs"]}
+        assert len(both["pairs"]) == 3 and found[cpu["cell"]] == wrong and found[WIDE]["speed"] == "regressed"
+        assert {t["id"]: t["status_b"] for t in both["tests"]}[own_test()["id"]] == "crashed" and len(
+            both["tests"]
+        ) == 3
+        text = comments.comment(both)
+        assert "| NVIDIA H200 |" in text and "| MI300X |" in text
+    for order in ([result(gone), result(cpu)], [result(cpu), result(gone)]):
+        assert merging.merged(order)["pairs"] == [cpu]  # a site that failed takes nothing from one that did not
+    blind = {"kernel": "_f", "why": "not seen"}
+    saw, did_not = (result(cpu, static=static(unknown=u)) for u in ([], [blind]))
+    assert all(merging.merged(o)["static"]["unknown"] == [] for o in ([saw, did_not], [did_not, saw]))
+
+
+def test_a_lost_site_is_not_run_and_no_success(tmp_path: Path) -> None:
+    (tmp_path / "h200.json").write_text(json.dumps(result(pair(WIDE))))
+    (tmp_path / "mi300.json").write_text("{")
+    found, lost = pr_results.read([tmp_path / n for n in ("h200.json", "mi300.json", "npu.json")])
+    assert len(found) == 1 and list(lost) == [str(tmp_path / "mi300.json"), str(tmp_path / "npu.json")]
+    one = merging.merged(found, {"mi300.json": lost[str(tmp_path / "mi300.json")]})
+    assert results.outcome(merging.merged(found)).exit_code == 0
+    assert (results.outcome(one).name, results.outcome(one).why) == ("not proven", ("mi300.json has no result",))
+    text = comments.comment(one)
+    assert "**What was not run?** mi300.json: the result is not JSON" in text and "mi300.json has no result" in text
+    worse = merging.merged([result(slower(WIDE))], {"mi300.json": "gone"})
+    assert results.outcome(worse).exit_code == 1  # what the others found counts
+    done = publishing.publish([one], PULL, [], "block")
+    assert done.check and done.check.conclusion == "neutral"
+    with pytest.raises(UsageError, match=r"npu\.json"):
+        pr_results.read([tmp_path / "npu.json"])
 
 
 def test_states_that_others_forge_are_not_read() -> None:

@@ -10,7 +10,9 @@ from subject_repositories import committed, write
 
 from farm.cli import stage_zero
 from farm.cli.main import parser
-from farm.errors import FarmError
+from farm.coordinator.request import RunOutcome
+from farm.errors import FarmError, InfraError
+from farm.stage_zero import run as stages
 
 
 def run(*words: str) -> int:
@@ -56,3 +58,15 @@ def test_equal_arms_stop_it(repository: Path, capsys: pytest.CaptureFixture[str]
     words = ("--stage-0", "--repo", str(repository), "--a", "revision=base", "--b", "revision=.")
     assert run(*words) == 0 and "nothing else differs: nothing was compared" in capsys.readouterr().out
     assert run(*words, "--json") == 0 and json.loads(capsys.readouterr().out)["exit_code"] == 0
+
+
+def test_a_run_that_stops_by_itself_says_why(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the node's environment starts no child: nobody interrupted it."""
+    place = repository / "src/mylib/ops/norm.py"
+    place.write_text(place.read_text() + "\n# other\n")
+    monkeypatch.setattr(stages, "execute", lambda *_: RunOutcome([], "", 3, True, "no device can be used"))
+    with pytest.raises(InfraError, match="the interpreter's run stopped: no device can be used"):
+        run("--stage-0", "--repo", str(repository), "--a", "revision=base", "--b", "revision=.")
+    monkeypatch.setattr(stages, "execute", lambda *_: RunOutcome([], "", 3, True))
+    with pytest.raises(KeyboardInterrupt):
+        run("--stage-0", "--repo", str(repository), "--a", "revision=base", "--b", "revision=.")

@@ -29,6 +29,7 @@ LONG = {
     "fake/test_kills.py": 110,
     "fake/test_nodes.py": 220,
     "fake/test_own_ray.py": 25,
+    "fake/test_own_tests_sandboxed.py": 15,
     "fake/test_pr_command.py": 90,
     "fake/test_pr_remeasure.py": 30,
     "fake/test_profile_run.py": 6,
