@@ -36,6 +36,7 @@
             ├── BadCalibration     timing.roof               also a ValueError
             ├── PlanError          compile.ascend            also a RuntimeError
             ├── RunBusy, RunLockLost    store.lock
+            ├── ProcessGone        process.proc_entries
             ├── _BoundError        matrix.yaml_reader
             └── _BadValueError     matrix.rules
 

@@ -8,8 +8,10 @@ import secrets
 import shlex
 import shutil
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,7 +22,7 @@ from farm.cli.run import read_plan
 from farm.cli.text import counted, printable
 from farm.errors import StoreError, UsageError
 from farm.shipping import revision
-from farm.sites import merging
+from farm.sites import kit_result, merging
 from farm.sites.merging import Merged, Report
 from farm.sites.planfile import PlanFile
 from farm.store import PLAN, Run, RunWriter, Store, fold, recovery, results
@@ -38,7 +40,20 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "Cells that no site reported get the status lost. The runs that are merged stay unchanged.",
         epilog="example: farm merge copied/nv-run copied/amd-run --plan PLAN",
     )
-    p.add_argument("runs", nargs="+", metavar="RUN", help="run to merge: a run ID, or the folder of a copied run")
+    p.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="run to merge: a run ID, the folder of a copied run, or the file result-....tar.gz of a kit",
+    )
+    p.add_argument(
+        "--kit",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="the archive of a kit whose result is merged, if another store made the kit; repeatable",
+    )
     p.add_argument(
         "--plan", type=Path, metavar="PLAN", help="plan file of the runs (default: the copy that each run contains)"
     )
@@ -52,9 +67,29 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read and check every run, merge them, write the merged run, and print its summary."""
     common.check_run_id(args.run_id)
-    begun = time.monotonic()
     store = common.store(args)
-    found = _runs(store, args.runs)
+    with _arrived(args, store) as names:
+        return _merge(args, store, names)
+
+
+@contextmanager
+def _arrived(args: argparse.Namespace, store: Store) -> Iterator[list[str]]:
+    """What --help calls RUN, with the folder of its run in the place of a kit's result."""
+    known = [kit_result.kit_of(path, "--kit") for path in args.kit]
+    names = []
+    with tempfile.TemporaryDirectory(prefix="farm-result-") as place:
+        for number, name in enumerate(args.runs):
+            if Path(name).is_file():
+                folder = kit_result.arrived(Path(name), known, store.kit, Path(place, str(number)))
+                names.append(str(folder))
+            else:
+                names.append(name)
+        yield names
+
+
+def _merge(args: argparse.Namespace, store: Store, names: Sequence[str]) -> int:
+    begun = time.monotonic()
+    found = _runs(store, names)
     file = _plan(args, found)
     reports = _reports(found)
     for source, report in zip(found, reports):
@@ -218,6 +253,9 @@ def _write(
 def _tell(args: argparse.Namespace, store: Store, run_id: str, merged: Merged, seconds: float) -> None:
     err = sys.stderr
     print(f"run {run_id}: merged {counted(len(merged.runs), 'run')}", file=err)
+    for one in merged.runs:
+        if told := merging.told_of_kit(one):
+            print(printable(f"  {one['run_id']}: kit {told}")[:400], file=err)
     for sentence in merged.warnings:
         print(f"farm merge: warning: {printable(sentence)}", file=err)
     for target, count in merged.silent.items():

@@ -92,7 +92,7 @@ def once(args: argparse.Namespace) -> int:
     common.use_contracts(args)
     if again is not None and not again.statuses:
         return _nothing_failed(common.store(args), again.run_id)
-    work: Any = _PlanPart(args, again) if args.plan else Matrices(args, again)
+    work: Any = PlanPart(args, again) if args.plan else Matrices(args, again)
     providers, shipped = common.packed(work.providers)
     work.check_providers(providers)
     subject = work.subject
@@ -225,7 +225,7 @@ class Matrices:
         return found
 
 
-class _PlanPart:
+class PlanPart:
     """What a site's part of a plan requests.  The plan determines all of it."""
 
     note = ""

@@ -79,6 +79,8 @@ class RunRequest:
     part: Mapping[str, Any] = field(default_factory=dict)  # the plan that this run is a part of (farm.sites)
     wait_for_devices_s: float = 0.0  # how long the cells of a backend or target wait for a device
     wait_s: float = 0.0  # how long the run waits for a device that another run uses
+    limit_s: float = 0.0  # the run ends as interrupted after this time; 0: it has none
+    kit: Mapping[str, Any] = field(default_factory=dict)  # the kit that it is the run of: who ran it, where, on what
     kernels: Sequence[Change] = ()  # of both arms, and how each compares
     arms: tuple[RunArm, ...] = ()  # two, where the run compares them; `providers` and `environment` are then theirs
 

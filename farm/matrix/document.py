@@ -144,8 +144,13 @@ def _near_file(path: Path) -> str:
 
 def parse(text: str, name: str) -> list[YamlNode]:
     """Every document of `text`; `name` is the name of the file in error messages."""
-    from . import yaml_reader  # whoever runs a plan reads no YAML, and may have no PyYAML
-
+    try:
+        from . import yaml_reader  # whoever runs a plan reads no YAML, and may have no PyYAML
+    except ModuleNotFoundError as error:
+        if error.name != "yaml":
+            raise
+        what = f"{name}: PyYAML is not installed in this Python, and this file is YAML; pip install pyyaml"
+        raise MatrixError(what, id="matrix-no-pyyaml") from None
     return yaml_reader.documents(text, name)
 
 

@@ -7,13 +7,18 @@ import os
 import signal
 from pathlib import Path
 
+from farm.errors import FarmSignal
+
 STATUS_ZOMBIE, STATUS_DEAD = "zombie", "dead"
 _STATUSES = {"Z": STATUS_ZOMBIE, "X": STATUS_DEAD, "x": STATUS_DEAD}
 _PROC = Path("/proc")
 
 
-class Error(Exception):
+class ProcessGone(FarmSignal):
     """A process that is gone, or that this user may not look at."""
+
+
+Error = ProcessGone
 
 
 def pids() -> list[int]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
     try:
         import psutil
-    except ModuleNotFoundError:  # the Python of a site that runs a kit
+    except ImportError:  # the Python of a site that runs a kit
         from farm.process import proc_entries as psutil
 
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)

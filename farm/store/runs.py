@@ -10,6 +10,7 @@
                           writer.lock      which process writes the run now; absent when none does (farm.store.lock)
                           run.json         last: its existence means the run is complete
     <store>/runs/.aside/                   folders of runs whose plan was not written completely, so that no cell began
+    <store>/kits/<digest>.json             the manifests of the kits that were made here (farm.sites.kit)
     <store>/calibrations/<id>.json         a device's roof (farm.timing.roof); never rewritten
     <store>/index/                         slim cells of all complete runs (farm.store.index_files); may be deleted
     <store>/pages/                         HTML, made from runs
@@ -97,10 +98,25 @@ class Store:
             while path.exists():  # two in the same second
                 path = self.calibrations_folder / f"{record['id']}-{number}.json"
                 number += 1
-            _write_atomic(path, json.dumps({**record, "id": path.stem}, indent=1))
+            write_atomic(path, json.dumps({**record, "id": path.stem}, indent=1))
         except OSError as error:
             raise self._unwritable(error) from None
         return path
+
+    def keep_kit(self, digest: str, manifest: str) -> None:
+        """Remember a kit that was made here, so that its results are known when they come back."""
+        try:
+            (self.path / "kits").mkdir(parents=True, exist_ok=True)
+            write_atomic(self.path / "kits" / f"{digest}.json", manifest)
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def kit(self, digest: str) -> str:
+        """The manifest of a kit that was made here; "" if none of this digest was."""
+        with suppress(OSError, UnicodeDecodeError):
+            if re.fullmatch(r"[0-9a-f]{64}", digest):
+                return files.read(self.path / "kits" / f"{digest}.json", MAX_JSON, whole=True).decode("utf-8")
+        return ""
 
     @property
     def calibrations_folder(self) -> Path:
@@ -123,8 +139,9 @@ class Store:
                 bad.append(Message(text, id="store-calibration-unreadable"))
         return found, bad
 
-    def create(self, run_id: str) -> RunWriter:
-        """A new run directory.  StoreError if the store cannot be written, or the id is no name of a folder."""
+    def create(self, run_id: str, writer: type[RunWriter] | None = None) -> RunWriter:
+        """A new run directory, written by RunWriter or another `writer`.  StoreError if the store cannot be written, or
+        the id is no name of a folder."""
         if not RUN_ID.fullmatch(run_id):
             raise StoreError(f"{run_id!r} is not a valid id of a run; choose another --run-id", id="store-run-id")
         folder = self.path / "runs" / run_id
@@ -132,7 +149,7 @@ class Store:
             self._free(folder)
             folder.mkdir(parents=True)
             (folder / "logs").mkdir()
-            return RunWriter(folder)
+            return (writer or RunWriter)(folder)
         except FileExistsError:
             raise self._exists(run_id) from None
         except OSError as error:
@@ -166,13 +183,15 @@ class Store:
         folder = self.path / "runs" / run_id
         return StoreError(f"{folder}: this run already exists; choose another --run-id", id="store-run-exists")
 
-    def reopen(self, run_id: str, waiting: Callable[[str], None] = lambda text: None) -> RunWriter:
+    def reopen(
+        self, run_id: str, waiting: Callable[[str], None] = lambda text: None, writer_of: type[RunWriter] | None = None
+    ) -> RunWriter:
         """An interrupted run's directory, to continue in it: locked.  StoreError if another process writes it, or it is
         complete.  Nothing in it changes before the first line is appended; that cuts off what follows the journal's
         last whole line, and keeps it.  `waiting`: as `farm.store.lock.acquire` calls it."""
         run = self.run(run_id)
         try:
-            writer = RunWriter(run.dir, waiting, again=True)
+            writer = (writer_of or RunWriter)(run.dir, waiting, again=True)
         except OSError as error:
             raise self._unwritable(error) from None
         if run.complete:
@@ -262,7 +281,7 @@ class RunWriter:
         """Keep the complete plan that this run is a part of, as in its file."""
         self._still_ours()
         try:
-            _write_atomic(self.dir / PLAN, text)
+            write_atomic(self.dir / PLAN, text)
         except OSError as error:
             raise self._lost(PLAN, error) from None
 
@@ -270,7 +289,7 @@ class RunWriter:
         """Keep the contracts from outside the farm that this run was planned with (farm.shipping.contracts)."""
         self._still_ours()
         try:
-            _write_atomic(self.dir / CONTRACTS, text)
+            write_atomic(self.dir / CONTRACTS, text)
         except OSError as error:
             raise self._lost(CONTRACTS, error) from None
 
@@ -451,7 +470,7 @@ class RunWriter:
             self._still_ours()  # large tables take long, and meanwhile another process may have completed the run
             for name in tables:
                 (self.dir / f"{name}.tmp").replace(self.dir / f"{name}.parquet")
-            _write_atomic(self.dir / "run.json", json.dumps({"schema": SCHEMA, "run_id": self.id, **head}, indent=1))
+            write_atomic(self.dir / "run.json", json.dumps({"schema": SCHEMA, "run_id": self.id, **head}, indent=1))
         except OSError as error:
             raise self._lost("its tables", error) from None
 
@@ -478,7 +497,8 @@ SAMPLE_COLUMNS = {
 }
 
 
-def _write_atomic(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the complete one or none."""
     temporary = path.with_suffix(".tmp")
     temporary.unlink(missing_ok=True)  # as in `write_table`
     with temporary.open("w", encoding="utf-8") as file:

@@ -1,0 +1,253 @@
+"""A kit: one archive that runs a part of a plan where nothing of the farm is installed.  Pure: its files and checks.
+
+    run.py, run.sh, README.txt      what a person starts and reads (farm.cli.kit_run)
+    kit.json                        the manifest: what runs, and the SHA-256 of every other file
+    plan.json                       the plan file (farm.sites.planfile)
+    contracts.json                  contracts from outside the farm, if any (farm.shipping.contracts)
+    subject.tar                     the subject's files, if there is one (farm.shipping.subjects)
+    providers/...                   the files of --provider, if any
+    farm/..., kernels/...           the code, which has no part for one architecture
+
+A kit is known by the SHA-256 of its manifest.  What comes back is one archive, too:
+
+    result.json                     which kit, which run, and the SHA-256 of every other file
+    run/journal.jsonl, run/plan.json, run/run.json, run/contracts.json, run/logs/...    the run, without its tables
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from farm.errors import Message, UsageError
+
+KIT, PLAN, CONTRACTS, SUBJECT, README = "kit.json", "plan.json", "contracts.json", "subject.tar", "README.txt"
+SCRIPT, SHELL, RESULT = "run.py", "run.sh", "result.json"
+PROVIDERS, RUN = "providers/", "run/"
+VERSION = 1
+MOST_MANIFEST = 16 << 20
+#: What a result may contain below RUN.
+_RUN_FILES = re.compile(r"journal\.jsonl|run\.json|plan\.json|contracts\.json|logs/[A-Za-z0-9._=-]{1,220}")
+#: Files of a kit that hold code which runs there.
+_CODE = re.compile(r"(farm|kernels|providers)/.*")
+#: Compiled for one architecture, by their names' ends.
+COMPILED = (".so", ".pyd", ".dylib", ".a", ".o", ".cubin", ".hsaco", ".fatbin", ".bin", ".exe", ".dll")
+_ELF = b"\x7fELF"
+
+
+@dataclass(frozen=True)
+class Kit:
+    """A manifest that was read.  `digest`: the SHA-256 of its text."""
+
+    data: Mapping[str, Any]
+    digest: str
+
+    @property
+    def target(self) -> str:
+        """The part of the plan that the kit runs."""
+        return str(self.data["target"])
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """File -> its SHA-256."""
+        return dict(self.data["files"])
+
+    @property
+    def name(self) -> str:
+        """What its archive and folder are called."""
+        return f"kit-{re.sub(r'[^A-Za-z0-9]+', '-', self.target).strip('-')}-{self.digest[:8]}"
+
+
+def sha(data: bytes) -> str:
+    """The SHA-256 of some bytes, as manifests have it."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def dumped(value: Mapping[str, Any]) -> bytes:
+    """A manifest as it is written: the same value gives the same bytes."""
+    return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=True, allow_nan=False) + "\n").encode()
+
+
+def manifest(told: Mapping[str, Any], content: Mapping[str, bytes]) -> bytes:
+    """The manifest of a kit: what is `told` of it, and its files."""
+    return dumped({"kit": VERSION, **told, "files": {name: sha(data) for name, data in sorted(content.items())}})
+
+
+def read(data: bytes, where: str) -> Kit:
+    """A manifest.  UsageError, beginning with `where`, for anything else."""
+    try:
+        found = json.loads(data.decode("utf-8"))
+        if found["kit"] != VERSION:
+            raise UsageError(
+                f"{where}: this kit has format {found['kit']!r}, but this farm reads format {VERSION}; use the farm "
+                "version that made the kit",
+                id="kit-format",
+            )
+        for key, kind in (("target", str), ("plan", dict), ("revision", dict), ("providers", dict), ("files", dict)):
+            if not isinstance(found[key], kind):
+                raise TypeError(key)
+        if not all(isinstance(v, str) for v in (*found["files"].values(), *found["plan"].values())):
+            raise TypeError("files")
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise UsageError(
+            f"{where}: {KIT} is not the manifest of a kit; unpack the kit again, or make it again with farm kit",
+            id="kit-manifest",
+        ) from None
+    return Kit(found, sha(data))
+
+
+def unfit(kit: Kit, digests: Mapping[str, str]) -> str:
+    """How the files of an unpacked kit, given by their SHA-256, are not those of its manifest: a clause; "" if they
+    are.  Other code beside it would be imported, so there must be none."""
+    for name, wanted in kit.files.items():
+        if name not in digests:
+            return f"{name} is missing"
+        if digests[name] != wanted:
+            return f"{name} has changed"
+    more = sorted(name for name in digests if name not in kit.files and _CODE.fullmatch(name))
+    return f"{more[0]} does not belong to it" if more else ""
+
+
+def compiled(content: Mapping[str, bytes]) -> str:
+    """The first of some files that was compiled for one architecture; "" for none."""
+    return next((n for n, data in sorted(content.items()) if n.endswith(COMPILED) or data[:4] == _ELF), "")
+
+
+def result_manifest(kit: str, run_id: str, content: Mapping[str, bytes]) -> bytes:
+    """The manifest of a result: the digest of its kit, its run, and its files."""
+    files = {name: sha(data) for name, data in sorted(content.items())}
+    return dumped({"result": VERSION, "kit": kit, "run_id": run_id, "files": files})
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result whose files are those of its manifest, and have their places.  `run`: the files of the run."""
+
+    kit: str
+    run_id: str
+    run: Mapping[str, bytes]
+
+
+def read_result(content: Mapping[str, bytes], where: str, run_id: re.Pattern[str]) -> Result:
+    """The result in the files of an archive.  UsageError, beginning with `where`, for anything else."""
+    try:
+        told = json.loads(content[RESULT].decode("utf-8"))
+        form, kit, name, files = told["result"], told["kit"], told["run_id"], told["files"]
+        if form != VERSION:
+            raise UsageError(
+                f"{where}: this result has format {form!r}, but this farm reads format {VERSION}; use the farm version "
+                "that made the kit",
+                id="kit-result-format",
+            )
+        if not (isinstance(kit, str) and isinstance(name, str) and run_id.fullmatch(name)):
+            raise TypeError("kit")
+        listed = {str(k): str(v) for k, v in files.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise UsageError(
+            f"{where}: this archive is not the result of a kit; give the file result-... that run.py has written",
+            id="kit-result-invalid",
+        ) from None
+    there = {n: sha(data) for n, data in content.items() if n != RESULT}
+    if there != listed:
+        differs = sorted({*there.items()} ^ {*listed.items()})[0][0]
+        raise UsageError(
+            f"{where}: {differs:.200} differs from the manifest of this result, so the file was damaged or edited; "
+            "copy it again",
+            id="kit-result-damaged",
+        )
+    for n in there:
+        if not (n.startswith(RUN) and _RUN_FILES.fullmatch(n[len(RUN) :])):
+            raise UsageError(
+                f"{where}: contains {n!r:.200}, which has no place in a result; ask for the file that run.py has "
+                "written",
+                id="kit-result-file",
+            )
+    for n in ("journal.jsonl", "plan.json"):
+        if RUN + n not in there:
+            raise UsageError(f"{where}: has no {n}; ask for the file that run.py has written", id="kit-result-file")
+    return Result(kit, name, {n[len(RUN) :]: content[n] for n in there})
+
+
+def wrong(kit: Kit, head: Mapping[str, Any], digests: Mapping[str, str]) -> Message | None:
+    """Why a run is not one of this kit: a clause with what to do; None if it is.  `head`: the first line of its
+    journal; `digests`: of its plan and contracts."""
+    told = head.get("kit")
+    if not isinstance(told, Mapping) or told.get("digest") != kit.digest:
+        return Message(
+            "is not a run of the kit that it names; ask for the file that run.py has written", id="kit-other"
+        )
+    texts = [told.get(name, "") for name in ("by", "site", "node", "system")]
+    versions = told.get("versions", {})
+    texts += [*versions, *versions.values()] if isinstance(versions, Mapping) else [None]
+    if not all(isinstance(text, str) and len(text) <= 300 for text in texts):
+        return Message("does not say who ran it in words; ask for the file that run.py has written", id="kit-by")
+    for name in (PLAN, CONTRACTS):
+        if digests.get(name) != kit.files.get(name):
+            return Message(f"has another {name} than its kit; ask for the file that run.py has written", id="kit-plan")
+    pairs = (
+        ("kernels", (head.get("revision") or {}).get("kernels"), kit.data["revision"].get("kernels")),
+        ("providers", head.get("providers") or {}, kit.data["providers"]),
+        ("subject", (head.get("subject") or {}).get("digest"), (kit.data.get("subject") or {}).get("digest")),
+        ("code", told.get("bundles"), kit.data.get("bundles")),
+        ("part of the plan", (head.get("plan") or {}).get("part"), kit.target),
+    )
+    for what, has, wanted in pairs:
+        if has != wanted:
+            return Message(
+                f"ran another {what} than its kit contains; run the kit again as it is", id="kit-code-differs"
+            )
+    return None
+
+
+#: What the run.json of a kit's run has, beside what the first line of its journal has.
+_FOOT: Mapping[str, type | tuple[type, ...]] = {
+    "finished": str,
+    "seconds": (int, float),
+    "backends": dict,
+    "environments": dict,
+    "calibrations": dict,
+    "counts": dict,
+    "verdict": str,
+    "exit_code": int,
+    "resumed": list,
+}
+_NOT_COMPARED = ("environments", "resumed")
+
+
+def malformed(told: Any, head: Mapping[str, Any]) -> Message | None:
+    """Why this is not the run.json of a kit's run whose journal begins with `head`: a clause; None if it is."""
+    wrong = ""
+    if not isinstance(told, dict):
+        wrong = "is not an object"
+    elif more := sorted(set(told) - set(head) - set(_FOOT)):
+        wrong = f"has the unknown key {more[0]!r:.80}"
+    elif differs := [k for k, v in head.items() if k not in _NOT_COMPARED and told.get(k) != v]:
+        wrong = f"differs from the journal in {differs[0]}"
+    else:
+        kinds = {k: v for k, v in _FOOT.items() if k in told or k != "resumed"}
+        bad = [k for k, kind in kinds.items() if not isinstance(told.get(k), kind)]
+        wrong = f"has no valid {bad[0]}" if bad else _bad_devices(told["backends"])
+    if not wrong:
+        return None
+    return Message(f"its run.json {wrong}; ask for the file that run.py has written", id="kit-run-json")
+
+
+def _bad_devices(backends: Mapping[str, Any]) -> str:
+    for told in backends.values():
+        devices = told.get("devices") if isinstance(told, dict) else None
+        if not isinstance(devices, list) or not all(
+            isinstance(d, dict) and isinstance(d.get("fingerprint"), dict) and isinstance(d.get("name"), str)
+            for d in devices
+        ):
+            return "has no valid backends"
+    return ""
+
+
+def called(told: Mapping[str, Any]) -> str:
+    """`alice at Site A`: who ran a kit, and where, as far as they said."""
+    who, where = str(told.get("by") or ""), str(told.get("site") or told.get("node") or "")
+    return " at ".join(word for word in (who, where) if word)
