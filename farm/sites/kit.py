@@ -176,6 +176,8 @@ def wrong(kit: Kit, head: Mapping[str, Any], digests: Mapping[str, str]) -> Mess
     """Why a run is not one of this kit: a clause with what to do; None if it is.  `head`: the first line of its
     journal; `digests`: of its plan and contracts."""
     told = head.get("kit")
+    if form := _form(head, _HEAD):
+        return Message(f"the head of its journal {form}; ask for the file that run.py has written", id="kit-head")
     if not isinstance(told, Mapping) or told.get("digest") != kit.digest:
         return Message(
             "is not a run of the kit that it names; ask for the file that run.py has written", id="kit-other"
@@ -189,7 +191,7 @@ def wrong(kit: Kit, head: Mapping[str, Any], digests: Mapping[str, str]) -> Mess
         if digests.get(name) != kit.files.get(name):
             return Message(f"has another {name} than its kit; ask for the file that run.py has written", id="kit-plan")
     pairs = (
-        ("kernels", (head.get("revision") or {}).get("kernels"), kit.data["revision"].get("kernels")),
+        ("kernels", dict(head["revision"]), kit.data["revision"]),
         ("providers", head.get("providers") or {}, kit.data["providers"]),
         ("subject", (head.get("subject") or {}).get("digest"), (kit.data.get("subject") or {}).get("digest")),
         ("code", told.get("bundles"), kit.data.get("bundles")),
@@ -203,47 +205,66 @@ def wrong(kit: Kit, head: Mapping[str, Any], digests: Mapping[str, str]) -> Mess
     return None
 
 
-#: What the run.json of a kit's run has, beside what the first line of its journal has.
+#: What the first line of the journal of a kit's run has; what its run.json has more; and what that says of a device.
+_HEAD: Mapping[str, type] = {
+    **dict.fromkeys(("run_id", "created", "command", "plan_hash"), str),
+    **dict.fromkeys(("schema", "planned"), int),
+    **dict.fromkeys(("argv", "matrices"), list),
+    **dict.fromkeys(("plan", "kit", "revision", "providers", "subject", "environments"), dict),
+}
 _FOOT: Mapping[str, type | tuple[type, ...]] = {
-    "finished": str,
+    **dict.fromkeys(("finished", "verdict"), str),
     "seconds": (int, float),
-    "backends": dict,
-    "environments": dict,
-    "calibrations": dict,
-    "counts": dict,
-    "verdict": str,
     "exit_code": int,
+    **dict.fromkeys(("backends", "environments", "calibrations", "counts"), dict),
     "resumed": list,
 }
+_DEVICE: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("name", "device", "node", "target", "evidence", "environment"), str),
+    **dict.fromkeys(("fingerprint", "versions", "subject"), dict),
+    "calibration": type(None),  # a kit brings none
+}
+_LEFT_OUT = ("subject", "resumed")  # where there is none
 _NOT_COMPARED = ("environments", "resumed")
 
 
 def malformed(told: Any, head: Mapping[str, Any]) -> Message | None:
     """Why this is not the run.json of a kit's run whose journal begins with `head`: a clause; None if it is."""
-    wrong = ""
-    if not isinstance(told, dict):
-        wrong = "is not an object"
-    elif more := sorted(set(told) - set(head) - set(_FOOT)):
-        wrong = f"has the unknown key {more[0]!r:.80}"
-    elif differs := [k for k, v in head.items() if k not in _NOT_COMPARED and told.get(k) != v]:
+    wrong = _form(told, {**_HEAD, **_FOOT})
+    if not wrong and (differs := [k for k, v in head.items() if k not in _NOT_COMPARED and told.get(k) != v]):
         wrong = f"differs from the journal in {differs[0]}"
-    else:
-        kinds = {k: v for k, v in _FOOT.items() if k in told or k != "resumed"}
-        bad = [k for k, kind in kinds.items() if not isinstance(told.get(k), kind)]
-        wrong = f"has no valid {bad[0]}" if bad else _bad_devices(told["backends"])
+    wrong = wrong or _backends(told)
     if not wrong:
         return None
     return Message(f"its run.json {wrong}; ask for the file that run.py has written", id="kit-run-json")
 
 
-def _bad_devices(backends: Mapping[str, Any]) -> str:
-    for told in backends.values():
-        devices = told.get("devices") if isinstance(told, dict) else None
-        if not isinstance(devices, list) or not all(
-            isinstance(d, dict) and isinstance(d.get("fingerprint"), dict) and isinstance(d.get("name"), str)
-            for d in devices
-        ):
+def _form(told: Any, kinds: Mapping[str, type | tuple[type, ...]]) -> str:
+    """How `told` is no object of these keys and kinds: a clause; "" if it is."""
+    if not isinstance(told, Mapping):
+        return "is not an object"
+    if more := sorted(set(map(str, told)) - set(kinds)):
+        return f"has the unknown key {more[0]!r:.80}"
+    bad = [k for k, kind in kinds.items() if not (isinstance(told.get(k), kind) or (k in _LEFT_OUT and k not in told))]
+    return f"has no valid {bad[0]}" if bad else ""
+
+
+def _backends(told: Mapping[str, Any]) -> str:
+    """How what it says of devices and environments has not the form of a run's: a clause; "" if it has."""
+    if told["calibrations"]:
+        return "has calibrations, which a kit does not make"
+    for of in told["backends"].values():
+        if not (isinstance(of, Mapping) and isinstance(of.get("devices"), list) and isinstance(of.get("counts"), dict)):
             return "has no valid backends"
+        for device in of["devices"]:
+            if wrong := _form(device, _DEVICE):
+                return f"has a device that {wrong}"
+            if not all(isinstance(v, str | int | float | None) for v in device["fingerprint"].values()):
+                return "has a device that has no valid fingerprint"
+    for commands in told["environments"].values():
+        names = list(commands.values()) if isinstance(commands, Mapping) else [None]
+        if not all(isinstance(n, list) and all(isinstance(name, str) for name in n) for n in names):
+            return "has no valid environments"
     return ""
 
 

@@ -60,7 +60,7 @@ def _line(raw: bytes, text: Callable[[str], str]) -> bytes:
 
 
 def _row(row: Mapping[str, Any], text: Callable[[str], str]) -> dict[str, Any]:
-    return {k: v if k in PLANNED else _value(v, text, k) for k, v in row.items()}
+    return {k: v if k in PLANNED or k == "status" else _value(v, text, k) for k, v in row.items()}
 
 
 def _value(value: Any, text: Callable[[str], str], key: str = "") -> Any:
