@@ -92,7 +92,7 @@ def _run(args: argparse.Namespace) -> int:
     if arms.same:
         print(f"a and b hold the same files (digest {arms.same}) and nothing else differs: nothing was run")
         return 0
-    work = _Planned(args, arms)
+    work = PlannedArms(args, arms)
     ready = arms.ready(args, work.providers)
     store = common.store(args)
     run_id = args.run_id or f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
@@ -250,7 +250,7 @@ def _texts(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*.py"))}
 
 
-class _Planned(Matrices):
+class PlannedArms(Matrices):
     """What the matrices request in both arms."""
 
     def __init__(self, args: argparse.Namespace, arms: Arms):

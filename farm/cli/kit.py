@@ -8,11 +8,12 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from farm import __version__
 from farm.cli import common
-from farm.cli.text import counted, duration, sentence
+from farm.cli.kit_arms import FromArms
+from farm.cli.text import counted, duration, printable, sentence
 from farm.errors import Message, StoreError, UsageError
 from farm.kernel_package import ROOT
 from farm.matrix import Plan, plan
@@ -32,7 +33,7 @@ README = """\
 
 This archive runs {cells} of GPU or NPU kernels on one {backend} device, checks every
 output against a float64 reference, times what can be timed, and writes one file to
-send back. Estimated time: {time} on one device, and longer on a slow host.
+send back. Estimated time: {time} on one device, and longer on a slow host.{arms}
 
 What it needs
   The Python (3.10 or newer) in which your torch and your Triton work, with NumPy, and a
@@ -74,6 +75,10 @@ What is inside
   farm/, kernels/{more}   plain Python sources; nothing is compiled for any architecture
   Plan {plan}, revision {revision}.
 """
+ARMS = """
+It compares two versions of the kernels, a ({}) and b ({}),
+in turn on the same device: after the first pass, timed cells run in further rounds, so
+it takes about three times as long."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -95,20 +100,20 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     p.add_argument(
         "--store", metavar="STORE", help="remember the kit in this store (default: $FARM_STORE, else ./farm-results)"
     )
-    p.add_argument("--a", metavar="KEY=VALUE,..", help=argparse.SUPPRESS)
-    p.add_argument("--b", metavar="KEY=VALUE,..", help=argparse.SUPPRESS)
+    p.add_argument("--a", metavar="KEY=VALUE,..", help="compare two arms there, as farm ab does: the first arm")
+    p.add_argument("--b", metavar="KEY=VALUE,..", help="the second arm")
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan, pack and write."""
-    if args.a or args.b:
-        raise UsageError(
-            "--a and --b: a kit carries one arm; make a kit for each arm (--repo PATH@REV), merge each result, and "
-            "compare the two runs with farm compare",
-            id="kit-arms",
-        )
     common.use_contracts(args)
-    found = _FromPlan(args) if args.plan else _FromMatrices(args)
+    found: Packed
+    if args.a or args.b:
+        found = FromArms(args)
+        for line in found.lines:
+            print(printable(line), file=sys.stderr)
+    else:
+        found = _FromPlan(args) if args.plan else _FromMatrices(args)
     part = planfile.part(found.file.plan, args.target)
     if not any(not c.skip_reason for c in part.cells):
         raise UsageError(f"--target {args.target}: the rules exclude every cell, so nothing would run", id="kit-empty")
@@ -140,6 +145,9 @@ def run(args: argparse.Namespace) -> int:
 class _FromMatrices:
     """What the matrix files request."""
 
+    told: Mapping[str, Any] = {}  # what the manifest says of arms
+    blobs: Mapping[str, bytes] = {}
+
     def __init__(self, args: argparse.Namespace):
         backend = args.target.partition(":")[0]
         asked = argparse.Namespace(**{**vars(args), "backend": backend})
@@ -156,6 +164,9 @@ class _FromMatrices:
 class _FromPlan:
     """What a part of a plan file requests, with the code that this host has for it."""
 
+    told: Mapping[str, Any] = {}
+    blobs: Mapping[str, bytes] = {}
+
     def __init__(self, args: argparse.Namespace):
         from farm.cli.run import PlanPart
 
@@ -167,12 +178,18 @@ class _FromPlan:
         self.file: PlanFile = part.file
 
 
-def _content(found: _FromMatrices | _FromPlan) -> dict[str, bytes]:
+Packed: TypeAlias = _FromMatrices | _FromPlan | FromArms
+
+
+def _content(found: Packed) -> dict[str, bytes]:
     """The kit's files, but for its manifest and README.txt."""
     content = {kits.PLAN: found.file.text.encode()}
     packed = contracts.pack()
     if packed:
         content[kits.CONTRACTS] = contracts.text(packed).encode()
+    for name, blob in found.blobs.items():
+        content[name] = blob
+        _refuse_compiled(name, dict(_members(blob)))
     if found.subject:
         content[kits.SUBJECT] = found.subject.packed.blob
         _refuse_compiled(found.subject.packed.name, dict(_members(found.subject.packed.blob)))
@@ -202,7 +219,7 @@ def _refuse_compiled(whose: str, content: Mapping[str, bytes]) -> None:
         )
 
 
-def _told(found: _FromMatrices | _FromPlan, target: str) -> dict[str, Any]:
+def _told(found: Packed, target: str) -> dict[str, Any]:
     """What the manifest says beside the files."""
     own = found.subject.packed if found.subject else None
     subject = {k: v for k, v in own.plain().items() if k not in ("blob", "origins")} if own else None
@@ -215,10 +232,11 @@ def _told(found: _FromMatrices | _FromPlan, target: str) -> dict[str, Any]:
         "shipped": found.shipped["sha"] if found.shipped else "",
         "subject": subject,
         "bundles": {b.name: b.sha for b in bundle.pack_all()},
+        **found.told,
     }
 
 
-def _readme(kit: Kit, found: _FromMatrices | _FromPlan, part: Plan, backend: str) -> str:
+def _readme(kit: Kit, found: Packed, part: Plan, backend: str) -> str:
     more = "".join(f", {name}" for name in ("providers/", "subject.tar") if _has(kit, name))
     planned = part.backends[backend]
     return README.format(
@@ -228,6 +246,7 @@ def _readme(kit: Kit, found: _FromMatrices | _FromPlan, part: Plan, backend: str
         time=duration(planned.seconds),
         name=f"{kit.name.rpartition('-')[0]}-",  # the rest of it is a hash over this text, too
         more=more,
+        arms=ARMS.format(*(told["described"]["called"] for told in kit.arms)) if kit.arms else "",
         plan=found.file.plan.plan_hash[:16],
         revision=kit.data["revision"]["name"],
     )

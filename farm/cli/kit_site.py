@@ -24,7 +24,8 @@ from typing import Any
 
 from farm import backends
 from farm.cell import FINDINGS, Status
-from farm.cli import progress
+from farm.cli import kit_arms, progress
+from farm.cli.kit_arms import packed_subject
 from farm.cli.progress import Plain
 from farm.cli.text import counted, duration, printable, sentence
 from farm.cluster.base import NoCluster
@@ -32,13 +33,13 @@ from farm.cluster.inline import InlineCluster
 from farm.cluster.local import local_devices
 from farm.contracts import discovery
 from farm.contracts.discovery import own_torch
-from farm.coordinator import RunRequest, execute
+from farm.coordinator import RunRequest, execute, rounds
 from farm.errors import BackendError, FarmError, Message, StoreError, UsageError
 from farm.matrix import Plan
 from farm.node import config
 from farm.process import command, host, supervisor
+from farm.report import pairs_text
 from farm.shipping import archives, bundle, contracts
-from farm.shipping.subjects import PackedSubject
 from farm.sites import kit as kits
 from farm.sites import planfile, scrubbing
 from farm.sites.kit import Kit
@@ -290,8 +291,10 @@ def _run(site: _Site) -> int:
     begun = time.monotonic()
     known, writer = _opened(site)
     try:
+        if known and site.kit.arms:
+            known = rounds.whole(known, kit_arms.of_kit(site.kit, None))
         cells = known.open if known else site.part.cells
-        cluster: Any = InlineCluster(site.args.devices, writer.id) if cells else NoCluster()
+        cluster: Any = InlineCluster(site.args.devices, writer.id) if cells or site.kit.arms else NoCluster()
     except BaseException:
         writer.close()
         raise
@@ -348,7 +351,9 @@ def _request(site: _Site, slots: list[Any], known: Recovery | None) -> RunReques
         dict(data["revision"]),
         data["providers"],
         shipped=_shipped(here, data),
-        subject=_subject(here, data.get("subject")),
+        subject=packed_subject(told, (here / kits.SUBJECT).read_bytes()) if (told := data.get("subject")) else None,
+        arms=kit_arms.of_kit(site.kit, here),
+        kernels=kit_arms.changes(site.kit),
         finished=known,
         part=site.file.described(site.kit.target),
         wait_s=60.0,
@@ -366,23 +371,6 @@ def _shipped(here: Path, data: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"sha": data["shipped"], "files": content, "origins": {}}
 
 
-def _subject(here: Path, told: Mapping[str, Any] | None) -> PackedSubject | None:
-    """The subject, as a run sends it."""
-    if not told:
-        return None
-    return PackedSubject(
-        name=told["name"],
-        revision=told["revision"],
-        source=told["source"],
-        modules=tuple(told["modules"]),
-        over=bool(told["over"]),
-        digest=told["digest"],
-        sha=told["sha"],
-        blob=(here / kits.SUBJECT).read_bytes(),
-        variables=told["variables"],
-    )
-
-
 def _tell(site: _Site, run_id: str, outcome: Any, seconds: float) -> int:
     """Pack the result and print the verdict; the exit code."""
     print()
@@ -393,6 +381,11 @@ def _tell(site: _Site, run_id: str, outcome: Any, seconds: float) -> int:
     bad = [r for r in outcome.rows if Status(r["status"]) in FINDINGS and r["role"] == "subject"]
     for row in bad[:MAX_FINDINGS]:
         print(f"  {printable(progress.told(row))}"[:400])
+    whole = not outcome.interrupted
+    if outcome.summary:
+        arms = {one.arm.name: one.described() for one in kit_arms.of_kit(site.kit, None)}
+        for line in pairs_text.lines(arms, outcome.pairs, outcome.summary, complete=whole, kernels=[]):
+            print(printable(line))
     path, size = site.pack(run_id), 0
     with suppress(OSError):
         size = path.stat().st_size
@@ -403,7 +396,7 @@ def _tell(site: _Site, run_id: str, outcome: Any, seconds: float) -> int:
         print(sentence(note))
     print(f"result: {path} ({size / 1024:.0f} KiB); send this file back, complete or not")
     code = int(outcome.final_code)
-    print(progress.ending(outcome, code, False))
+    print(f"compared: exit {code}" if outcome.summary and whole else progress.ending(outcome, code, False))
     return code
 
 

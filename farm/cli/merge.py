@@ -10,8 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -23,6 +22,7 @@ from farm.cli.text import counted, printable
 from farm.errors import StoreError, UsageError
 from farm.shipping import revision
 from farm.sites import kit_result, merging
+from farm.sites.kit import Kit
 from farm.sites.merging import Merged, Report
 from farm.sites.planfile import PlanFile
 from farm.store import PLAN, Run, RunWriter, Store, fold, recovery, results
@@ -68,23 +68,59 @@ def run(args: argparse.Namespace) -> int:
     """Read and check every run, merge them, write the merged run, and print its summary."""
     common.check_run_id(args.run_id)
     store = common.store(args)
-    with _arrived(args, store) as names:
-        return _merge(args, store, names)
-
-
-@contextmanager
-def _arrived(args: argparse.Namespace, store: Store) -> Iterator[list[str]]:
-    """What --help calls RUN, with the folder of its run in the place of a kit's result."""
     known = [kit_result.kit_of(path, "--kit") for path in args.kit]
-    names = []
+    names, compared = [], []
     with tempfile.TemporaryDirectory(prefix="farm-result-") as place:
         for number, name in enumerate(args.runs):
-            if Path(name).is_file():
-                folder = kit_result.arrived(Path(name), known, store.kit, Path(place, str(number)))
-                names.append(str(folder))
-            else:
-                names.append(name)
-        yield names
+            if Path(name).is_file():  # a kit's result: from here on, the folder of its run
+                folder, kit = kit_result.arrived(Path(name), known, store.kit, Path(place, str(number)))
+                compared += [(name, folder, kit)] if kit.arms else []
+                name = str(folder)
+            names.append(name)
+        if not compared:
+            return _merge(args, store, names)
+        if len(names) > 1 or args.plan or args.run_id:
+            raise UsageError(
+                f"{compared[0][0]}: is of a kit that compares two arms, and such a run is taken as it is; give it "
+                "alone, without --plan and --run-id",
+                id="kit-arms-alone",
+            )
+        return _take_comparison(args, store, *compared[0])
+
+
+def _take_comparison(args: argparse.Namespace, store: Store, name: str, folder: Path, kit: Kit) -> int:
+    """Put the run of a kit with two arms into the store, compared here; the exit code of its comparison."""
+    from farm.cli import kit_arms
+    from farm.report import pairs_text
+
+    if not (folder / "run.json").is_file():
+        raise UsageError(
+            f"{name}: this comparison is not complete; start run.py of its kit again at that site, and take the new "
+            "result",
+            id="kit-arms-incomplete",
+        )
+    report = _reports([Run(folder)])[0]
+    plain = replace(report, head={k: v for k, v in report.head.items() if k != "kind"})
+    if why := merging.wrong(plain, read_plan(folder / PLAN, "the plan of")):
+        raise StoreError(f"{name}: this run {why}", id=why.id)
+    try:
+        pairs, summed, kernels = kit_arms.compared(folder, kit)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        cause = f"{type(error).__name__}: {error}"[:200]
+        raise UsageError(
+            f"{name}: the rounds of this result cannot be read ({cause}); ask for the file that run.py has written",
+            id="kit-rounds",
+        ) from None
+    run = store.adopt(folder)
+    print(f"run {run.id}: {printable(merging.told_of_kit(merging.source(report)))}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(run.head, indent=1))
+    else:
+        for line in pairs_text.lines(run.head["arms"], pairs, summed, complete=True, kernels=kernels):
+            print(printable(line))
+    if not args.no_page:
+        common.tell_page(args, store, run.id)
+    return int(summed.exit_code)
 
 
 def _merge(args: argparse.Namespace, store: Store, names: Sequence[str]) -> int:

@@ -4,7 +4,7 @@
     kit.json                        the manifest: what runs, and the SHA-256 of every other file
     plan.json                       the plan file (farm.sites.planfile)
     contracts.json                  contracts from outside the farm, if any (farm.shipping.contracts)
-    subject.tar                     the subject's files, if there is one (farm.shipping.subjects)
+    subject.tar, arm-a.tar, ...     the files of the subject, or of each arm, if there are any (farm.shipping.subjects)
     providers/...                   the files of --provider, if any
     farm/..., kernels/...           the code, which has no part for one architecture
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,11 @@ class Kit:
     def target(self) -> str:
         """The part of the plan that the kit runs."""
         return str(self.data["target"])
+
+    @property
+    def arms(self) -> Sequence[Mapping[str, Any]]:
+        """What it says of its two arms; none where it has no arms."""
+        return self.data.get("arms") or ()
 
     @property
     def files(self) -> Mapping[str, str]:
@@ -195,6 +200,8 @@ def wrong(kit: Kit, head: Mapping[str, Any], digests: Mapping[str, str]) -> Mess
         ("providers", head.get("providers") or {}, kit.data["providers"]),
         ("subject", (head.get("subject") or {}).get("digest"), (kit.data.get("subject") or {}).get("digest")),
         ("code", told.get("bundles"), kit.data.get("bundles")),
+        ("kind", head.get("kind"), "ab" if kit.arms else None),
+        ("arms", head.get("arms") or {}, {told["arm"]["name"]: told["described"] for told in kit.arms}),
         ("part of the plan", (head.get("plan") or {}).get("part"), kit.target),
     )
     for what, has, wanted in pairs:
@@ -210,13 +217,14 @@ _HEAD: Mapping[str, type] = {
     **dict.fromkeys(("run_id", "created", "command", "plan_hash"), str),
     **dict.fromkeys(("schema", "planned"), int),
     **dict.fromkeys(("argv", "matrices"), list),
-    **dict.fromkeys(("plan", "kit", "revision", "providers", "subject", "environments"), dict),
+    **dict.fromkeys(("plan", "kit", "revision", "providers", "subject", "environments", "arms"), dict),
+    "kind": str,
 }
 _FOOT: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("finished", "verdict"), str),
     "seconds": (int, float),
     "exit_code": int,
-    **dict.fromkeys(("backends", "environments", "calibrations", "counts"), dict),
+    **dict.fromkeys(("backends", "environments", "calibrations", "counts", "comparison"), dict),
     "resumed": list,
 }
 _DEVICE: Mapping[str, type | tuple[type, ...]] = {
@@ -224,7 +232,7 @@ _DEVICE: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("fingerprint", "versions", "subject"), dict),
     "calibration": type(None),  # a kit brings none
 }
-_LEFT_OUT = ("subject", "resumed")  # where there is none
+_LEFT_OUT = ("subject", "resumed", "kind", "arms", "comparison")  # where there is none
 _NOT_COMPARED = ("environments", "resumed")
 
 

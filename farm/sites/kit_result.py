@@ -39,9 +39,9 @@ def kit_of(path: Path, option: str) -> Kit:
     return kit
 
 
-def arrived(path: Path, known: Sequence[Kit], manifest_of: ManifestOf, place: Path) -> Path:
-    """Unpack a result below `place`; its run's folder, with the tables of a complete run.  `known`: kits that were
-    named; `manifest_of`: digest -> the manifest of a kit that was made here, "" for none.  UsageError."""
+def arrived(path: Path, known: Sequence[Kit], manifest_of: ManifestOf, place: Path) -> tuple[Path, Kit]:
+    """Unpack a result below `place`; (its run's folder, with the tables of a complete run, its kit).  `known`: kits
+    that were named; `manifest_of`: digest -> the manifest of a kit that was made here, "" for none.  UsageError."""
     where = str(path)
     result = kits.read_result(_content(path, where), where, RUN_ID)
     kit = next((k for k in known if k.digest == result.kit), None)
@@ -67,7 +67,7 @@ def arrived(path: Path, known: Sequence[Kit], manifest_of: ManifestOf, place: Pa
         ) from None
     if wrong:
         raise UsageError(f"{where}: {wrong}", id=wrong.id)
-    return folder
+    return folder, kit
 
 
 def _content(path: Path, where: str) -> dict[str, bytes]:
@@ -111,6 +111,7 @@ def _wrong(folder: Path, result: Result, kit: Kit) -> Message | None:
 def _outside(lines: Sequence[Mapping[str, Any]], cells: Sequence[Cell]) -> Message | None:
     """Whether a line of the journal is of a cell that the kit does not have."""
     planned = {cell.index: canonical_json(cell.to_dict()) for cell in cells}
+    names = {cell.cell_id for cell in cells}
     seen = set()
     for line in lines:
         index = None
@@ -123,6 +124,9 @@ def _outside(lines: Sequence[Mapping[str, Any]], cells: Sequence[Cell]) -> Messa
             index = line["row"].get("index")
             if line["row"].get("cell_id") != (cells[index].cell_id if index in planned else None):
                 return _not_planned(str(line["row"].get("cell_id")))
+        elif line["event"] == "round":
+            if more := {row.get("cell_id") for row in line["rows"]} - names:
+                return _not_planned(str(more.pop()))
         elif "cell" in line:
             index = line["cell"]
         if index is not None and index not in planned:

@@ -268,25 +268,28 @@ def _sources(report: Report) -> list[dict[str, Any]]:
     """A summary of each run that was merged; for a merged run, of the runs that it contains."""
     if report.head.get("merged"):
         return [dict(run) for run in report.head["merged"]]
+    return [source(report)]
+
+
+def source(report: Report) -> dict[str, Any]:
+    """The summary of a run that is no merged one."""
     head = report.head
-    return [
-        {
-            "run_id": report.name,
-            "part": report.part,
-            "revision": dict(head.get("revision") or {}),
-            **({"subject": dict(head["subject"])} if head.get("subject") else {}),
-            **({"kit": _kit(report)} if head.get("kit") else {}),
-            "created": head.get("created", ""),
-            "finished": head.get("finished", ""),
-            "seconds": head.get("seconds"),
-            "complete": report.complete,
-            **({"writer": report.writer} if report.writer else {}),
-            "command": head.get("command", ""),
-            "counts": results.counts(report.rows),
-            "judged_by": sorted({str(r["judged_by"]) for r in report.rows if r.get("judged_by")}),
-            "nodes": sorted({str(r["node"]) for r in report.rows if r.get("node")}),
-        }
-    ]
+    return {
+        "run_id": report.name,
+        "part": report.part,
+        "revision": dict(head.get("revision") or {}),
+        **({"subject": dict(head["subject"])} if head.get("subject") else {}),
+        **({"kit": _kit(report)} if head.get("kit") else {}),
+        "created": head.get("created", ""),
+        "finished": head.get("finished", ""),
+        "seconds": head.get("seconds"),
+        "complete": report.complete,
+        **({"writer": report.writer} if report.writer else {}),
+        "command": head.get("command", ""),
+        "counts": results.counts(report.rows),
+        "judged_by": sorted({str(r["judged_by"]) for r in report.rows if r.get("judged_by")}),
+        "nodes": sorted({str(r["node"]) for r in report.rows if r.get("node")}),
+    }
 
 
 def _kit(report: Report) -> dict[str, Any]:

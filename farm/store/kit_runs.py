@@ -35,6 +35,12 @@ class KitRunWriter(RunWriter):
             raise self._lost("run.json", error) from None
 
 
+def write_more_tables(folder: Path, more: Mapping[str, Table]) -> None:
+    """The tables of a comparison, beside the other ones."""
+    for name, (found, columns) in more.items():
+        write_table(folder / f"{name}.parquet", found, columns)
+
+
 def write_tables(folder: Path) -> None:
     """The tables of a complete run in `folder` that has none yet.  ValueError, OSError for a run that is damaged."""
     journal = Journal(folder / journals.NAME)

@@ -24,6 +24,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -154,6 +155,21 @@ class Store:
             raise self._exists(run_id) from None
         except OSError as error:
             raise self._unwritable(error) from None
+
+    def adopt(self, folder: Path) -> Run:
+        """Take a complete run that was made elsewhere, by its name; all its files were written by this process.
+        StoreError if there is one of that name, or the store cannot be written."""
+        self.probe()
+        self.refuse_existing(folder.name)
+        beside = self.path / "runs" / f".arriving-{os.getpid()}"
+        try:
+            shutil.rmtree(beside, ignore_errors=True)
+            shutil.copytree(folder, beside)
+            beside.rename(self.path / "runs" / folder.name)
+        except OSError as error:
+            shutil.rmtree(beside, ignore_errors=True)
+            raise self._unwritable(error) from None
+        return Run(self.path / "runs" / folder.name)
 
     def refuse_existing(self, run_id: str) -> None:
         """StoreError if the store already has a run of this id, other than one whose plan was not written."""
