@@ -76,9 +76,10 @@ What is inside
   Plan {plan}, revision {revision}.
 """
 ARMS = """
-It compares two versions of the kernels, a ({}) and b ({}),
-in turn on the same device: after the first pass, timed cells run in further rounds, so
-it takes about three times as long."""
+It compares two arms in turn on the same device: after the first pass, timed cells run
+in further rounds, so it takes about three times as long.
+  a: {}
+  b: {}"""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -37,6 +37,7 @@ class FromArms:
 
     def __init__(self, args: argparse.Namespace):
         from farm.cli import ab, common  # where a kit runs, nothing of this is needed
+        from farm.subject import arms as contents
 
         if not (args.a and args.b):
             raise UsageError("--a and --b belong together; give both, or neither for a kit without arms", id="kit-arms")
@@ -49,13 +50,13 @@ class FromArms:
         of_run = {"address": "inline", "environment": None, "sandbox": False, "tool": "", "tool_out": ""}
         asked = argparse.Namespace(**{**vars(args), **of_run, "backend": args.target.partition(":")[0]})
         (name,) = common.named_backends(asked)
-        arms = ab.Arms(asked)
-        if named := next((arm for arm in (arms.a, arms.b) if arm.environment), None):
+        if named := next((arm for arm in contents.pair(args.a, args.b) if arm.environment), None):
             raise UsageError(
                 f"--{named.name}: environment={named.environment} is one of a node, and a kit runs in one Python; "
-                "make a kit without it for each Python",
+                "make a kit for each Python, without it",
                 id="kit-arms-environment",
             )
+        arms = ab.Arms(asked)
         if arms.same:
             raise UsageError(
                 f"a and b hold the same files (digest {arms.same}) and nothing else differs, so there is nothing to "

@@ -223,6 +223,13 @@ def _copy_of_a_cell(line: dict[str, Any]) -> dict[str, Any]:
     return line
 
 
+def _ids(content: Content) -> list[str]:
+    """The cells of the first pair."""
+    lines = [journals.decoded(raw)[0] or {} for raw in content["run/journal.jsonl"].splitlines()]
+    cells = [line["cell"]["cell_id"] for line in lines if line.get("event") == "cell"]
+    return [cells[0], cells[len(cells) // 2]]
+
+
 def _damage(content: Content) -> None:
     content["run/journal.jsonl"] = content["run/journal.jsonl"].replace(b'"passed"', b'"crashed"', 1)
 
@@ -322,13 +329,24 @@ def _link() -> tarfile.TarInfo:
         (_tar(("../x", b"1")), "not a plain file"),
         (_tar(("/etc/x", b"1")), "not a plain file"),
         (_tar(_link()), "not a plain file"),
-        (gzip.compress(bytes(files.MOST_BYTES + (64 << 20)), 1), "MiB"),
         (_tar(("a/x", b"1" * 4096))[:-20], "cut short"),
     ],
 )
 def test_what_is_no_archive_of_ours_is_refused(blob: bytes, why: str) -> None:
     with pytest.raises(files.NotInside, match=why):
         archives.unpack(blob)
+
+
+def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(files, "MOST_FILES", 2)
+    for blob, why in (
+        (gzip.compress(bytes(2 << 20)), "more than 1 MiB"),
+        (_tar(("a/x", bytes(600 << 10)), ("a/y", bytes(600 << 10))), "more than 1 MiB"),
+        (_tar(("a/x", b""), ("a/y", b""), ("a/z", b"")), "more than 2 files"),
+    ):
+        with pytest.raises(files.NotInside, match=why):
+            archives.unpack(blob)
 
 
 _NAMES = st.lists(st.text("abc", min_size=1, max_size=80), min_size=1, max_size=3).map("/".join)
@@ -373,6 +391,8 @@ def test_a_compiled_file_is_found_by_name_or_content() -> None:
     ("words", "name"),
     [
         (["--target", "cpu", "--a", "revision=main"], "kit-arms"),
+        (["--target", "cpu", "--a", "env.X=1", "--b", "env.X=2", "--release", "x==1"], "kit-arms-with"),
+        (["--target", "cpu", "--a", "environment=x", "--b", "environment=y"], "kit-arms-environment"),
         (["--target", "cud"], "backend-unknown"),
         (["--target", "cuda:H200"], "plan-part-unknown"),
         (["--target", "cuda", "--select", "hidden=66,provider=torch"], "kit-empty"),
@@ -408,6 +428,94 @@ def test_a_compiled_provider_makes_no_kit(
     capsys.readouterr()
     assert main([*words, "--subject", "none"]) == 2
     assert "mine/_C.so is compiled" in capsys.readouterr().err
+
+
+# two arms
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+    """(As `made`, of a kit that compares two modes; its complete result.)"""
+    folder = tmp_path_factory.mktemp("arms")
+    modes = {"farm": {"mode": ["static_persistent", "multi_wave_cached"]}}
+    (folder / "m.yaml").write_text(
+        json.dumps({k: v for k, v in {**MATRIX, "providers": modes}.items() if k != "exclude"})
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        words = ["kit", "m.yaml", "--target", "cuda", "--a", "mode=static_persistent", "--b", "mode=multi_wave_cached"]
+        assert main([*words, "--store", "store", "--out", "kit.tar.gz"]) == 0
+        files.write_all(archives.unpack((folder / "kit.tar.gz").read_bytes()).items(), folder / "there")
+        site = at_site(folder, patch, out=str(folder / "done"))
+        assert kit_site._run(site) == 0
+    (archive,) = (folder / "done").glob("result-*.tar.gz")
+    return folder, archive.read_bytes()
+
+
+def taken(two: tuple[Path, bytes], tmp_path: Path, blob: bytes, *words: str) -> int:
+    (tmp_path / "result.tar.gz").write_bytes(blob)
+    out = ["--kit", str(two[0] / "kit.tar.gz"), "--out", str(tmp_path / "store"), "--no-page"]
+    return main(["merge", str(tmp_path / "result.tar.gz"), *out, *words])
+
+
+def test_two_arms_come_back_as_a_comparison(
+    two: tuple[Path, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert taken(two, tmp_path, two[1]) == 0
+    said = capsys.readouterr()
+    assert "not worse: exit 0" in said.out and "statuses of 3 cells: 3 same" in said.out
+    assert "simulated by Alice at Site A" in said.err
+    (run,) = Store(tmp_path / "store").runs()
+    assert (run.head["kind"], run.head["comparison"]["verdict"]) == ("ab", "not worse")
+    assert len(run.table("pairs")) == 3
+    assert taken(two, tmp_path, two[1]) == 2 and "store-run-exists" in capsys.readouterr().err
+
+
+ARM_PLANTS: dict[str, tuple[Callable[[Content], Any], str]] = {
+    "another arm": (_both(lambda h: h["arms"]["b"].update(mode="auto")), "kit-code-differs"),
+    "one arm": (_both(lambda h: (h.pop("arms"), h.pop("kind"))), "kit-code-differs"),
+    "a round outside the plan": (
+        _more(event="round", round=1, rows=[{"status": "passed", "cell_id": c} for c in ("x", "y")]),
+        "kit-cell-unplanned",
+    ),
+    "a round without anything": (
+        lambda c: _more(event="round", round=0, rows=[{"status": "passed", "cell_id": i} for i in _ids(c)])(c),
+        "kit-rounds",
+    ),
+    "not complete": (lambda c: c.pop("run/run.json"), "kit-arms-incomplete"),
+}
+
+
+@pytest.mark.parametrize("plant", ARM_PLANTS)
+def test_what_is_no_comparison_of_its_kit_is_refused(
+    two: tuple[Path, bytes], tmp_path: Path, plant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = archives.unpack(two[1])
+    told = json.loads(content.pop(kits.RESULT))
+    change, name = ARM_PLANTS[plant]
+    change(content)
+    content[kits.RESULT] = kits.result_manifest(told["kit"], told["run_id"], content)
+    assert taken(two, tmp_path, archives.pack(content, "result")) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert f"[{name}" in said and not Store(tmp_path / "store").runs()
+
+
+def test_a_comparison_lies_in_vain(two: tuple[Path, bytes], tmp_path: Path) -> None:
+    """What a result says of its own comparison is replaced by what its rounds say."""
+    content = archives.unpack(two[1])
+    told = json.loads(content.pop(kits.RESULT))
+    _run_json(lambda h: h["comparison"].update(verdict="worse", exit_code=1, why=["<b>"]))(content)
+    content[kits.RESULT] = kits.result_manifest(told["kit"], told["run_id"], content)
+    assert taken(two, tmp_path, archives.pack(content, "result")) == 0
+    (run,) = Store(tmp_path / "store").runs()
+    assert run.head["comparison"]["verdict"] == "not worse" and run.head["comparison"]["why"] == []
+
+
+def test_a_comparison_is_taken_alone(
+    two: tuple[Path, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert taken(two, tmp_path, two[1], "--run-id", "mine") == 2
+    assert "[kit-arms-alone]" in capsys.readouterr().err
 
 
 # names of people, hosts and folders

@@ -87,6 +87,49 @@ def test_a_kit_runs_where_only_numpy_torch_and_triton_are(tmp_path: Path, monkey
     assert str(tmp_path) not in json.dumps(kit.head["merged"])
 
 
+@pytest.mark.soak(seconds=60)
+def test_two_arms_of_a_kit_are_killed_in_a_round_and_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a simulated device, where one pair is planted 10 % slower."""
+    matrix = {
+        "name": "arms",
+        "op": "rms_norm",
+        "axes": {"shape": [{"rows": 2, "hidden": [64, 65, 66, 67]}], "dtype": "float32"},
+        "providers": {"farm": {"mode": ["static_persistent", "multi_wave_cached"]}},
+        "sim": {
+            "default": {"time_us": 100, "noise": 0.004},
+            "rules": [{"when": {"mode": "multi_wave_cached", "hidden": 65}, "time_us": 110}],
+        },
+    }
+    node = {"backend": "cuda", "simulate": {"model": "NVIDIA GB200", "devices": 1}}
+    (tmp_path / "m.yaml").write_text(json.dumps(matrix))
+    (tmp_path / "node.yaml").write_text(json.dumps(node))
+    monkeypatch.chdir(tmp_path)
+    arms = ["--a", "mode=static_persistent", "--b", "mode=multi_wave_cached"]
+    assert main(["kit", "m.yaml", "--target", "cuda", *arms, "--out", "kit.tar.gz", "--store", "store"]) == 0
+    subprocess.run(["tar", "xzf", "kit.tar.gz"], check=True)
+    (there,) = tmp_path.glob("kit-cuda-*")
+    environ = {**clean_environ(), "FARM_NODE": str(tmp_path / "node.yaml")}
+    command = [sys.executable, "run.py", "--site", "lab"]
+    first = subprocess.Popen(command, cwd=there, env=environ, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and first.poll() is None:
+        time.sleep(0.1)
+        if any('"event":"round"' in p.read_text() for p in there.glob("result/runs/*/journal.jsonl")):
+            break
+    os.kill(first.pid, signal.SIGKILL)
+    assert first.wait() == -signal.SIGKILL
+    second = subprocess.run(
+        command, cwd=there, env=environ, stdout=subprocess.PIPE, text=True, timeout=300, check=False
+    )
+    assert second.returncode == 1 and "1 regressed, 3 same" in second.stdout, second.stdout
+    (archive,) = there.glob("result/result-*.tar.gz")
+    assert main(["merge", str(archive), "--out", "store"]) == 1
+    (run,) = Store("store").runs()
+    verdicts = {row["shape"]: row["verdict"] for row in run.table("pairs")}
+    assert run.head["comparison"]["verdict"] == "worse"
+    assert verdicts == {f"2x{h}": "regressed" if h == 65 else "same" for h in (64, 65, 66, 67)}
+
+
 def _rows(run: Run) -> list[dict[str, object]]:
     """What must be equal: all but times and places."""
     kept = [name for name in COLUMNS if name not in OF_A_RUN]
