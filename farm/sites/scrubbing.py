@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from farm.store.journal import decoded, encoded
@@ -21,7 +21,10 @@ _WORD = r"[A-Za-z0-9_.-]"
 
 def scrubbed(content: Mapping[str, bytes], private: Mapping[str, str]) -> dict[str, bytes]:
     """The files of a run with each `private` text replaced.  ValueError for a journal that is damaged."""
-    text = _replacer(private)
+    serials = sorted(
+        {serial for name, data in content.items() if name.endswith("journal.jsonl") for serial in _serials(data)}
+    )
+    text = _replacer({**private, **{serial: f"serial-{number}" for number, serial in enumerate(serials, 1)}})
     out = {}
     for name, data in content.items():
         if name.endswith("journal.jsonl"):
@@ -34,6 +37,21 @@ def scrubbed(content: Mapping[str, bytes], private: Mapping[str, str]) -> dict[s
         else:
             out[name] = data
     return out
+
+
+def _serials(journal: bytes) -> Iterator[str]:
+    """What tells a device from all others of its kind: its name, and thus each of its rows, may contain it too."""
+    for raw in journal.splitlines():
+        line, _ = decoded(raw)
+        left: list[tuple[str, Any]] = [("", line)]
+        while left:
+            key, value = left.pop()
+            if isinstance(value, dict):
+                left += [(str(k), v) for k, v in value.items()]
+            elif isinstance(value, list):
+                left += [(key, v) for v in value]
+            elif isinstance(value, str) and _SERIAL.search(key) and len(value) > 3:
+                yield value
 
 
 def _replacer(private: Mapping[str, str]) -> Callable[[str], str]:
@@ -65,7 +83,7 @@ def _row(row: Mapping[str, Any], text: Callable[[str], str]) -> dict[str, Any]:
 
 def _value(value: Any, text: Callable[[str], str], key: str = "") -> Any:
     if isinstance(value, str):
-        if _SERIAL.search(key) and value:
+        if _SERIAL.search(key) and 0 < len(value) <= 3:
             return "hidden"
         if value.startswith(("{", "[")):  # JSON in a column: its texts, not its form
             try:

@@ -152,7 +152,8 @@ def test_an_anonymous_result_names_neither_host_nor_folder(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "node-17")
-    cluster = Devices({"cuda:0": {"fingerprint": {"uuid": "GPU-123", "driver": f"580 of node-17 in {made}/there"}}})
+    said = {"fingerprint": {"uuid": "GPU-123", "driver": f"580 of node-17 in {made}/there"}, "name": "H200 GPU-123"}
+    cluster = Devices({"cuda:0": said})
     site = at_site(made, monkeypatch, cluster, out=str(tmp_path / "out"), anonymous=True, by=None)
     assert kit_site._run(site) == 0
     (archive,) = (tmp_path / "out").glob("result-*.tar.gz")
@@ -160,7 +161,9 @@ def test_an_anonymous_result_names_neither_host_nor_folder(
     assert not [word for word in ("node-17", str(made), "GPU-123") if word in text]
     monkeypatch.undo()
     code, store = merged(made, tmp_path, archive.read_bytes())
-    assert code == 0 and store.run(tmp_path.name).head["merged"][0]["kit"]["node"] == "host"
+    head = store.run(tmp_path.name).head
+    assert code == 0 and head["merged"][0]["kit"]["node"] == "host"
+    assert head["backends"]["cuda"]["devices"][0]["name"] == "H200 serial-1"
 
 
 # what is no result of the kit
