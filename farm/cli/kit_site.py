@@ -283,6 +283,7 @@ def _guarded(site: _Site) -> int:
         return _run(site)
     except FarmError as error:
         print(f"run.py: {sentence(error)}", file=sys.stderr)
+        print("run.py: here, farm resume is: start run.py again; what has run is kept", file=sys.stderr)
         return error.exit_code
 
 

@@ -45,6 +45,13 @@ class Devices(ScriptedCluster):
         return [slot("cuda:0")]
 
 
+class Slow(Devices):
+    """It answers the first cell of each lease, and no other."""
+
+    def grant(self, device: str, lease: dict[str, Any]) -> None:
+        super().grant(device, {**lease, "attempts": lease["attempts"][:1]})
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a kit's archive `kit.tar.gz`, the store that knows it, and the unpacked kit `there`."""
@@ -125,10 +132,6 @@ def test_another_store_needs_the_kit(made: Path, result: bytes, tmp_path: Path) 
 def test_what_is_out_of_time_or_killed_continues(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Slow(Devices):
-        def grant(self, device: str, lease: dict[str, Any]) -> None:
-            super().grant(device, {**lease, "attempts": lease["attempts"][:1]})
-
     slow = Slow()
     slow.pace = 0.05
     out = str(tmp_path / "out")
@@ -512,6 +515,20 @@ def test_a_comparison_lies_in_vain(two: tuple[Path, bytes], tmp_path: Path) -> N
     assert taken(two, tmp_path, archives.pack(content, "result")) == 0
     (run,) = Store(tmp_path / "store").runs()
     assert run.head["comparison"]["verdict"] == "not worse" and run.head["comparison"]["why"] == []
+
+
+def test_a_comparison_that_is_out_of_time_before_an_arm_had_a_result_goes_on(
+    two: tuple[Path, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    slow = Slow()
+    slow.pace = 0.05
+    assert kit_site._run(at_site(two[0], monkeypatch, slow, out=out, limit_minutes=0.12 / 60)) == 3
+    assert "did not run; start run.py again" in capsys.readouterr().out
+    (archive,) = Path(out).glob("result-*.tar.gz")
+    assert taken(two, tmp_path, archive.read_bytes()) == 2 and "[kit-arms-incomplete]" in capsys.readouterr().err
+    assert kit_site._run(at_site(two[0], monkeypatch, out=out)) == 0
+    assert taken(two, tmp_path, archive.read_bytes()) == 0
 
 
 def test_a_comparison_is_taken_alone(
