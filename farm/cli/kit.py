@@ -23,6 +23,7 @@ from farm.sites import planfile
 from farm.sites.kit import Kit
 from farm.sites.planfile import PlanFile
 from farm.store import Store
+from farm.store.kit_runs import keep_kit
 from farm.subject.command_line import LoadedSubject
 
 #: Of the farm, what no kit needs: pages, and matrices that are in the plan.
@@ -130,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     path = args.out or Path(f"{kit.name}.tar.gz")
     _write(path, archives.pack(content, kit.name, (kits.SCRIPT, kits.SHELL)))
     store = Store(args.store or os.environ.get("FARM_STORE") or "farm-results")
-    store.keep_kit(kit.digest, text.decode())
+    keep_kit(store, kit.digest, text.decode())
     seconds = part.backends[backend].seconds
     print(f"{path}: {counted(len(part.cells), 'cell')} on {args.target}, about {duration(seconds)} on one device")
     print("there: tar xzf ARCHIVE, then python3 run.py in its folder; README.txt says the rest")

@@ -25,7 +25,7 @@ from farm.sites import kit_result, merging
 from farm.sites.kit import Kit
 from farm.sites.merging import Merged, Report
 from farm.sites.planfile import PlanFile
-from farm.store import PLAN, Run, RunWriter, Store, fold, recovery, results
+from farm.store import PLAN, Run, RunWriter, Store, fold, kit_runs, recovery, results
 from farm.store.results import COLUMNS
 
 MAX_SHOWN = 10
@@ -70,10 +70,14 @@ def run(args: argparse.Namespace) -> int:
     store = common.store(args)
     known = [kit_result.kit_of(path, "--kit") for path in args.kit]
     names, compared = [], []
+
+    def kept(digest: str) -> str:
+        return kit_runs.kept_kit(store, digest)
+
     with tempfile.TemporaryDirectory(prefix="farm-result-") as place:
         for number, name in enumerate(args.runs):
             if Path(name).is_file():  # a kit's result: from here on, the folder of its run
-                folder, kit = kit_result.arrived(Path(name), known, store.kit, Path(place, str(number)))
+                folder, kit = kit_result.arrived(Path(name), known, kept, Path(place, str(number)))
                 compared += [(name, folder, kit)] if kit.arms else []
                 name = str(folder)
             names.append(name)
@@ -111,7 +115,7 @@ def _take_comparison(args: argparse.Namespace, store: Store, name: str, folder: 
             f"{name}: the rounds of this result cannot be read ({cause}); ask for the file that run.py has written",
             id="kit-rounds",
         ) from None
-    run = store.adopt(folder)
+    run = kit_runs.adopt(store, folder)
     print(f"run {run.id}: {printable(merging.told_of_kit(merging.source(report)))}", file=sys.stderr)
     if args.json:
         print(json.dumps(run.head, indent=1))

@@ -24,7 +24,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -81,9 +80,10 @@ class Store:
             test.write_text("probe")
             test.unlink()
         except OSError as error:
-            raise self._unwritable(error) from None
+            raise self.unwritable(error) from None
 
-    def _unwritable(self, error: OSError) -> StoreError:
+    def unwritable(self, error: OSError) -> StoreError:
+        """The refusal of a store that cannot be written."""
         return StoreError(
             f"{self.path}: the store cannot be written ({error.strerror or error}); "
             "name a writable folder with --out or FARM_STORE",
@@ -101,23 +101,8 @@ class Store:
                 number += 1
             write_atomic(path, json.dumps({**record, "id": path.stem}, indent=1))
         except OSError as error:
-            raise self._unwritable(error) from None
+            raise self.unwritable(error) from None
         return path
-
-    def keep_kit(self, digest: str, manifest: str) -> None:
-        """Remember a kit that was made here, so that its results are known when they come back."""
-        try:
-            (self.path / "kits").mkdir(parents=True, exist_ok=True)
-            write_atomic(self.path / "kits" / f"{digest}.json", manifest)
-        except OSError as error:
-            raise self._unwritable(error) from None
-
-    def kit(self, digest: str) -> str:
-        """The manifest of a kit that was made here; "" if none of this digest was."""
-        with suppress(OSError, UnicodeDecodeError):
-            if re.fullmatch(r"[0-9a-f]{64}", digest):
-                return files.read(self.path / "kits" / f"{digest}.json", MAX_JSON, whole=True).decode("utf-8")
-        return ""
 
     @property
     def calibrations_folder(self) -> Path:
@@ -154,22 +139,7 @@ class Store:
         except FileExistsError:
             raise self._exists(run_id) from None
         except OSError as error:
-            raise self._unwritable(error) from None
-
-    def adopt(self, folder: Path) -> Run:
-        """Take a complete run that was made elsewhere, by its name; all its files were written by this process.
-        StoreError if there is one of that name, or the store cannot be written."""
-        self.probe()
-        self.refuse_existing(folder.name)
-        beside = self.path / "runs" / f".arriving-{os.getpid()}"
-        try:
-            shutil.rmtree(beside, ignore_errors=True)
-            shutil.copytree(folder, beside)
-            beside.rename(self.path / "runs" / folder.name)
-        except OSError as error:
-            shutil.rmtree(beside, ignore_errors=True)
-            raise self._unwritable(error) from None
-        return Run(self.path / "runs" / folder.name)
+            raise self.unwritable(error) from None
 
     def refuse_existing(self, run_id: str) -> None:
         """StoreError if the store already has a run of this id, other than one whose plan was not written."""
@@ -209,7 +179,7 @@ class Store:
         try:
             writer = (writer_of or RunWriter)(run.dir, waiting, again=True)
         except OSError as error:
-            raise self._unwritable(error) from None
+            raise self.unwritable(error) from None
         if run.complete:
             writer.close()
             raise StoreError(

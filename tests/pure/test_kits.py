@@ -27,6 +27,7 @@ from farm.sites import kit as kits
 from farm.sites import kit_result, scrubbing
 from farm.store import Run, Store
 from farm.store import journal as journals
+from farm.store.kit_runs import kept_kit
 
 MATRIX = {
     "name": "m",
@@ -104,7 +105,7 @@ def test_the_same_sources_give_the_same_bytes(made: Path) -> None:
 def test_a_kit_is_what_its_manifest_says_and_holds_no_architecture(made: Path) -> None:
     kit = kit_result.kit_of(made / "kit.tar.gz", "--kit")
     assert kit.target == "cuda" and kits.compiled(archives.unpack((made / "kit.tar.gz").read_bytes())) == ""
-    assert Store(made / "store").kit(kit.digest) == (made / "there/kit.json").read_text()
+    assert kept_kit(Store(made / "store"), kit.digest) == (made / "there/kit.json").read_text()
     text = (made / "there/README.txt").read_text()
     assert "5 cells" in text and "kit-cuda-*" in text and max(map(len, text.splitlines())) <= 90
     assert len(text.splitlines()) < 70, "one page"
