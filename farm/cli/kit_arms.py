@@ -47,7 +47,7 @@ class FromArms:
                 "name matrices instead of a plan",
                 id="kit-arms-with",
             )
-        of_run = {"address": "inline", "environment": None, "sandbox": False, "tool": "", "tool_out": ""}
+        of_run = {"same": False, "address": "inline", "environment": None, "sandbox": False, "tool": "", "tool_out": ""}
         asked = argparse.Namespace(**{**vars(args), **of_run, "backend": args.target.partition(":")[0]})
         (name,) = common.named_backends(asked)
         if named := next((arm for arm in contents.pair(args.a, args.b) if arm.environment), None):
