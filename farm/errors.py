@@ -36,7 +36,8 @@
             ├── BadCalibration     timing.roof               also a ValueError
             ├── PlanError          compile.ascend            also a RuntimeError
             ├── RunBusy, RunLockLost    store.lock
-            ├── _BoundError        matrix.document
+            ├── ProcessGone        process.proc_entries
+            ├── _BoundError        matrix.yaml_reader
             └── _BadValueError     matrix.rules
 
 A cell's failure is never an exception that crosses a process: it is a status in the data.  Standard library only:

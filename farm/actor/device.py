@@ -12,7 +12,6 @@ import functools
 import itertools
 import queue
 import shutil
-import socket
 import tempfile
 import threading
 import time
@@ -41,7 +40,7 @@ from farm.errors import FarmSignal, JudgeFailed, LockRefused, describe, fault_ow
 from farm.field_checks import shortened
 from farm.guard import locks, sample_checks, telemetry
 from farm.guard.device import Guard
-from farm.process import interrupts
+from farm.process import host, interrupts
 from farm.store import spool
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class DeviceActor:
         self._judges = judges
         self._said = EventBuffer(config["device"])
         self._leases: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._stopping, self._host = False, socket.gethostname()
+        self._stopping, self._host = False, host.name()
         self._placed = DeviceSetup(config)
         self._config = self._placed.config
         #: Of each arm: what is known of its captures, and what trials found, for the next actor of this device.
@@ -151,7 +150,7 @@ class DeviceActor:
             backend=self._config["backend"],
             target=ready.target,
             name=ready.device,
-            node=socket.gethostname(),
+            node=self._host,
             fingerprint=ready.fingerprint,
             evidence=ready.evidence,
             pid=self._children.current.pid if self._children.current else None,

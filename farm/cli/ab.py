@@ -109,7 +109,7 @@ def _run(args: argparse.Namespace) -> int:
         same = f"a and b hold the same files (digest {arms.same}) and nothing else differs: nothing was run"
         print(f"{same}; --same instead of --b measures how much an arm differs from itself")
         return 0
-    return _compare(args, arms, _Planned(args, arms))
+    return _compare(args, arms, PlannedArms(args, arms))
 
 
 def run_part(args: argparse.Namespace, file: PlanFile) -> int:
@@ -139,7 +139,7 @@ def run_part(args: argparse.Namespace, file: PlanFile) -> int:
     return _compare(args, arms, _PlannedPart(args, file))
 
 
-def _compare(args: argparse.Namespace, arms: Arms, work: _Planned | _PlannedPart) -> int:
+def _compare(args: argparse.Namespace, arms: Arms, work: PlannedArms | _PlannedPart) -> int:
     """Run the comparison; the exit code."""
     ready = arms.ready(args, work.providers)
     work.check_providers({name: dict(its) for name, its in ready.providers.items()})
@@ -348,7 +348,7 @@ def _texts(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*.py"))}
 
 
-class _Planned(Matrices):
+class PlannedArms(Matrices):
     """What the matrices request in both arms."""
 
     def __init__(self, args: argparse.Namespace, arms: Arms):
@@ -389,7 +389,7 @@ def planned_arms(args: argparse.Namespace) -> tuple[Arms, Callable[[list[str]], 
             "change one of them",
             id="arm-no-difference",
         )
-    work = _Planned(everywhere, arms)
+    work = PlannedArms(everywhere, arms)
     return arms, work.planned, work.providers
 
 

@@ -24,6 +24,7 @@ from farm.process import supervisor
 COMMANDS = {
     "run": "run matrices on every accelerator",
     "plan": "show cells, counts and estimated time per backend (no device needed)",
+    "kit": "pack cells, kernels and the farm into one archive for a site without a farm",
     "merge": "merge the runs of one plan, made at several sites, into one run",
     "resume": "continue an interrupted run: run the cells that have no result",
     "show": "show one cell: verdict, times, peers, earlier results, log",

@@ -8,6 +8,7 @@ import secrets
 import shlex
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,10 +24,11 @@ from farm.coordinator.request import KIND
 from farm.errors import StoreError, UsageError
 from farm.report import pairs_again, pairs_text
 from farm.shipping import revision
-from farm.sites import merging
+from farm.sites import kit_result, merging
+from farm.sites.kit import Kit
 from farm.sites.merging import Merged, Report
 from farm.sites.planfile import PlanFile
-from farm.store import PLAN, Run, RunWriter, Store, fold, recovery, results
+from farm.store import PLAN, Run, RunWriter, Store, fold, kit_runs, recovery, results
 from farm.store.pairs import PAIR_COLUMNS, ROUND_COLUMNS
 from farm.store.results import COLUMNS
 
@@ -42,7 +44,20 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "Cells that no site reported get the status lost. The runs that are merged stay unchanged.",
         epilog="example: farm merge copied/nv-run copied/amd-run --plan PLAN",
     )
-    p.add_argument("runs", nargs="+", metavar="RUN", help="run to merge: a run ID, or the folder of a copied run")
+    p.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="run to merge: a run ID, the folder of a copied run, or the file result-....tar.gz of a kit",
+    )
+    p.add_argument(
+        "--kit",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="the archive of a kit whose result is merged, if another store made the kit; repeatable",
+    )
     p.add_argument(
         "--plan", type=Path, metavar="PLAN", help="plan file of the runs (default: the copy that each run contains)"
     )
@@ -56,9 +71,69 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read and check every run, merge them, write the merged run, and print its summary."""
     common.check_run_id(args.run_id)
-    begun = time.monotonic()
     store = common.store(args)
-    found = _runs(store, args.runs)
+    known = [kit_result.kit_of(path, "--kit") for path in args.kit]
+    names, compared = [], []
+
+    def kept(digest: str) -> str:
+        return kit_runs.kept_kit(store, digest)
+
+    with tempfile.TemporaryDirectory(prefix="farm-result-") as place:
+        for number, name in enumerate(args.runs):
+            if Path(name).is_file():  # a kit's result: from here on, the folder of its run
+                folder, kit = kit_result.arrived(Path(name), known, kept, Path(place, str(number)))
+                compared += [(name, folder, kit)] if kit.arms else []
+                name = str(folder)
+            names.append(name)
+        if not compared:
+            return _merge(args, store, names)
+        if len(names) > 1 or args.plan or args.run_id:
+            raise UsageError(
+                f"{compared[0][0]}: is of a kit that compares two arms, and such a run is taken as it is; give it "
+                "alone, without --plan and --run-id",
+                id="kit-arms-alone",
+            )
+        return _take_comparison(args, store, *compared[0])
+
+
+def _take_comparison(args: argparse.Namespace, store: Store, name: str, folder: Path, kit: Kit) -> int:
+    """Put the run of a kit with two arms into the store, compared here; the exit code of its comparison."""
+    from farm.cli import kit_arms
+    from farm.report import pairs_text
+
+    if not (folder / "run.json").is_file():
+        raise UsageError(
+            f"{name}: this comparison is not complete; start run.py of its kit again at that site, and take the new "
+            "result",
+            id="kit-arms-incomplete",
+        )
+    report = _reports([Run(folder)], compared=False)[0]
+    plain = replace(report, head={k: v for k, v in report.head.items() if k != "kind"})
+    if why := merging.wrong(plain, read_plan(folder / PLAN, "the plan of")):
+        raise StoreError(f"{name}: this run {why}", id=why.id)
+    try:
+        pairs, summed, kernels = kit_arms.compared(folder, kit)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        cause = f"{type(error).__name__}: {error}"[:200]
+        raise UsageError(
+            f"{name}: the rounds of this result cannot be read ({cause}); ask for the file that run.py has written",
+            id="kit-rounds",
+        ) from None
+    run = kit_runs.adopt(store, folder)
+    print(f"run {run.id}: {printable(merging.told_of_kit(merging.source(report)))}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(run.head, indent=1))
+    else:
+        for line in pairs_text.lines(run.head["arms"], pairs, summed, complete=True, kernels=kernels):
+            print(printable(line))
+    if not args.no_page:
+        common.tell_page(args, store, run.id)
+    return int(summed.exit_code)
+
+
+def _merge(args: argparse.Namespace, store: Store, names: Sequence[str]) -> int:
+    begun = time.monotonic()
+    found = _runs(store, names)
     file = _plan(args, found)
     reports = _reports(found)
     for source, report in zip(found, reports):
@@ -179,8 +254,9 @@ def _plan(args: argparse.Namespace, found: Sequence[Run]) -> PlanFile:
     )
 
 
-def _reports(found: Sequence[Run]) -> list[Report]:
-    """The runs, read completely.  StoreError for a damaged run, UsageError for a run that is given twice."""
+def _reports(found: Sequence[Run], compared: bool = True) -> list[Report]:
+    """The runs, read completely; not `compared`: without the tables of a comparison.  StoreError for a damaged run,
+    UsageError for a run that is given twice."""
     reports: list[Report] = []
     begun: dict[tuple[Any, ...], Run] = {}
     for run in found:
@@ -206,7 +282,7 @@ def _reports(found: Sequence[Run]) -> list[Report]:
                         id="merge-contradiction",
                     )
             samples = run.samples() if complete else journaled or []
-            arms = complete and head.get("arms")
+            arms = compared and complete and head.get("arms")
             pairs, rounds = (run.table(name) if arms else () for name in ("pairs", "rounds"))
             further = [row for line in lines if line.get("event") == "round" for row in line["rows"]] if arms else []
             key = (head.get("run_id"), head.get("created"), head.get("command"), str(head.get("plan")))
@@ -263,6 +339,9 @@ def _write(
 def _tell(args: argparse.Namespace, store: Store, run_id: str, merged: Merged, seconds: float) -> None:
     err = sys.stderr
     print(f"run {run_id}: merged {counted(len(merged.runs), 'run')}", file=err)
+    for one in merged.runs:
+        if told := merging.told_of_kit(one):
+            print(printable(f"  {one['run_id']}: kit {told}")[:400], file=err)
     for sentence in merged.warnings:
         print(f"farm merge: warning: {printable(sentence)}", file=err)
     for target, count in merged.silent.items():

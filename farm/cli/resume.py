@@ -16,7 +16,7 @@ from typing import Any
 from farm import backends
 from farm.cli import ab, ab_noise, common, run_command
 from farm.cli.text import counted, printable, sentence
-from farm.cluster.base import Changes, DeviceHandle
+from farm.cluster.base import DeviceHandle, NoCluster
 from farm.coordinator import RunRequest, rounds
 from farm.coordinator.request import KIND, RunArm
 from farm.errors import Message, StoreError, UsageError
@@ -326,7 +326,7 @@ def _same_judge(run_id: str, known: Recovery) -> None:
 def _connect(args: argparse.Namespace, run_id: str, wanted: list[str], plan: Plan) -> tuple[Any, list[DeviceHandle]]:
     """The cluster and its devices for the remaining cells; no device if no cell remains."""
     if not wanted:
-        return _NoCluster(), []
+        return NoCluster(), []
 
     def choose(has: run_command.Has, absent: bool) -> list[str]:
         for name in wanted:
@@ -337,19 +337,3 @@ def _connect(args: argparse.Namespace, run_id: str, wanted: list[str], plan: Pla
 
     cluster, slots, _ = run_command.connect(args, run_id, choose, lambda _: plan)
     return cluster, slots
-
-
-class _NoCluster:
-    """For a run that was killed while it wrote its tables: no cell is left to run."""
-
-    def refresh(self) -> Changes:
-        return Changes()
-
-    def report(self, slot: DeviceHandle, event: Mapping[str, Any]) -> None:
-        """No device exists."""
-
-    def events(self, wait_s: float) -> list[dict[str, Any]]:
-        return []
-
-    def close(self) -> None:
-        """Nothing is open."""

@@ -48,6 +48,34 @@ class Cluster(Protocol):
     def close(self) -> None: ...
 
 
+class NoCluster:
+    """For a run that was ended while it wrote its result: no cell is left to run."""
+
+    def slots(self, wanted: list[str]) -> list[DeviceHandle]:
+        return []
+
+    def start(self, slot: DeviceHandle, config: dict[str, Any]) -> None:
+        """No device exists."""
+
+    def grant(self, device: str, lease: dict[str, Any]) -> None:
+        """No device exists."""
+
+    def stop(self, device: str) -> None:
+        """No device exists."""
+
+    def events(self, wait_s: float) -> list[dict[str, Any]]:
+        return []
+
+    def refresh(self) -> Changes:
+        return Changes()
+
+    def report(self, slot: DeviceHandle, event: Mapping[str, Any]) -> None:
+        """No device exists."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 def describe(slots: list[DeviceHandle]) -> Mapping[str, int]:
     """Backend -> number of devices."""
     out: dict[str, int] = {}

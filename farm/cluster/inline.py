@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from farm.cluster.local import host_devices, spool_folder
 from farm.judge.pool import LocalJudges
 from farm.node import config as node_config
 from farm.node.reference import leave as leave_reference
+from farm.process import host as this_host
 from farm.process import variables
 from farm.store import spool
 
@@ -34,7 +34,7 @@ class InlineCluster:
         self._closed = False
 
     def slots(self, wanted: list[str]) -> list[DeviceHandle]:
-        host, labels = socket.gethostname(), dict(node_config.load().labels)
+        host, labels = this_host.name(), dict(node_config.load().labels)
         return [
             DeviceHandle(f"{backend}:{d.id}", backend, "", d.id, host, labels)
             for backend in wanted

@@ -81,6 +81,8 @@ class RunRequest:
     wait_for_devices_s: float = 0.0  # how long the cells of a backend or target wait for a device
     wait_s: float = 0.0  # how long the run waits for a device that another run uses
     noise: Sequence[Record] = ()  # of the store: what pairs of identical code have shown
+    limit_s: float = 0.0  # the run ends as interrupted after this time; 0: it has none
+    kit: Mapping[str, Any] = field(default_factory=dict)  # the kit that it is the run of: who ran it, where, on what
     kernels: Sequence[Change] = ()  # of both arms, and how each compares
     only_kernels: bool = False  # of the files of both arms nothing but kernels differs
     named_cells: bool = False  # whether somebody named the cells, so that what they do not launch is no finding

@@ -247,10 +247,13 @@ class Rounds:
         out = []
         for lead, mate in sorted(both.items()):
             a, b = (lead, mate) if self._cells[lead].arm == self._arms[0].arm.name else (None, lead)
+            row_a, row_b = (None if i is None else self._rows.get(i) for i in (a, b))
+            if row_a is None and row_b is None:  # the run was interrupted before either arm had a result
+                continue
             out.append(
                 pair_rows.pair_row(
-                    self._rows.get(a) if a is not None else None,
-                    self._rows.get(b) if b is not None else None,
+                    row_a,
+                    row_b,
                     rounds.get(lead, []),
                     outcomes.get(lead),
                     control=lead in self._controls and not self.identical,

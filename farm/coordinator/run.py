@@ -106,10 +106,12 @@ class _Coordinator:
         self.interrupts = interrupts.Interrupts(raising=True)
         self.stopped = ""  # why the run ended with open cells, if not by a signal
         self.first = ""  # the first finding
+        self.overtime = ""  # that the time of the run is over, as the reason of its open cells
         self.by_finding = False  # that was the first finding of a run that was to stop there
         self.later: list[Event] = []  # what the loop's own failures mean to the scheduler
         self.contained: Counter[str] = Counter()  # device -> events of it that raised
         self.concluded: list[dict[str, Any]] = []  # rows to report once the journal has them
+        self.begun = time.monotonic()
         self.deadlines = {m.name: limits.of(m.deadlines) for m in request.plan.matrices}
         self.hear: Mapping[str, Callable[[dict[str, Any]], Event | None]] = {
             "placed": self.fleet.placed,
@@ -147,7 +149,7 @@ class _Coordinator:
         self.scheduler.tried(self.before.attempts)
 
     def run(self) -> RunOutcome:
-        begun = time.monotonic()
+        self.begun = begun = time.monotonic()
         with interrupts.heard() as self.interrupts:
             try:
                 self._open_journal()
@@ -186,7 +188,7 @@ class _Coordinator:
 
     def _turn(self) -> None:
         """One round of the loop: events in, actions out."""
-        if self.interrupted or self.by_finding:
+        if self.interrupted or self.by_finding or self._is_over():
             self._step(Interrupted(time.monotonic()))
             return
         heard = self.cluster.events(TICK_SECONDS)
@@ -205,6 +207,13 @@ class _Coordinator:
             with self._journaled():
                 self._step(self.rounds.next(self.progress))
         self.progress.eta({b: self.scheduler.remaining_seconds(b) for b in self.fleet.backends()})
+
+    def _is_over(self) -> bool:
+        """Whether the run has used up its time."""
+        limit = self.request.limit_s
+        if limit and time.monotonic() - self.begun > limit and self.scheduler.open_cells:
+            self.overtime = Message(f"the run's {limit / 60:g} minutes were over", id="run-out-of-time")
+        return bool(self.overtime)
 
     @contextmanager
     def _journaled(self) -> Iterator[None]:
@@ -296,7 +305,7 @@ class _Coordinator:
         elif isinstance(action, HealthChanged):
             self.fleet.changed(action.device, action.state, action.reason)
         elif isinstance(action, Finish):
-            self.finished, self.stopped = True, action.stopped
+            self.finished, self.stopped = True, action.stopped or self.overtime
 
     def _probe(self, action: ProbeGrant) -> dict[str, Any]:
         """What an actor is told of a probe: an attempt with a number of its own, which is no attempt of the plan's."""
@@ -385,6 +394,7 @@ class _Coordinator:
             "plan_hash": r.plan.plan_hash,
             "planned": len(self.cells),
             **({"plan": dict(r.part)} if r.part else {}),
+            **({"kit": dict(r.kit)} if r.kit else {}),
             "revision": r.revision,
             "providers": {k: dict(v) for k, v in r.providers.items()},
             **({"subject": r.subject.described()} if r.subject else {}),

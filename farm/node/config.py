@@ -1,6 +1,7 @@
 """A node's configuration: a YAML file that is read on the node and never leaves it.
 
-FARM_NODE names the file; the default is /etc/farm/node.yaml if it exists.  Without a file, everything has its default.
+FARM_NODE names the file; the default is /etc/farm/node.yaml if it exists, and with FARM_NODE=none no file is read.
+Without a file, everything has its default.
 The device actors, `farm nodes join` and `farm doctor` read it.  It is checked as strictly as a matrix: an error is one
 sentence with file and line, and exit code 2.
 
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 VARIABLE = "FARM_NODE"
 DEFAULT_FILE = Path("/etc/farm/node.yaml")
+#: As the value of VARIABLE: no file, not even the default one.
+NONE = "none"
 KEYS = ("backend", "devices", "expect", "labels", "environments", "deadlines", "simulate")
 EXPECT = ("model", "partition", "driver", "stack", "torch", "triton", "python")
 ENVIRONMENT = ("python", "command", "variables", "pass", "path", "wrapped", "end", "sandbox")
@@ -78,7 +81,7 @@ class NodeConfig:
 def load(environ: Mapping[str, str] | None = None) -> NodeConfig:
     """This node's configuration.  Raises UsageError if the file is missing, unreadable or wrong."""
     named = (os.environ if environ is None else environ).get(VARIABLE, "")
-    if not named and not DEFAULT_FILE.is_file():
+    if named == NONE or (not named and not DEFAULT_FILE.is_file()):
         return NodeConfig()
     return read(Path(named) if named else DEFAULT_FILE)
 

@@ -6,11 +6,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import re
+import socket
 from pathlib import Path
 
 ROOT = Path("/")
+#: The name that results give this host, where its own is nobody's business.
+NAME_VARIABLE = "FARM_HOST_NAME"
+
+
+def name() -> str:
+    """What results call this host."""
+    return os.environ.get(NAME_VARIABLE) or socket.gethostname()
 
 
 def _read(name: str, root: Path = ROOT) -> str:

@@ -1,13 +1,22 @@
-"""What /proc shows of processes, for the supervising side.  A process that is gone, or hidden, has no answer."""
+"""What /proc shows of processes, for the supervising side.  A process that is gone, or hidden, has no answer.
+
+psutil reads it; where that is not installed, `proc_entries` does.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import psutil
+if TYPE_CHECKING:
+    import psutil
+else:
+    try:
+        import psutil
+    except ImportError:  # the Python of a site that runs a kit
+        from farm.process import proc_entries as psutil
 
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 #: Letters of a process's state, for one that waits until another lets it go on.

@@ -18,6 +18,7 @@ from farm.report.format import cells, count, number
 from farm.report.provenance import devices, flat
 from farm.report.queries import Row, RunLike, counts, parse, writer
 from farm.report.run_lines import RunLine, run_line, unreadable
+from farm.sites.merging import told_of_kit
 from farm.store.results import place
 
 #: Kind -> what it proves, strongest first.
@@ -317,6 +318,7 @@ class Site:
     revision: str
     complete: bool
     counts: dict[str, int]
+    by: str = ""  # of a kit's run: who executed it, where, on what
 
 
 def sites(run: RunLike) -> list[Site]:
@@ -330,6 +332,7 @@ def sites(run: RunLike) -> list[Site]:
             str((m.get("revision") or {}).get("name") or (m.get("revision") or {}).get("commit") or ""),
             bool(m.get("complete")),
             dict(m.get("counts") or {}),
+            told_of_kit(m),
         )
         for m in run.head.get("merged") or ()
     ]

@@ -42,6 +42,8 @@ run, store: A run is one execution of one or more matrices; a store is the folde
 ledger: The account of a run: every planned cell with its status. The counts of all statuses add up to the number of
   planned cells.
 journal: The append-only file of a run that records every event, so that an interrupted run can be resumed.
+kit: One archive that runs a part of a plan at a site that has no farm: the farm, the kernels, the plan and a script.
+  Its result comes back to `farm merge`.
 place (of an error): Where an output is wrong: how many elements, the first, the pattern that they form, and what they
   hold.
 never written: An element that still holds the bits with which the farm filled the memory before the call.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,19 +56,25 @@ class Bundle:
 
 def pack(name: str, root: Path = ROOT) -> Bundle:
     """The package `farm` (the part that a child needs) or `kernels` in the folder `root`.  InfraError if missing."""
-    folder = (kernel_package.folder() if name == "kernels" and root == ROOT else None) or root / name
-    if not (folder / "__init__.py").is_file():
-        message = f"{folder}: package {name}, which is sent to the devices, does not exist; reinstall the farm"
-        raise InfraError(message, id="shipping-package-missing")
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for path in _files(folder, SUPERVISING if name == "farm" else ()):
-            data = path.read_bytes()
-            entry = tarfile.TarInfo(f"{name}/{path.relative_to(folder).as_posix()}")
+        for path, data in sources(name, SUPERVISING if name == "farm" else (), root, childs=True).items():
+            entry = tarfile.TarInfo(path)
             entry.size, entry.mode, entry.mtime = len(data), 0o644, 0
             tar.addfile(entry, io.BytesIO(data))
     blob = out.getvalue()
     return Bundle(name, hashlib.sha256(blob).hexdigest(), blob)
+
+
+def sources(name: str, without: tuple[str, ...] = (), root: Path = ROOT, *, childs: bool = False) -> dict[str, bytes]:
+    """`farm/...` or `kernels/...` -> bytes: the package's files, in order, but for the rooms `without`; with `childs`
+    of rooms that both sides have what a child gets.  InfraError if the package is missing."""
+    folder = (kernel_package.folder() if name == "kernels" and root == ROOT else None) or root / name
+    if not (folder / "__init__.py").is_file():
+        message = f"{folder}: package {name}, which is sent to the devices, does not exist; reinstall the farm"
+        raise InfraError(message, id="shipping-package-missing")
+    found = _files(folder, without, CHILDS if childs and without else {})
+    return {f"{name}/{path.relative_to(folder).as_posix()}": path.read_bytes() for path in found}
 
 
 def pack_all(root: Path = ROOT) -> list[Bundle]:
@@ -77,13 +84,13 @@ def pack_all(root: Path = ROOT) -> list[Bundle]:
     return [pack(name, root) for name in NAMES if not (absent and name == "kernels")]
 
 
-def _files(folder: Path, without: tuple[str, ...]) -> list[Path]:
+def _files(folder: Path, without: tuple[str, ...], childs: Mapping[str, tuple[str, ...]]) -> list[Path]:
     found = []
     for path in folder.rglob("*"):
         parts = path.relative_to(folder).parts
         if not kernel_package.is_source(parts) or _LEFT_OUT & set(parts) or parts[0] in without:
             continue
-        if without and parts[0] in CHILDS and "/".join(parts[1:]) not in CHILDS[parts[0]]:
+        if parts[0] in childs and "/".join(parts[1:]) not in childs[parts[0]]:
             continue
         if path.is_file() and path.suffix in KINDS:
             found.append(path)

@@ -8,6 +8,7 @@ again: the runs that it contains are listed individually.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from farm.cell import Cell, Owner, Status
 from farm.compare.arms import Arm
 from farm.errors import Message, UsageError
 from farm.matrix.arms import mates
-from farm.sites import planfile
+from farm.sites import kit, planfile
 from farm.sites.planfile import PlanFile, unit
 from farm.store import results
 from farm.store.results import ALIKE, COLUMNS, INTERRUPTED, NO_RESULT, planned_row
@@ -27,6 +28,8 @@ Row = Mapping[str, Any]
 _RANK = {Status.INFRA_ERROR.value: 1, Status.LOST.value: 2}
 _SIMULATED = "simulated"
 _STATUSES = {s.value for s in Status}
+#: Columns that the plan determines; those that older schemas lack are empty there.
+_FIXED = sorted(results.PLANNED - results.LATER_COLUMNS)
 MAX_SHOWN = 3
 
 
@@ -144,6 +147,10 @@ def _damaged(report: Report, file: PlanFile) -> str:
     for cell, row in zip(planned, report.rows):
         if (row.get("index"), row.get("cell_id"), row.get("cell_key")) != (cell.index, cell.cell_id, cell.cell_key):
             return f"the run's cell {cell.index} is {row.get('cell_id')!r}, but in the plan it is {cell.cell_id}"
+        planned_values = results.of_plan(cell)
+        differs = [n for n in _FIXED if row.get(n) is not None and row[n] != planned_values[n]]
+        if differs:
+            return f"{cell.cell_id}: {differs[0]} is {row[differs[0]]!r:.80}, but not in the plan"
         if row.get("status") not in _STATUSES:
             return f"{cell.cell_id} has the unknown status {row.get('status')!r}"
     if report.complete:
@@ -286,24 +293,63 @@ def _sources(report: Report) -> list[dict[str, Any]]:
     """A summary of each run that was merged; for a merged run, of the runs that it contains."""
     if report.head.get("merged"):
         return [dict(run) for run in report.head["merged"]]
+    return [source(report)]
+
+
+def source(report: Report) -> dict[str, Any]:
+    """The summary of a run that is no merged one."""
     head = report.head
-    return [
-        {
-            "run_id": report.name,
-            "part": report.part,
-            "revision": dict(head.get("revision") or {}),
-            **({"subject": dict(head["subject"])} if head.get("subject") else {}),
-            "created": head.get("created", ""),
-            "finished": head.get("finished", ""),
-            "seconds": head.get("seconds"),
-            "complete": report.complete,
-            **({"writer": report.writer} if report.writer else {}),
-            "command": head.get("command", ""),
-            "counts": results.counts(report.rows),
-            "judged_by": sorted({str(r["judged_by"]) for r in report.rows if r.get("judged_by")}),
-            "nodes": sorted({str(r["node"]) for r in report.rows if r.get("node")}),
-        }
-    ]
+    return {
+        "run_id": report.name,
+        "part": report.part,
+        "revision": dict(head.get("revision") or {}),
+        **({"subject": dict(head["subject"])} if head.get("subject") else {}),
+        **({"kit": _kit(report)} if head.get("kit") else {}),
+        "created": head.get("created", ""),
+        "finished": head.get("finished", ""),
+        "seconds": head.get("seconds"),
+        "complete": report.complete,
+        **({"writer": report.writer} if report.writer else {}),
+        "command": head.get("command", ""),
+        "counts": results.counts(report.rows),
+        "judged_by": sorted({str(r["judged_by"]) for r in report.rows if r.get("judged_by")}),
+        "nodes": sorted({str(r["node"]) for r in report.rows if r.get("node")}),
+    }
+
+
+def _kit(report: Report) -> dict[str, Any]:
+    """Who ran a kit, where, and on what, as its result says."""
+    told = report.head["kit"]
+    kept = {name: told.get(name) for name in ("digest", "by", "site", "node", "system", "versions") if told.get(name)}
+    prints = dict.fromkeys(str(row.get("fingerprint") or "{}") for row in report.rows)
+    drivers = [str(found.get("driver") or "") for found in map(_object, prints)]
+    facts = {
+        "devices": [str(row.get("device") or "") for row in report.rows],
+        "drivers": drivers,
+        "evidence": [str(row.get("evidence") or "") for row in report.rows],
+    }
+    return {**kept, **{name: [v for v in dict.fromkeys(values) if v] for name, values in facts.items()}}
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def told_of_kit(run: Mapping[str, Any]) -> str:
+    """`executed by alice at Site A, on NVIDIA GB200 #0; driver 580.1, torch 2.9, triton 3.5`: of one of a merged run's
+    runs, what it proves, who ran it, where and on what; "" for one that is not of a kit."""
+    told = run.get("kit") or {}
+    if not told:
+        return ""
+    versions = [f"driver {d}" for d in told.get("drivers") or ()]
+    versions += [f"{name} {version}" for name, version in (told.get("versions") or {}).items()]
+    devices = ", ".join(told.get("devices") or ()) or "no device"
+    how = " and ".join(told.get("evidence") or ()) or "not executed"
+    return f"{how} by {kit.called(told) or 'somebody'}, on {devices}{'; ' if versions else ''}{', '.join(versions)}"
 
 
 def birth(run: Mapping[str, Any]) -> tuple[str, str]:
@@ -369,8 +415,12 @@ def _unfinished(runs: Iterable[Mapping[str, Any]]) -> list[str]:
             "merged run; when that run ends, merge both"
             if run.get("writer")
             else (
-                f"run {name} is incomplete: {of} are lost; to run these cells, use farm resume {name} at the site "
-                "of that run"
+                f"run {name} is incomplete: {of} are lost; to run these cells, "
+                + (
+                    "start run.py of its kit again at that site, and merge the new result"
+                    if run.get("kit")
+                    else f"use farm resume {name} at the site of that run"
+                )
             )
         )
     return out

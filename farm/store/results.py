@@ -129,31 +129,47 @@ def _text_of(encode: Callable[[Any], str], items: tuple[tuple[str, str, Any], ..
     return encode({key: value for key, _, value in items})
 
 
+def of_plan(cell: Cell) -> dict[str, Any]:
+    """The columns of a cell's row that the plan determines, whatever comes of the cell."""
+    return {
+        "cell_id": cell.cell_id,
+        "cell_key": cell.cell_key,
+        "index": cell.index,
+        "matrix": cell.matrix,
+        "tag": cell.tag,
+        "backend": cell.backend,
+        "op": cell.op,
+        "provider": cell.provider,
+        "role": cell.role,
+        "mode": cell.mode,
+        "operation": cell.operation,
+        "dtype": cell.dtype,
+        "dtypes": _texts(canonical_json, cell.dtypes),
+        "shape": cell.shape,
+        "dims": _texts(json.dumps, cell.dims),
+        "params": _texts(canonical_json, cell.params),
+        "contract": cell.contract_content,
+        "family": cell.family,
+        "seed": cell.seed,
+    }
+
+
+#: The names of those columns.
+PLANNED = frozenset(
+    (
+        *("cell_id", "cell_key", "index", "matrix", "tag", "backend", "op", "provider", "role", "mode", "operation"),
+        *("dtype", "dtypes", "shape", "dims", "params", "contract", "family", "seed"),
+    )
+)
+
+
 def planned_row(cell: Cell, why: str = "") -> dict[str, Any]:
     """What is known of a cell before it runs; its status is `lost` until it has a result.  `why`: a clause on how its
     run ended without one."""
     row = dict(_EMPTY)
     row.update(
-        cell_id=cell.cell_id,
-        cell_key=cell.cell_key,
-        index=cell.index,
-        matrix=cell.matrix,
-        tag=cell.tag,
-        backend=cell.backend,
+        **of_plan(cell),
         target=cell.target,
-        op=cell.op,
-        provider=cell.provider,
-        role=cell.role,
-        mode=cell.mode,
-        operation=cell.operation,
-        dtype=cell.dtype,
-        dtypes=_texts(canonical_json, cell.dtypes),
-        shape=cell.shape,
-        dims=_texts(json.dumps, cell.dims),
-        params=_texts(canonical_json, cell.params),
-        contract=cell.contract_content,
-        family=cell.family,
-        seed=cell.seed,
         status=Status.LOST.value,
         reason=f"{NO_RESULT}: {why}" if why else NO_RESULT,
         flags="[]",

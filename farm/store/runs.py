@@ -10,6 +10,7 @@
                           writer.lock      which process writes the run now; absent when none does (farm.store.lock)
                           run.json         last: its existence means the run is complete
     <store>/runs/.aside/                   folders of runs whose plan was not written completely, so that no cell began
+    <store>/kits/<digest>.json             the manifests of the kits that were made here (farm.sites.kit)
     <store>/calibrations/<id>.json         a device's roof (farm.timing.roof); never rewritten
     <store>/noise/<run-id>.json            what a comparison measured of identical code (farm.store.noise_files)
     <store>/index/                         slim cells of all complete runs (farm.store.index_files); may be deleted
@@ -80,9 +81,10 @@ class Store:
             test.write_text("probe")
             test.unlink()
         except OSError as error:
-            raise self._unwritable(error) from None
+            raise self.unwritable(error) from None
 
-    def _unwritable(self, error: OSError) -> StoreError:
+    def unwritable(self, error: OSError) -> StoreError:
+        """The refusal of a store that cannot be written."""
         return StoreError(
             f"{self.path}: the store cannot be written ({error.strerror or error}); "
             "name a writable folder with --out or FARM_STORE",
@@ -100,7 +102,7 @@ class Store:
                 number += 1
             write_atomic(path, json.dumps({**record, "id": path.stem}, indent=1))
         except OSError as error:
-            raise self._unwritable(error) from None
+            raise self.unwritable(error) from None
         return path
 
     @property
@@ -124,8 +126,9 @@ class Store:
                 bad.append(Message(text, id="store-calibration-unreadable"))
         return found, bad
 
-    def create(self, run_id: str) -> RunWriter:
-        """A new run directory.  StoreError if the store cannot be written, or the id is no name of a folder."""
+    def create(self, run_id: str, writer: type[RunWriter] | None = None) -> RunWriter:
+        """A new run directory, written by RunWriter or another `writer`.  StoreError if the store cannot be written, or
+        the id is no name of a folder."""
         if not RUN_ID.fullmatch(run_id):
             raise StoreError(f"{run_id!r} is not a valid id of a run; choose another --run-id", id="store-run-id")
         folder = self.path / "runs" / run_id
@@ -133,11 +136,11 @@ class Store:
             self._free(folder)
             folder.mkdir(parents=True)
             (folder / "logs").mkdir()
-            return RunWriter(folder)
+            return (writer or RunWriter)(folder)
         except FileExistsError:
             raise self._exists(run_id) from None
         except OSError as error:
-            raise self._unwritable(error) from None
+            raise self.unwritable(error) from None
 
     def refuse_existing(self, run_id: str) -> None:
         """StoreError if the store already has a run of this id, other than one whose plan was not written."""
@@ -167,15 +170,17 @@ class Store:
         folder = self.path / "runs" / run_id
         return StoreError(f"{folder}: this run already exists; choose another --run-id", id="store-run-exists")
 
-    def reopen(self, run_id: str, waiting: Callable[[str], None] = lambda text: None) -> RunWriter:
+    def reopen(
+        self, run_id: str, waiting: Callable[[str], None] = lambda text: None, writer_of: type[RunWriter] | None = None
+    ) -> RunWriter:
         """An interrupted run's directory, to continue in it: locked.  StoreError if another process writes it, or it is
         complete.  Nothing in it changes before the first line is appended; that cuts off what follows the journal's
         last whole line, and keeps it.  `waiting`: as `farm.store.lock.acquire` calls it."""
         run = self.run(run_id)
         try:
-            writer = RunWriter(run.dir, waiting, again=True)
+            writer = (writer_of or RunWriter)(run.dir, waiting, again=True)
         except OSError as error:
-            raise self._unwritable(error) from None
+            raise self.unwritable(error) from None
         if run.complete:
             writer.close()
             raise StoreError(

@@ -32,7 +32,8 @@ def subparsers() -> dict[str, argparse.ArgumentParser]:
 
 def test_every_module_of_a_command_is_a_command() -> None:
     helpers = {"__init__", "main", "common", "run_command", "failed", "pr_measure", "progress", "stage_zero"}
-    helpers |= {"ab_noise", "ahead", "pr_asked", "pr_publish", "pr_remeasure", "pr_results", "streams", "text", "watch"}
+    helpers |= {"ab_noise", "ahead", "kit_arms", "kit_run", "kit_site", "pr_asked", "pr_publish", "pr_remeasure"}
+    helpers |= {"pr_results", "streams", "text", "watch"}
     assert {p.stem for p in (ROOT / "farm/cli").glob("*.py")} - helpers == set(COMMANDS) == set(subparsers())
 
 
@@ -115,13 +116,13 @@ def test_a_bug_is_the_farms_fault_and_never_a_finding(
 @pytest.mark.parametrize("text", ["raise RuntimeError('boom')", "x = ("])
 def test_a_package_that_cannot_be_imported_is_a_sentence_and_no_finding(tmp_path: Path, text: str) -> None:
     """Exit code 1 would accuse a cell."""
-    (tmp_path / "yaml").mkdir()
-    (tmp_path / "yaml" / "__init__.py").write_text(f"import os\n{text}\n")
+    (tmp_path / "numpy").mkdir()
+    (tmp_path / "numpy" / "__init__.py").write_text(f"import os\n{text}\n")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from farm.cli import main; sys.exit(main(['schema']))"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     (said,) = ended.stderr.splitlines()
     assert (ended.returncode, ended.stdout) == (3, "")
-    assert said.startswith(f"farm: {tmp_path / 'yaml' / '__init__.py'}:2 ") and said.endswith(" [cli-import-failed]")
+    assert said.startswith(f"farm: {tmp_path / 'numpy' / '__init__.py'}:2 ") and said.endswith(" [cli-import-failed]")
     assert ("RuntimeError: boom" if "boom" in text else "SyntaxError: ") in said and "farm --debug" in said
 
 

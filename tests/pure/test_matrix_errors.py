@@ -10,8 +10,7 @@ from bad_matrices import Table, all_of, shape
 from matrix_fakes import BASE, WORLD, check, load_text, refusal, sentence, with_axis
 
 from farm.errors import MatrixError
-from farm.matrix import document as document_module
-from farm.matrix import load, plan
+from farm.matrix import load, plan, yaml_reader
 
 
 def bomb() -> str:
@@ -386,7 +385,7 @@ def test_a_file_without_rights(tmp_path: Path) -> None:
 
 
 def test_many_values_are_refused_while_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document_module, "MAX_NODES", 1000)
+    monkeypatch.setattr(yaml_reader, "MAX_NODES", 1000)
     found = refusal(tmp_path, BASE + "sim: {a: [" + "1, " * 1000 + "]}\n")
     check(found, "matrix-too-many-values", "m.yaml: ", "1,000 ")
 

@@ -3,6 +3,7 @@ does everything that was started."""
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import sys
@@ -10,10 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from farm.deadline import Deadline
-from farm.process import command, host, procfs
+from farm.process import command, host, proc_entries, procfs
 from farm.process.group import ProcessGroup, describe_exit
 from farm.process.line_process import ChildDied, ChildLied, ChildTimedOut, LineProcess
 from farm.process.steps import ProbeResult, run_steps
@@ -355,3 +357,32 @@ def test_the_time_in_which_a_supervisor_was_stopped_itself_is_nobodys(
 
     monkeypatch.setattr(selector, "select", select)
     assert child.read(Deadline(2.5)) == b"late"
+
+
+def test_a_python_without_psutil_reads_the_same_of_processes(start: Start) -> None:
+    child = start("print('up')\nimport time\ntime.sleep(60)")
+    assert child.read(Deadline(20)) == b"up"
+    ours, theirs = proc_entries.Process(child.pid), psutil.Process(child.pid)
+    assert ours.ppid() == theirs.ppid() == os.getpid()
+    assert ours.cmdline() == theirs.cmdline()
+    assert ours.environ() == theirs.environ()
+    assert child.pid in [c.pid for c in proc_entries.Process(os.getpid()).children()]
+    assert ours.status() not in (proc_entries.STATUS_ZOMBIE, proc_entries.STATUS_DEAD)
+    ours.kill()
+    for _ in range(200):
+        if ours.status() == proc_entries.STATUS_ZOMBIE:
+            break
+        time.sleep(0.01)
+    assert ours.status() == proc_entries.STATUS_ZOMBIE == psutil.STATUS_ZOMBIE and ours.cmdline() == []
+    assert os.getpid() in proc_entries.pids()
+    for gone in (lambda: proc_entries.Process(2**22 + 1), proc_entries.Process(child.pid).environ):
+        with pytest.raises(proc_entries.Error):
+            gone()
+
+
+def test_what_psutil_is_asked_for_is_there_without_it() -> None:
+    """Whatever `procfs` calls by psutil's names exists in both."""
+    tree = ast.parse(Path(procfs.__file__).read_text(encoding="utf-8"))
+    asked = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "psutil"}
+    assert {"Process", "Error", "pids"} <= asked
+    assert [name for name in asked if not (hasattr(proc_entries, name) and hasattr(psutil, name))] == []

@@ -70,10 +70,12 @@ PURE = (
     "pr/test_reports",
     "profile",
     "scheduler",
+    "sites/kit",
     "sites/merging",
     "stage_zero/answer",
     "stage_zero/pins",
     "sites/planfile",
+    "sites/scrubbing",
     "subject/model",
     "store/recovery",
     "store/results",
@@ -501,6 +503,17 @@ def test_planning_needs_no_torch_no_triton_no_ray() -> None:
         "from farm.cli import main\nsys.exit(main(['plan', 'matrices/smoke.yaml']))", "torch", "triton", "ray"
     )
     assert done.returncode == 0, done.stderr
+
+
+#: What the Python of a site that runs a kit need not have, of what the farm's own has.
+NOT_AT_A_SITE = ("yaml", "pyarrow", "psutil", "ray", "rich", "jinja2", "packaging", "starlette", "httpx", "jsonschema")
+
+
+def test_a_kits_run_needs_no_package_of_the_farms() -> None:
+    done = run_blocked("import farm.cli.kit_site, farm.judge.worker", *NOT_AT_A_SITE, "torch")
+    assert done.returncode == 0, done.stderr
+    planted = run_blocked("import farm.cli.kit_site, farm.matrix.yaml_reader", *NOT_AT_A_SITE)
+    assert planted.returncode == 1 and "blocked yaml" in planted.stderr
 
 
 def test_blocking_blocks() -> None:
