@@ -179,7 +179,9 @@ class Nights:
 
     @cached_property
     def steps(self) -> trend.Steps:
-        return trend.steps(self.x - self.shared)
+        places = [tuple(str(r.get(n) or "") for n in ("backend", "target", "op", "provider")) for r in self.rows]
+        codes = {place: i for i, place in enumerate(dict.fromkeys(places))}
+        return trend.steps(self.x - self.shared, np.array([codes[place] for place in places], dtype=np.int64))
 
     @cached_property
     def bad(self) -> NDArray[np.bool_]:
@@ -255,7 +257,7 @@ class Nights:
             return None
         earlier = np.flatnonzero(np.isfinite(self.x[at, :step]))
         kind = "slower" if self.steps.size[at] > 0 else "faster"
-        return _Told(kind, "", step, int(earlier[-1]), not bool(self.steps.suspected[at]))
+        return _Told(kind, "", step, int(earlier[-1]), bool(self.steps.sure[at]))
 
     def _changes(self, backend: str, since: int, before: int) -> tuple[str, ...]:
         """What else changed for a backend between two nights."""
