@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from farm.compare import trend
 from farm.dashboards.trends import Point
 from farm.errors import StoreError
+from farm.report import night_series
 from farm.report import nights as nightly
 from farm.report.nights import Nights
 from farm.report.queries import speed_counts
@@ -69,15 +70,20 @@ class Device:
 class Newest:
     """The newest night of a store with the nights before it."""
 
-    def __init__(self, found: Index, runs: Sequence[Indexed]):
+    def __init__(
+        self,
+        found: Index,
+        runs: Sequence[Indexed],
+        touched: nightly.Touched = lambda before, after, rows: None,
+        known: Collection[str] = (),
+    ):
         self.runs, self.index = tuple(runs), found
         newest = runs[-1]
-        old = found.rows(nightly.OUTCOME, runs[:-1]) if len(runs) > 1 else []
-        self.rows: list[dict[str, Any]] = found.rows([*nightly.OUTCOME, *nightly.NEWEST], [newest])
-        prints = found.table(["run", "backend", "fingerprint"], runs).group_by(["run", "backend", "fingerprint"])
-        distinct = [(r["run"], r["backend"], r["fingerprint"]) for r in prints.aggregate([]).to_pylist()]
-        names = [nightly.Night(r.id, r.created, r.revision) for r in runs]
-        self.nights = Nights(names, [*old, *self.rows], nightly.tools(distinct))
+        self.rows: list[dict[str, Any]] = found.rows([*night_series.OUTCOME, *nightly.NEWEST], [newest])
+        columns = found.arrays([*night_series.OUTCOME, "fingerprint"], runs)
+        names = [night_series.Night(r.id, r.created, r.revision, r.code) for r in runs]
+        tools = nightly.tools(night_series.distinct(columns, ("run", "backend", "fingerprint")))
+        self.nights = Nights(names, columns, self.rows, tools, touched, known)
 
     @property
     def run(self) -> Indexed:

@@ -78,25 +78,31 @@ def environment(x: Array, device: Codes, control: Mask) -> Array:
 
     device: (cells, nights), a number per device, -1 where the cell has none; control: (cells,).
     """
-    away = x - median(x)[:, None]
-    out = np.zeros_like(x)
+    shared = device_shifts(x, device, control)
+    if not shared.size:
+        return np.zeros_like(x)
+    found = shared[np.maximum(device, 0), np.arange(x.shape[1])]
+    return np.where((device >= 0) & np.isfinite(found), found, 0.0)
+
+
+def device_shifts(x: Array, device: Codes, control: Mask) -> Array:
+    """How far the cells of each device were away from their own medians in each night, (devices, nights): the median of
+    its controls, or of all its cells; NaN where there are fewer than FEWEST_CONTROLS."""
     nights = x.shape[1]
+    out = np.full((int(device.max(initial=-1)) + 1, nights), np.nan)
+    away = x - median(x)[:, None]
     known = np.isfinite(away) & (device >= 0)
     place = device * nights + np.arange(nights)  # a number per device and night
-    shared: dict[int, float] = {}
     for chosen in (known, known & control[:, None]):  # controls, where there are enough, replace all
         at, values = place[chosen], away[chosen]
-        order = np.lexsort((values, at))
-        at, values = at[order], values[order]
-        first = np.flatnonzero(np.r_[True, at[1:] != at[:-1]]) if len(at) else np.zeros(0, np.int64)
-        count = np.diff(np.r_[first, len(at)])
-        middle = (values[first + (count - 1) // 2] + values[first + count // 2]) / 2
-        shared.update((int(p), float(v)) for p, v, n in zip(at[first], middle, count) if n >= FEWEST_CONTROLS)
-    if shared:
-        places = np.array(sorted(shared))
-        found = np.minimum(np.searchsorted(places, place), len(places) - 1)
-        values = np.array([shared[int(p)] for p in places])
-        out = np.where((device >= 0) & (places[found] == place), values[found], 0.0)
+        if len(at):
+            order = np.lexsort((values, at))
+            at, values = at[order], values[order]
+            first = np.flatnonzero(np.r_[True, at[1:] != at[:-1]])
+            count = np.diff(np.r_[first, len(at)])
+            middle = (values[first + (count - 1) // 2] + values[first + count // 2]) / 2
+            enough = count >= FEWEST_CONTROLS
+            out.reshape(-1)[at[first][enough]] = middle[enough]
     return out
 
 

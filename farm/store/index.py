@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from farm.errors import Message, StoreError
 from farm.store import index_files as files
+from farm.store.columns import Texts
 from farm.store.index_files import COLUMNS, FOLDER, Stamp, mark
 from farm.store.runs import Store
 from farm.store.tables import column_values
@@ -35,6 +38,8 @@ class Indexed:
     matrices: tuple[str, ...]
     kind: str  # run, compile, judged, merged, ab; arm: one side of a stage 0
     revision: str
+    #: Digest of the kernels' files, the subject's where there is one; "" where the run did not record it.
+    code: str
     verdict: str
     seconds: float | None
     cells: int
@@ -101,6 +106,11 @@ class Index:
             return pa.table({name: pa.array([], pa.string()) for name in columns})
         return pa.concat_tables(tables).unify_dictionaries().combine_chunks().select(list(columns))
 
+    def arrays(self, columns: Sequence[str], runs: Sequence[Indexed] | None = None) -> dict[str, Any]:
+        """As `table`, as NumPy arrays: numbers with NaN where there is none, and `Texts` for texts."""
+        found = self.table(columns, runs)
+        return {name: _array(found.column(name)) for name in columns}
+
     def rows(
         self, columns: Sequence[str], runs: Sequence[Indexed] | None = None, where: Mapping[str, str] | None = None
     ) -> list[dict[str, Any]]:
@@ -130,6 +140,18 @@ class Index:
         return StoreError(f"{text}; delete {self._folder}, the farm makes it again", id="index-damaged")
 
 
+def _array(column: Any) -> Any:
+    import pyarrow as pa
+
+    whole = column.combine_chunks()
+    whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
+    if pa.types.is_string(whole.type):
+        whole = whole.dictionary_encode()
+    if pa.types.is_dictionary(whole.type):
+        return Texts(whole.dictionary.to_pylist(), whole.indices.to_numpy(zero_copy_only=False).astype(np.int64))
+    return whole.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+
+
 def _indexed(name: str, kept: Mapping[str, Any]) -> Indexed:
     return Indexed(
         name,
@@ -138,6 +160,7 @@ def _indexed(name: str, kept: Mapping[str, Any]) -> Indexed:
         tuple(kept["matrices"]),
         str(kept["kind"]),
         str(kept["revision"]),
+        str(kept["code"]),
         str(kept["verdict"]),
         kept["seconds"],
         int(kept["cells"]),
