@@ -18,6 +18,7 @@ from farm.report import nights as nightly
 from farm.report.nights import Nights
 from farm.report.queries import speed_counts
 from farm.store import Store, index
+from farm.store import known as known_failures
 from farm.store.index import Index, Indexed
 
 NIGHTS = 30
@@ -75,7 +76,7 @@ class Newest:
         found: Index,
         runs: Sequence[Indexed],
         touched: nightly.Touched = lambda before, after, rows: None,
-        known: Collection[str] = (),
+        known: Collection[str] | None = None,
     ):
         self.runs, self.index = tuple(runs), found
         newest = runs[-1]
@@ -83,6 +84,7 @@ class Newest:
         columns = found.arrays([*night_series.OUTCOME, "fingerprint"], runs)
         names = [night_series.Night(r.id, r.created, r.revision, r.code) for r in runs]
         tools = nightly.tools(night_series.distinct(columns, ("run", "backend", "fingerprint")))
+        known = known_failures.covered(found.known(newest)) if known is None else known
         self.nights = Nights(names, columns, self.rows, tools, touched, known)
 
     @property

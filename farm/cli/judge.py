@@ -23,8 +23,9 @@ from farm.errors import FarmError, InfraError, Message, StoreError, UsageError
 from farm.judge import rejudge
 from farm.judge.digest import judging_digest
 from farm.matrix import Tolerance, load_tolerances, tolerances_for
+from farm.matrix.known import KnownFailure, applied
 from farm.shipping import revision
-from farm.store import Run, Store, results
+from farm.store import Run, Store, known, results
 
 MAX_CHANGES = 40
 _ANEW = (
@@ -101,7 +102,10 @@ def run(args: argparse.Namespace) -> int:
             rows, cells, discovery.find, lambda cell: [*stored(cell), *tolerances_for(asked, cell)]
         )
     strict = args.strict_peers or "--strict-peers" in head.get("argv", [])
-    verdict, code = results.verdict(judged, strict_peers=strict)
+    told = _known(head, cells, judged)
+    verdict, code = results.verdict(
+        judged, strict_peers=strict, known=known.covered(told), stale=bool(known.fixed(told))
+    )
     kept = {k: v for k, v in head.items() if k not in _ANEW}
     plan = {
         **kept,
@@ -112,6 +116,7 @@ def run(args: argparse.Namespace) -> int:
         "argv": args.argv,
         "judged_by": {**revision.of(), "digest": judging_digest()},
         "tolerances": [t.to_dict() for t in asked],
+        **({"known": told} if told else {}),
     }
     name = args.run_id or f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     run_id = _write(store, name, source, plan, cells, judged, samples, begun, verdict, code)
@@ -121,6 +126,14 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(store.run(run_id).head, indent=1))
     return code
+
+
+def _known(head: Mapping[str, Any], cells: list[Cell], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What becomes of the run's known failures."""
+    entries = [KnownFailure.from_dict(e) for e in head.get("known") or ()]
+    today = datetime.now(timezone.utc).date().isoformat()
+    statuses = zip(cells, (str(row["status"]) for row in rows))
+    return applied(entries, statuses, today, whole=common.whole([str(word) for word in head.get("argv") or ()]))
 
 
 def _stored_rules(head: Mapping[str, Any]) -> Callable[[Cell], list[dict[str, Any]]]:

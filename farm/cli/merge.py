@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,11 +19,12 @@ from farm.cli import common, progress
 from farm.cli.run import read_plan
 from farm.cli.text import counted, printable
 from farm.errors import StoreError, UsageError
+from farm.matrix.known import KnownFailure, applied
 from farm.shipping import revision
 from farm.sites import merging
 from farm.sites.merging import Merged, Report
 from farm.sites.planfile import PlanFile
-from farm.store import PLAN, Run, RunWriter, Store, fold, recovery, results
+from farm.store import PLAN, Run, RunWriter, Store, fold, known, recovery, results
 from farm.store.results import COLUMNS
 
 MAX_SHOWN = 10
@@ -62,13 +63,16 @@ def run(args: argparse.Namespace) -> int:
         if why:
             raise StoreError(f"{source.dir}: this run {why}", id=why.id)
     merged = merging.merge(file, reports)
-    verdict, code = results.verdict(merged.rows, strict_peers=args.strict_peers)
+    told = _known(found, file, merged.rows)
+    stale = bool(known.fixed(told))
+    verdict, code = results.verdict(merged.rows, strict_peers=args.strict_peers, known=known.covered(told), stale=stale)
     plan = {
         **merging.head(file, reports, merged),
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": "farm " + shlex.join(args.argv),
         "argv": args.argv,
         "merged_by": revision.of(),
+        **({"known": told} if told else {}),
     }
     store.probe()
     writer = store.create(args.run_id or f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}")
@@ -98,6 +102,18 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(store.run(writer.id).head, indent=1))
     return code
+
+
+def _known(found: Sequence[Run], file: PlanFile, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What becomes of the sites' known failures."""
+    entries = {
+        json.dumps(kept.to_dict()): kept
+        for run in found
+        for e in run.head.get("known") or ()
+        for kept in (KnownFailure.from_dict(e),)
+    }
+    today = datetime.now(timezone.utc).date().isoformat()
+    return applied(entries.values(), zip(file.plan.cells, (str(row["status"]) for row in rows)), today)
 
 
 def _runs(store: Store, names: Sequence[str]) -> list[Run]:
@@ -233,7 +249,9 @@ def _tell(args: argparse.Namespace, store: Store, run_id: str, merged: Merged, s
             print(f"  {printable(text)}"[:300], file=err)
     for line in progress.summary(merged.rows, seconds):
         print(line, file=err)
+    covered = known.covered(store.run(run_id).head.get("known") or ())
     bad = [r for r in merged.rows if progress.needs_a_look(r, args.strict_peers) and r["status"] != "lost"]
+    bad = [r for r in bad if r["cell_id"] not in covered]
     if bad:
         progress.print_findings(bad, store.path / "runs" / run_id)
     if not args.no_page:

@@ -12,6 +12,7 @@ from farm.compare.kernel_changes import Change
 from farm.compare.summary import Summary
 from farm.errors import InfraError
 from farm.matrix import Plan
+from farm.matrix.known import KnownFailure
 from farm.node.environment import Environment
 from farm.shipping.subjects import PackedSubject
 from farm.store.recovery import Recovery
@@ -79,6 +80,8 @@ class RunRequest:
     part: Mapping[str, Any] = field(default_factory=dict)  # the plan that this run is a part of (farm.sites)
     wait_for_devices_s: float = 0.0  # how long the cells of a backend or target wait for a device
     wait_s: float = 0.0  # how long the run waits for a device that another run uses
+    known: Sequence[KnownFailure] = ()  # failures that do not count
+    whole: bool = True  # whether these are all cells of the matrices
     kernels: Sequence[Change] = ()  # of both arms, and how each compares
     arms: tuple[RunArm, ...] = ()  # two, where the run compares them; `providers` and `environment` are then theirs
 
@@ -95,6 +98,7 @@ class RunOutcome:
     by_finding: bool = False  # it was asked to stop at its first finding, and did: the exit code is that of findings
     pairs: Sequence[Mapping[str, Any]] = ()  # of pairs.parquet, where the run compares two arms,
     summary: Summary | None = None  # and what they add up to
+    known: Sequence[Mapping[str, Any]] = ()  # what became of each known failure (farm.matrix.known.applied)
 
     @property
     def final_code(self) -> int:

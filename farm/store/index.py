@@ -21,7 +21,7 @@ from farm.errors import Message, StoreError
 from farm.store import index_files as files
 from farm.store.columns import Texts
 from farm.store.index_files import COLUMNS, FOLDER, Stamp, mark
-from farm.store.runs import Store
+from farm.store.runs import Run, Store
 from farm.store.tables import column_values
 
 #: How long a writer of the index is waited for.
@@ -77,6 +77,12 @@ class Index:
             wide = [r for r in before if r.matrices == like.matrices and 2 * r.cells >= like.cells]
             found = [r for r in before if r.plan == like.plan] or wide
         return found[-n:] if n else []
+
+    def known(self, run: Indexed) -> list[dict[str, Any]]:
+        """The known failures of a run, as run.json has them."""
+        with suppress(OSError, ValueError, StoreError):
+            return [dict(entry) for entry in Run(self._store.path / "runs" / run.id).head.get("known") or ()]
+        return []
 
     def table(
         self, columns: Sequence[str], runs: Sequence[Indexed] | None = None, where: Mapping[str, str] | None = None
