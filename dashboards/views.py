@@ -85,7 +85,7 @@ class Newest:
         names = [night_series.Night(r.id, r.created, r.revision, r.code) for r in runs]
         tools = nightly.tools(night_series.distinct(columns, ("run", "backend", "fingerprint")))
         known = known_failures.covered(found.known(newest)) if known is None else known
-        self.nights = Nights(names, columns, self.rows, tools, touched, known)
+        self.nights = Nights(names, columns, self.rows, tools, touched, known, found.confirmations())
 
     @property
     def run(self) -> Indexed:

@@ -51,6 +51,11 @@ class Attribution:
         """`code`, `code or driver`, `tool chain or host, no commit`."""
         return " or ".join(self.causes) or NO_COMMIT
 
+    def without_code(self) -> Attribution:
+        """The same once it is known that no commit is it."""
+        changed = tuple(c for c in self.changed if not c.startswith("revision "))
+        return Attribution(tuple(c for c in self.causes if c != CODE), changed)
+
 
 def attribute(before: Side, after: Side, touched: Sequence[str] | None = None, peers_too: bool = False) -> Attribution:
     """The causes of a step between two nights.

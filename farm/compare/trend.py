@@ -4,7 +4,8 @@ x is ln(time in microseconds), of shape (cells, nights), NaN where a night gave 
 
 1. `environment` is what the cells of a device share in a night: the median distance of its control cells from their own
    median over the nights.  Controls are peers where a device has five of them, since their code did not change, else
-   all cells.  It is subtracted: a sick device or a slower clock is the device's, not a kernel's.
+   all cells; if many of these did not move at all, the device did not, either.  It is subtracted: a sick device or a
+   slower clock is the device's, not a kernel's.
 2. A cell's noise is that about its own level before and after a step (so that a step does not count as noise), drawn
    towards the typical noise of all cells as in `farm.compare.noise`.
 3. A night is either an ordinary one, Student-t about the cell's level, or an outlier (one process in some hundreds),
@@ -33,6 +34,9 @@ Mask = NDArray[np.bool_]
 FEWEST_BEFORE = 4
 FEWEST_CONTROLS = 5
 LEAST = math.log1p(0.02)
+#: Where so large a share of a device's cells are within UNMOVED of their level, the device is unmoved, whatever the
+#: others do: a change of the code may well be that of half of the cells.
+UNMOVED, UNMOVED_SHARE = 0.01, 1 / 3
 #: One process in so many is an outlier, and where it may lie, as a width of log time.
 OUTLIERS, OUTLIER_RANGE = 0.004, 0.5
 #: Least log likelihood ratio of a step that one night shows, of two nights or more, and of one that others support.
@@ -100,10 +104,21 @@ def device_shifts(x: Array, device: Codes, control: Mask) -> Array:
             at, values = at[order], values[order]
             first = np.flatnonzero(np.r_[True, at[1:] != at[:-1]])
             count = np.diff(np.r_[first, len(at)])
-            middle = (values[first + (count - 1) // 2] + values[first + count // 2]) / 2
+            middle = _middle(values, first, count)
+            below = np.add.reduceat(values < -UNMOVED, first)
+            unmoved = np.add.reduceat(values <= UNMOVED, first) - below
+            split = (np.abs(middle) > UNMOVED) & (unmoved >= UNMOVED_SHARE * count)
+            middle = np.where(split, _middle(values, first + below, np.maximum(unmoved, 1)), middle)
             enough = count >= FEWEST_CONTROLS
             out.reshape(-1)[at[first][enough]] = middle[enough]
     return out
+
+
+def _middle(values: Array, first: Codes, count: Codes) -> Array:
+    """The median of each stretch of `count` sorted values from `first` on."""
+    last = len(values) - 1
+    low, high = first + (count - 1) // 2, first + count // 2
+    return (values[np.minimum(low, last)] + values[np.minimum(high, last)]) / 2
 
 
 def noise(x: Array) -> tuple[Array, Array]:

@@ -23,6 +23,7 @@ from farm.report.format import FARM_FAULTS
 from farm.report.night_series import Night, Series
 from farm.report.pairs import change
 from farm.report.queries import extrapolated, is_subject, parse, races, same_cell
+from farm.store.confirmations import CONFIRMED, NOT_CONFIRMED
 
 Row = Mapping[str, Any]
 #: Columns that are needed of the newest night besides OUTCOME.
@@ -71,14 +72,17 @@ class News:
     cause: str = ""  # of times: `code`, `code or driver`, `tool chain or host, no commit`
     commits: tuple[str, str] | None = None  # the revisions before and after, where a commit may be it
     kernels: tuple[str, ...] = ()  # those that are known to differ between them
+    confirmed: str = ""  # of times, what rounds in turn have shown: `confirmed`, `not confirmed`; "" if not measured
 
     @property
     def word(self) -> str:
         """`regression`, `suspected slower`, ..."""
-        if self.kind == "slower":
-            return "regression" if self.sure else "suspected slower"
-        if self.kind == "faster":
-            return "improvement" if self.sure else "suspected faster"
+        if self.kind in ("slower", "faster"):
+            step = "regression" if self.kind == "slower" else "improvement"
+            if self.confirmed == CONFIRMED:
+                return f"confirmed {step}"
+            word = step if self.sure else f"suspected {self.kind}"
+            return word + (", not confirmed" if self.confirmed else "")
         return {"new": "new failure", "failing": "still failing", "fixed": "fixed", "known": "known failure"}[self.kind]
 
     @property
@@ -98,6 +102,7 @@ class News:
             "range": list(self.commits or ()),
             "cause": self.cause,
             "kernels": list(self.kernels),
+            "confirmed": self.confirmed,
             "changed_with_it": list(self.with_it),
             "simulated": self.simulated,
         }
@@ -155,7 +160,7 @@ class Nights(Series):
     """What became of every cell over some nights.
 
     tools: night -> backend -> name -> versions; touched: as `Touched`; known: the cells whose failure in the newest
-    night is known, by id.
+    night is known, by id; confirmations: records of farm.store.confirmations.
     """
 
     def __init__(
@@ -166,9 +171,17 @@ class Nights(Series):
         tools: Mapping[str, Mapping[str, Mapping[str, str]]] = {},
         touched: Touched = lambda before, after, rows: None,
         known: Collection[str] = (),
+        confirmations: Sequence[Mapping[str, Any]] = (),
     ):
         super().__init__(nights, columns, newest)
         self.tools, self._touched, self._known = tools, touched, frozenset(known)
+        #: (cell's key, named target, run since which) -> what the newest confirmation of its step says
+        self._confirmed = {
+            (c["cell_key"], c["named"], r["since"]): str(r["verdict"])
+            for r in confirmations
+            if r["verdict"] in (CONFIRMED, NOT_CONFIRMED)
+            for c in r["cells"]
+        }
 
     @cached_property
     def silent(self) -> dict[str, Night]:
@@ -209,6 +222,11 @@ class Nights(Series):
         if told.before >= 0 and told.kind not in ("fixed", "known"):
             peers = timed and self._peers_too(place[0], place[2], told.since, told.kind == "slower")
             cause = self._attributed(rows, members, told.since, told.before, peers)
+        since = self.nights[told.since]
+        said = [self._confirmed.get((r["cell_key"], r["named"], since.id), "") for r in rows] if timed else []
+        confirmed = CONFIRMED if CONFIRMED in said else NOT_CONFIRMED if NOT_CONFIRMED in said else ""
+        if confirmed == NOT_CONFIRMED:  # both revisions are alike where they are measured in turn
+            cause = cause.without_code()
         return News(
             kind=told.kind,
             backend=place[0],
@@ -220,7 +238,7 @@ class Nights(Series):
             rows=rows,
             of=len(alike),
             where=where(rows, alike),
-            since=self.nights[told.since],
+            since=since,
             before=self.nights[told.before] if told.before >= 0 else None,
             by=math.exp(float(np.median(self.steps.size[members]))) if timed else None,
             sure=told.sure,
@@ -228,6 +246,7 @@ class Nights(Series):
             cause=cause.text if timed else "",
             commits=cause.commits,
             kernels=cause.kernels,
+            confirmed=confirmed,
         )
 
     def _of_cell(self, at: int) -> _Told | None:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from farm.errors import Message, StoreError
+from farm.store import confirmations
 from farm.store import index_files as files
 from farm.store.columns import Texts
 from farm.store.index_files import COLUMNS, FOLDER, Stamp, mark
@@ -83,6 +84,10 @@ class Index:
         with suppress(OSError, ValueError, StoreError):
             return [dict(entry) for entry in Run(self._store.path / "runs" / run.id).head.get("known") or ()]
         return []
+
+    def confirmations(self) -> list[dict[str, Any]]:
+        """What was measured again of suspected steps; files that are damaged are left out."""
+        return confirmations.read(self._store.path)[0]
 
     def table(
         self, columns: Sequence[str], runs: Sequence[Indexed] | None = None, where: Mapping[str, str] | None = None

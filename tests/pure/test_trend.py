@@ -90,5 +90,19 @@ def test_environment_takes_peers_where_a_device_has_enough() -> None:
             known = mine & np.isfinite(x[:, night])
             chosen = known & control if (known & control).sum() >= trend.FEWEST_CONTROLS else known
             if chosen.sum() >= trend.FEWEST_CONTROLS:
-                expected[mine, night] = np.median(away[chosen, night])
+                values = away[chosen, night]
+                near = values[np.abs(values) <= trend.UNMOVED]
+                split = abs(np.median(values)) > trend.UNMOVED and len(near) >= trend.UNMOVED_SHARE * len(values)
+                expected[mine, night] = np.median(near if split else values)
     assert trend.environment(x, device, control) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.6])
+def test_a_change_of_half_of_the_cells_is_not_taken_for_the_devices(share: float) -> None:
+    """Without peers: what did not move is not called faster, and what did is not halved."""
+    x = quiet(20)
+    moved = np.arange(20) < 20 * share
+    x[moved, 20:] += 0.08
+    found = trend.steps(x - trend.environment(x, np.zeros(x.shape, np.int64), np.zeros(20, dtype=bool)))
+    assert np.flatnonzero(found.sure).tolist() == np.flatnonzero(moved).tolist()
+    assert found.size[moved] == pytest.approx(0.08, abs=0.01)
