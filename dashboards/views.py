@@ -183,7 +183,7 @@ def _siblings(found: Nights, target: str) -> dict[int, tuple[float | None, ...]]
     return out
 
 
-def newest(found: Index) -> Newest | None:
+def newest(found: Index, touched: nightly.Touched = lambda before, after, rows: None) -> Newest | None:
     """The newest night with those before it, NIGHTS in all; None for a store without complete runs.
 
     A run of a few cells, by which somebody looked into something, is no night: a night has at least half as many cells
@@ -192,7 +192,7 @@ def newest(found: Index) -> Newest | None:
     last = found.last(NIGHTS)
     most = max((r.cells for r in last), default=0)
     night = next((r for r in reversed(last) if 2 * r.cells >= most), None)
-    return Newest(found, [*found.last(NIGHTS - 1, like=night), night]) if night else None
+    return Newest(found, [*found.last(NIGHTS - 1, like=night), night], touched) if night else None
 
 
 def baseline(found: Index, run_id: str) -> Indexed | None:

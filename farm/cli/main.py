@@ -37,6 +37,7 @@ COMMANDS = {
     "compile": "build every cell's kernels for the given targets (no device needed)",
     "judge": "judge a run again from the run's stored metrics (no device needed)",
     "index": "bring the index of a store up to date, or check it",
+    "night": "show what is new in the newest night of a store, and notify somebody",
     "dashboard": "build or serve the pages of a store",
     "export": "write a run as JUnit XML, Markdown, JSON or CSV",
     "contract": "check the contract of an op: is it sound, and which faults does it find?",
