@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -132,8 +132,8 @@ class Rounds:
 
     # the end
 
-    def pairs(self) -> tuple[list[dict[str, Any]], Summary]:
-        """The rows of pairs.parquet, and what they add up to."""
+    def pairs(self, known: Collection[str] = ()) -> tuple[list[dict[str, Any]], Summary]:
+        """The rows of pairs.parquet, and what they add up to.  `known`: cells whose failure is known."""
         if self._course is None:
             self._begin()
         assert self._course is not None
@@ -156,7 +156,7 @@ class Rounds:
             )
         self._reached = pair_rows.reached(out, self._changes)
         pair_rows.name_kernels(out, self._reached)
-        return out, pair_rows.summed(out, self._reached, strict_peers=self._strict)
+        return out, pair_rows.summed(out, self._reached, strict_peers=self._strict, known=known)
 
     def kernels(self) -> list[dict[str, Any]]:
         """The kernels that differ between the arms, with the cells that launched them; after `pairs`."""

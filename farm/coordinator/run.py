@@ -406,7 +406,7 @@ class _Coordinator:
         told = self._known_failures(rows)
         covered, stale = known.covered(told), bool(known.fixed(told)) and not stopped
         verdict, code = results.verdict(rows, strict_peers=self.request.strict_peers, known=covered, stale=stale)
-        pairs, summed = self.rounds.pairs() if self.rounds else ([], None)
+        pairs, summed = self.rounds.pairs(covered) if self.rounds else ([], None)
         final = summed.exit_code if summed else code
         if stopped:
             why = {"reason": self.stopped} if self.stopped else {}

@@ -68,6 +68,7 @@ def world(
     tools: Callable[[int], Mapping[str, str]] = lambda night: TOOLS,
     code: Callable[[int], str] = lambda night: "1",
     peers: bool = True,
+    fails: Callable[[Mapping[str, Any], int], bool] = lambda cell, night: False,
     **more: Any,
 ) -> Nights:
     """Two ops, our two modes and two peers, 8 shapes, on two devices; a commit every two nights."""
@@ -84,9 +85,10 @@ def world(
             }
             us = 50 * math.exp(rng.gauss(0, 0.003) + change(cell, night))
             role = "subject" if provider == "farm" else "peer"
+            status = "crashed" if fails(cell, night) else "passed"
             name = f"{op}/{provider}/{mode}/{shape}"
             row = {**cell, "run": f"n{night:02}", "cell_key": name, "cell_id": name, "named": "", "backend": "cuda"}
-            row |= {"target": TARGET, "role": role, "status": "passed", "evidence": "executed", "node": "a"}
+            row |= {"target": TARGET, "role": role, "status": status, "evidence": "executed", "node": "a"}
             row |= {"time_us_p50": us, "timing_method": "graph", "timing_quality": "ok", "operation": "forward"}
             rows.append(row | {"dtype": "bfloat16", "dims": json.dumps({"hidden": 1024 << shape}), "params": "{}"})
     nights = [Night(f"n{n:02}", f"2026-10-{n + 1:02}T02:00", f"{n // 2:040x}", code(n)) for n in range(NIGHTS)]
@@ -150,3 +152,21 @@ def test_without_peers_what_all_cells_share_may_be_the_code() -> None:
 def test_an_unchanged_world_says_nothing() -> None:
     found = world()
     assert not found.news and not found.moved and not found.silent
+
+
+def test_a_known_failure_counts_apart_and_a_confirmed_step_has_its_word() -> None:
+    def fails(cell: Mapping[str, Any], night: int) -> bool:
+        return night >= 22 and cell["provider"] == "farm" and cell["op"] == "add_norm" and cell["mode"] == "cached"
+
+    names = [f"add_norm/farm/cached/{i}" for i in range(6)]
+    keys = [f"norm/farm/auto/{i}" for i in range(8)]
+    record = {"since": "n20", "verdict": "confirmed", "cells": [{"cell_key": k, "named": ""} for k in keys]}
+    found = world(ours, lambda n: TOOLS, lambda n: str(n // 2), True, fails, known=names, confirmations=[record])
+    assert {(n.word, len(n.rows)) for n in found.news} == {
+        ("confirmed regression", 8),
+        ("known failure", 6),
+        ("still failing", 2),
+    }
+    cleared = world(ours, code=lambda n: str(n // 2), confirmations=[record | {"verdict": "not confirmed"}])
+    (news,) = slower(cleared)
+    assert news.word == "regression, not confirmed" and news.commits is None and news.cause == NO_COMMIT

@@ -14,6 +14,7 @@ from farm.matrix import cells, load
 from farm.matrix.known import KnownFailure, applied, load_known
 from farm.report import findings, queries, wording
 from farm.report.junit import junit
+from farm.report.pair_rows import summed
 from farm.store import known, results
 
 MATRIX = """name: norm
@@ -147,3 +148,10 @@ def test_what_only_fails_as_known_proves_nothing(tmp_path: Path, matrix: Any) ->
     found = applied(entries(tmp_path, matrix, one("{op: rms_norm}")), made, "2026-01-01")
     rows = [results.planned_row(cell) | {"status": status} for cell, status in made]
     assert results.verdict(rows, known=known.covered(found)) == ("inconclusive", 4)
+
+
+def test_a_known_failure_breaks_no_comparison() -> None:
+    """Base's known.yaml counts in `farm ab` and `farm pr`: what fails now and then does not fail a pull request."""
+    row = {"cell": "c", "op": "rms_norm", "role": "subject", "change": "broken", "verdict": "", "control": 0}
+    rows = [row | {"status_a": "passed", "status_b": "crashed", "cell_id_b": "c~b"}]
+    assert summed(rows).exit_code == 1 and summed(rows, known={"c~b"}).exit_code == 0
