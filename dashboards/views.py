@@ -82,7 +82,7 @@ class Newest:
         newest = runs[-1]
         self.rows: list[dict[str, Any]] = found.rows([*night_series.OUTCOME, *nightly.NEWEST], [newest])
         columns = found.arrays([*night_series.OUTCOME, "fingerprint"], runs)
-        names = [night_series.Night(r.id, r.created, r.revision, r.code) for r in runs]
+        names = [night_series.Night(r.id, r.created, r.revision, r.code, r.ops) for r in runs]
         tools = nightly.tools(night_series.distinct(columns, ("run", "backend", "fingerprint")))
         known = known_failures.covered(found.known(newest)) if known is None else known
         self.nights = Nights(names, columns, self.rows, tools, touched, known, found.confirmations())

@@ -27,12 +27,18 @@ GOOD = ("passed", "built")
 
 @dataclass(frozen=True)
 class Night:
-    """A run: its id, when it was made, its revision, and the digest of the kernels' files, "" where not recorded."""
+    """A run: its id, when it was made, its revision, the digest of the kernels' files, "" where not recorded, and those
+    of single ops."""
 
     id: str
     created: str
     revision: str
     code: str = ""
+    ops: tuple[tuple[str, str], ...] = ()
+
+    def code_of(self, op: str) -> str:
+        """The digest of what an op is made of; "" where not recorded."""
+        return dict(self.ops).get(op, self.code)
 
 
 class Series:

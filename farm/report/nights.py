@@ -282,11 +282,9 @@ class Nights(Series):
     ) -> Attribution:
         """What may be the cause of what changed between two nights."""
         a, b = self.nights[before], self.nights[since]
-        backend = str(rows[0]["backend"])
+        backend, op = str(rows[0]["backend"]), str(rows[0]["op"])
         sides = [
-            Side(
-                night.revision, night.code, self.tools.get(night.id, {}).get(backend, {}), *self._places(members, part)
-            )
+            Side(night.revision, night.code_of(op), self._tools(night, backend), *self._places(members, part))
             for night, part in ((a, slice(0, since)), (b, slice(since, None)))
         ]
         touched = self._touched(a, b, rows) if a.revision != b.revision else ()

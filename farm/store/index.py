@@ -41,6 +41,8 @@ class Indexed:
     revision: str
     #: Digest of the kernels' files, the subject's where there is one; "" where the run did not record it.
     code: str
+    #: (op, digest of the op's own files), where the run recorded it: it counts more.
+    ops: tuple[tuple[str, str], ...]
     verdict: str
     seconds: float | None
     cells: int
@@ -172,6 +174,7 @@ def _indexed(name: str, kept: Mapping[str, Any]) -> Indexed:
         str(kept["kind"]),
         str(kept["revision"]),
         str(kept["code"]),
+        tuple(sorted(kept["ops"].items())),
         str(kept["verdict"]),
         kept["seconds"],
         int(kept["cells"]),

@@ -180,6 +180,7 @@ def about(run: Run) -> dict[str, Any]:
         "revision": str(subject.get("revision") or "")  # where there is one, its kernels are tested, not the farm's
         or str(revision.get("commit") or revision.get("version") or "") + ("+" if revision.get("dirty") else ""),
         "code": str(subject.get("digest") or revision.get("kernels") or ""),
+        "ops": {str(op): str(digest) for op, digest in dict(revision.get("ops") or {}).items()},
         "verdict": str(head.get("verdict") or ""),
         "seconds": head.get("seconds"),
     }

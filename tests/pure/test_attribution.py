@@ -67,6 +67,7 @@ def world(
     change: Callable[[Mapping[str, Any], int], float] = lambda cell, night: 0.0,
     tools: Callable[[int], Mapping[str, str]] = lambda night: TOOLS,
     code: Callable[[int], str] = lambda night: "1",
+    ops: Callable[[int], tuple[tuple[str, str], ...]] = lambda night: (),
     peers: bool = True,
     fails: Callable[[Mapping[str, Any], int], bool] = lambda cell, night: False,
     **more: Any,
@@ -91,7 +92,7 @@ def world(
             row |= {"target": TARGET, "role": role, "status": status, "evidence": "executed", "node": "a"}
             row |= {"time_us_p50": us, "timing_method": "graph", "timing_quality": "ok", "operation": "forward"}
             rows.append(row | {"dtype": "bfloat16", "dims": json.dumps({"hidden": 1024 << shape}), "params": "{}"})
-    nights = [Night(f"n{n:02}", f"2026-10-{n + 1:02}T02:00", f"{n // 2:040x}", code(n)) for n in range(NIGHTS)]
+    nights = [Night(f"n{n:02}", f"2026-10-{n + 1:02}T02:00", f"{n // 2:040x}", code(n), ops(n)) for n in range(NIGHTS)]
     found = {n.id: {"cuda": dict(tools(i))} for i, n in enumerate(nights)}
     return Nights(nights, of_rows(rows), [r for r in rows if r["run"] == nights[-1].id], found, **more)
 
@@ -119,7 +120,8 @@ def test_where_no_commit_touched_the_kernel_none_is_accused() -> None:
         asked.append((before.id, after.id, rows[0]["op"]))
         return ()
 
-    for found in (world(ours), world(ours, code=lambda night: str(night // 2), touched=touched)):
+    of_op = world(ours, code=lambda night: "", ops=lambda night: (("norm", "0"), ("add_norm", str(night // 2))))
+    for found in (world(ours), of_op, world(ours, code=lambda night: str(night // 2), touched=touched)):
         (news,) = slower(found)
         assert news.cause == NO_COMMIT and news.commits is None and news.to_dict()["range"] == []
         assert news.with_it == ()
@@ -161,7 +163,7 @@ def test_a_known_failure_counts_apart_and_a_confirmed_step_has_its_word() -> Non
     names = [f"add_norm/farm/cached/{i}" for i in range(6)]
     keys = [f"norm/farm/auto/{i}" for i in range(8)]
     record = {"since": "n20", "verdict": "confirmed", "cells": [{"cell_key": k, "named": ""} for k in keys]}
-    found = world(ours, lambda n: TOOLS, lambda n: str(n // 2), True, fails, known=names, confirmations=[record])
+    found = world(ours, lambda n: TOOLS, lambda n: str(n // 2), fails=fails, known=names, confirmations=[record])
     assert {(n.word, len(n.rows)) for n in found.news} == {
         ("confirmed regression", 8),
         ("known failure", 6),

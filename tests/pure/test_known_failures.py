@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,6 +92,12 @@ def test_every_mistake_is_one_sentence_with_file_and_line(
     told = str(caught.value)
     assert told.startswith(f"{tmp_path / 'known.yaml'}{line}") and words in told and "\n" not in told
     assert caught.value.exit_code == 2
+
+
+def test_the_example_of_the_guide_is_right(tmp_path: Path, matrix: Any) -> None:
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "matrix.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```yaml\n(known:.*?)^```", guide, re.M | re.S)
+    assert len(entries(tmp_path, matrix, example)) == 1
 
 
 def test_an_entry_may_be_of_another_matrix_in_the_folder(tmp_path: Path, matrix: Any) -> None:
