@@ -54,6 +54,9 @@ def run(args: argparse.Namespace) -> int:
 
     if bool(args.a) != bool(args.b):
         raise UsageError("--a and --b go together; name both arms, or neither", id="confirm-arms")
+    if args.select is not None:
+        text = "--select: farm confirm chooses cells of the step itself; name a step by one of its cells, with --cell"
+        raise UsageError(text, id="confirm-select")
     store = common.store(args)
     found = views.newest(views.checked(store))
     news = [n for n in found.nights.news if n.kind == ("faster" if args.faster else "slower")] if found else []

@@ -107,11 +107,16 @@ class Index:
         for part, within in self._stamp.parts.items():
             if wanted is not None and not wanted & set(within):
                 continue
+            small = len(within) == 1  # all of it is read in less time than a filter needs to be made
             filters = [(name, "==", value) for name, value in (where or {}).items()] or None
             try:
-                table = files.read_part(self._folder / part, names, filters)
+                needed = dict.fromkeys([*names, *(where or {})]) if small else names
+                table = files.read_part(self._folder / part, list(needed), None if small else filters)
             except (OSError, ValueError) as error:
                 raise self._damaged(part, error) from error
+            for name, value in (where or {}).items() if small else ():
+                table = table.filter(pc.equal(table.column(name).cast(pa.string()), value))
+            table = table.select(names)
             if wanted is not None and not set(within) <= wanted:
                 table = table.filter(pc.is_in(table.column("run").cast(pa.string()), pa.array(sorted(wanted))))
             tables.append(table)
