@@ -128,7 +128,7 @@ def _run(args: argparse.Namespace) -> int:
         kernels=arms.changes(),
         arms=ready.arms,
         known=work.known,
-        whole=False,
+        whole=common.whole(args.argv),
     )
     return run_command.go(args, store, writer, cluster, request, planned.cells, begun)
 

@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
         finished=known,
         arms=ready,
         kernels=arms.changes() if arms else (),
-        whole=not arms and common.whole([str(word) for word in known.head.get("argv") or []]),
+        whole=common.whole([str(word) for word in known.head.get("argv") or []]),
         wait_for_devices_s=run_command.grace(args),
         wait_s=run_command.busy_wait(args),
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 DRIVER = frozenset(("driver", "firmware", "kernel", "rocm_kernel"))
 PLACE = frozenset(("uuid", "node", "pid", "pci", "host", "arm"))
 #: Facts of the way of measuring.
-METHOD = frozenset(("timing", "timing_method", "timing_version", "environment", "sandbox", "unconfined"))
+METHOD = frozenset(("timing", "timing_method", "timing_version", "sandbox", "unconfined"))
 CODE, TOOLS, DRIVERS, NODE, MEASURING = "code", "tool chain", "driver", "node", "method"
 NO_COMMIT = "tool chain or host, no commit"
 

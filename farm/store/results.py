@@ -380,7 +380,7 @@ def verdict(
         status = Status(row["status"])
         fault = fault or status in FARM_FAULTS
         failed = status in FINDINGS and (strict_peers or row["role"] == "subject")
-        finding = finding or (failed and row["cell_id"] not in known)
+        finding = finding or (failed and row.get("cell_id") not in known)
         if status is not Status.SKIPPED:
             who = (row["role"], place(row), row.get("provider", ""))
             proven[who] = proven.get(who, False) or status is not Status.UNSUPPORTED
