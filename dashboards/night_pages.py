@@ -20,6 +20,7 @@ SECTIONS: Mapping[str, tuple[str, bool]] = {
     "new": ("New failures", False),
     "slower": ("Slower", False),
     "failing": ("Still failing", True),
+    "known": ("Known", True),
     "faster": ("Faster", True),
     "fixed": ("Fixed", True),
 }
@@ -62,7 +63,7 @@ def _sentence(news: Sequence[News], faults: int, silent: int = 0, *, first: bool
                 largest = max(mine, key=lambda n: len(n.rows))
                 text += f" ({change(largest.by or 1.0)}{'' if any(n.sure for n in mine) else ', suspected'})"
             parts.append(text)
-    for kind in ("faster", "fixed"):
+    for kind in ("known", "faster", "fixed"):
         if count := sum(len(n.rows) for n in news if n.kind == kind):
             parts.append(f"{count:,} {kind}")
     parts += [f"{cells(faults)} without a result (infrastructure)"] if faults else []
@@ -126,6 +127,7 @@ def night_json(found: Newest) -> dict[str, Any]:
             }
             for s in standings(nights)
         },
+        "devices": [shift.to_dict() for shift in nights.moved],
     }
 
 

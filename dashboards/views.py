@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,10 +13,12 @@ import numpy as np
 from farm.compare import trend
 from farm.dashboards.trends import Point
 from farm.errors import StoreError
+from farm.report import night_series
 from farm.report import nights as nightly
 from farm.report.nights import Nights
 from farm.report.queries import speed_counts
 from farm.store import Store, index
+from farm.store import known as known_failures
 from farm.store.index import Index, Indexed
 
 NIGHTS = 30
@@ -69,15 +71,21 @@ class Device:
 class Newest:
     """The newest night of a store with the nights before it."""
 
-    def __init__(self, found: Index, runs: Sequence[Indexed]):
+    def __init__(
+        self,
+        found: Index,
+        runs: Sequence[Indexed],
+        touched: nightly.Touched = lambda before, after, rows: None,
+        known: Collection[str] | None = None,
+    ):
         self.runs, self.index = tuple(runs), found
         newest = runs[-1]
-        old = found.rows(nightly.OUTCOME, runs[:-1]) if len(runs) > 1 else []
-        self.rows: list[dict[str, Any]] = found.rows([*nightly.OUTCOME, *nightly.NEWEST], [newest])
-        prints = found.table(["run", "backend", "fingerprint"], runs).group_by(["run", "backend", "fingerprint"])
-        distinct = [(r["run"], r["backend"], r["fingerprint"]) for r in prints.aggregate([]).to_pylist()]
-        names = [nightly.Night(r.id, r.created, r.revision) for r in runs]
-        self.nights = Nights(names, [*old, *self.rows], nightly.tools(distinct))
+        self.rows: list[dict[str, Any]] = found.rows([*night_series.OUTCOME, *nightly.NEWEST], [newest])
+        columns = found.arrays([*night_series.OUTCOME, "fingerprint"], runs)
+        names = [night_series.Night(r.id, r.created, r.revision, r.code, r.ops) for r in runs]
+        tools = nightly.tools(night_series.distinct(columns, ("run", "backend", "fingerprint")))
+        known = known_failures.covered(found.known(newest)) if known is None else known
+        self.nights = Nights(names, columns, self.rows, tools, touched, known, found.confirmations())
 
     @property
     def run(self) -> Indexed:
@@ -175,7 +183,7 @@ def _siblings(found: Nights, target: str) -> dict[int, tuple[float | None, ...]]
     return out
 
 
-def newest(found: Index) -> Newest | None:
+def newest(found: Index, touched: nightly.Touched = lambda before, after, rows: None) -> Newest | None:
     """The newest night with those before it, NIGHTS in all; None for a store without complete runs.
 
     A run of a few cells, by which somebody looked into something, is no night: a night has at least half as many cells
@@ -184,7 +192,7 @@ def newest(found: Index) -> Newest | None:
     last = found.last(NIGHTS)
     most = max((r.cells for r in last), default=0)
     night = next((r for r in reversed(last) if 2 * r.cells >= most), None)
-    return Newest(found, [*found.last(NIGHTS - 1, like=night), night]) if night else None
+    return Newest(found, [*found.last(NIGHTS - 1, like=night), night], touched) if night else None
 
 
 def baseline(found: Index, run_id: str) -> Indexed | None:

@@ -66,6 +66,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     p.add_argument("--repo", metavar="PATH|URL", help="the repository of the revisions (default: that of this folder)")
     p.add_argument("--subject", metavar="FILE", help="describe the subject of both arms by this farm.yaml")
     common.store_option(p)
+    common.known_option(p)
     p.add_argument("--run-id", metavar="ID", help="name the run (default: a timestamped name)")
     p.add_argument(
         "--bisect",
@@ -181,6 +182,8 @@ def _compare(args: argparse.Namespace, arms: Arms, work: PlannedArms | _PlannedP
         noise=ab_noise.read("ab", store),
         named_cells=common.names_cells(args.argv),
         arms=ready.arms,
+        known=work.known,
+        whole=common.whole(args.argv),
     )
     return run_command.go(args, store, writer, cluster, request, planned.cells, begun)
 
@@ -358,6 +361,7 @@ class PlannedArms(Matrices):
         self._of_arms = [common.matrices(args, subject) for subject in arms.subjects]
         self._matrices = self._of_arms[0]
         self.providers = {**common.own_providers(args), **common.declared_calls(self._matrices)}
+        self.known = common.known_failures(args, self._matrices)  # arm a's, as its matrices are
 
     def planned(self, wanted: list[str]) -> Plan:
         plans = [plan(matrices, wanted, select=self._select) for matrices in self._of_arms]

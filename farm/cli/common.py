@@ -22,6 +22,7 @@ from farm.matrix.load import load_files
 from farm.shipping import providers as shipping
 
 if TYPE_CHECKING:
+    from farm.matrix.known import KnownFailure
     from farm.store import Run, RunWriter, Store
     from farm.subject.command_line import LoadedSubject
 
@@ -347,6 +348,46 @@ def matrices(args: argparse.Namespace, own: LoadedSubject | None = None) -> list
     found = load_files(paths, overrides=overrides, extra_providers=extra, subject=own.providers if own else {})
     declared_calls(found)
     return found
+
+
+def known_option(parser: argparse.ArgumentParser) -> None:
+    """Add --known."""
+    parser.add_argument(
+        "--known",
+        type=Path,
+        metavar="FILE",
+        help="failures that do not count for the verdict and the exit code until they are fixed or expire (default: "
+        "known.yaml beside the matrix, if there is one)",
+    )
+
+
+def known_failures(args: argparse.Namespace, found: Sequence[Matrix]) -> tuple[KnownFailure, ...]:
+    """Those of --known, else of the known.yaml beside each matrix.  MatrixError for a mistake in one."""
+    from farm.matrix import known
+
+    named = getattr(args, "known", None)
+    beside = dict.fromkeys(Path(m.path).parent / known.FILE for m in found)
+    paths = [named] if named is not None else [path for path in beside if path.exists()]
+    return tuple(entry for path in paths for entry in known.load_known(path, found))
+
+
+def tell_known(command: str, told: Sequence[Mapping[str, Any]]) -> None:
+    """Print what became of a run's known failures: how many cells they cover, and what is to be done."""
+    from farm.store import known
+
+    if covers := known.covered(told):
+        whose = ", ".join(dict.fromkeys(str(e["owner"]) for e in told if e["state"] == "covers"))
+        print(
+            f"{len(covers)} known failure{'s' if len(covers) > 1 else ''} (owner: {printable(whose)})", file=sys.stderr
+        )
+    for entry in told:
+        if text := known.note(entry):
+            print(f"farm {command}: {sentence(Message(text, id='known-' + str(entry['state'])))}", file=sys.stderr)
+
+
+def whole(argv: Sequence[str]) -> bool:
+    """Whether a command line asks for all cells of its matrices."""
+    return not any(word.partition("=")[0] in ("--select", "--cells", "--failed", "--plan", "--target") for word in argv)
 
 
 def declared_calls(found: Sequence[Matrix]) -> dict[str, str]:

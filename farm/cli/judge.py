@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,10 @@ from farm.errors import FarmError, InfraError, Message, StoreError, UsageError
 from farm.judge import rejudge
 from farm.judge.digest import judging_digest
 from farm.matrix import Tolerance, load_tolerances, tolerances_for
+from farm.matrix.known import KnownFailure, applied
 from farm.report import pairs_again, pairs_text
 from farm.shipping import revision
-from farm.store import Run, Store, results
+from farm.store import Run, Store, known, results
 from farm.store.pairs import PAIR_COLUMNS, ROUND_COLUMNS
 
 MAX_CHANGES = 40
@@ -104,8 +105,11 @@ def run(args: argparse.Namespace) -> int:
         judged, changes = rejudge.judge_run(
             rows, cells, discovery.find, lambda cell: [*stored(cell), *tolerances_for(asked, cell)]
         )
-        tables, again = _comparison(source, head, judged, strict := _strict(args, head))
-    verdict, code = results.verdict(judged, strict_peers=strict)
+        strict = _strict(args, head)
+        told = _known(head, cells, judged)
+        covered = known.covered(told)
+        tables, again = _comparison(source, head, judged, strict, covered)
+    verdict, code = results.verdict(judged, strict_peers=strict, known=covered, stale=bool(known.fixed(told)))
     kept = {k: v for k, v in head.items() if k not in _ANEW}
     plan = {
         **kept,
@@ -117,6 +121,7 @@ def run(args: argparse.Namespace) -> int:
         "judged_by": {**revision.of(), "digest": judging_digest()},
         "tolerances": [t.to_dict() for t in asked],
         **({"comparison": again[0]} if again else {}),
+        **({"known": told} if told else {}),
     }
     name = args.run_id or f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     run_id = _write(store, name, source, plan, cells, judged, samples, begun, verdict, code, tables)
@@ -136,7 +141,7 @@ def _strict(args: argparse.Namespace, head: Mapping[str, Any]) -> bool:
 
 
 def _comparison(
-    source: Run, head: Mapping[str, Any], judged: list[dict[str, Any]], strict: bool
+    source: Run, head: Mapping[str, Any], judged: list[dict[str, Any]], strict: bool, covered: Collection[str]
 ) -> tuple[dict[str, Any], tuple[dict[str, Any], Summary] | None]:
     """(the tables of a run of two arms beside those of any run, its `comparison` and verdict); nothing for others."""
     if not head.get("arms"):
@@ -145,8 +150,16 @@ def _comparison(
     pairs = pairs_again.rejudged(source.table("pairs"), rounds, judged)
     found = head["comparison"]
     same, kernels = bool(found.get("same")), found.get("kernels") or ()
-    told = pairs_again.comparison(pairs, kernels, strict_peers=strict, identical=same)
+    told = pairs_again.comparison(pairs, kernels, strict_peers=strict, identical=same, known=covered)
     return {"rounds": (rounds, ROUND_COLUMNS), "pairs": (pairs, PAIR_COLUMNS)}, told
+
+
+def _known(head: Mapping[str, Any], cells: list[Cell], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What becomes of the run's known failures."""
+    entries = [KnownFailure.from_dict(e) for e in head.get("known") or ()]
+    today = datetime.now(timezone.utc).date().isoformat()
+    statuses = zip(cells, (str(row["status"]) for row in rows))
+    return applied(entries, statuses, today, whole=common.whole([str(word) for word in head.get("argv") or ()]))
 
 
 def _stored_rules(head: Mapping[str, Any]) -> Callable[[Cell], list[dict[str, Any]]]:

@@ -32,11 +32,13 @@ COMMANDS = {
     "repro": "write a script that shows one cell again without the farm",
     "ls": "list the runs of a store, newest first",
     "ab": "compare two arms on the same devices: revisions, versions, environments, providers, modes",
+    "confirm": "measure both sides of a suspected slowdown in turn, and record whether it is one",
     "pr": "say what a pull request does to kernels, and publish it",
     "compare": "compare two runs: broken, fixed, new, lost, slower, faster",
     "compile": "build every cell's kernels for the given targets (no device needed)",
     "judge": "judge a run again from the run's stored metrics (no device needed)",
     "index": "bring the index of a store up to date, or check it",
+    "night": "show what is new in the newest night of a store, and notify somebody",
     "dashboard": "build or serve the pages of a store",
     "export": "write a run as JUnit XML, Markdown, JSON or CSV",
     "contract": "check the contract of an op: is it sound, and which faults does it find?",
@@ -50,7 +52,7 @@ COMMANDS = {
 #: Commands that are done in a fork under a supervisor, since Ray could end their process with an exit code of its own,
 #: and what they start could outlive them -> the module that explains an end which such a process did not announce.
 SUPERVISED = {
-    **dict.fromkeys(("run", "resume", "ab", "pr"), "run_command"),
+    **dict.fromkeys(("run", "resume", "ab", "pr", "confirm"), "run_command"),
     "calibrate": "calibrate",
     "compile": "compile",
     "profile": "profile",

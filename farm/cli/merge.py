@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,13 +22,14 @@ from farm.cli.text import counted, printable
 from farm.compare.summary import Summary
 from farm.coordinator.request import KIND
 from farm.errors import StoreError, UsageError
+from farm.matrix.known import KnownFailure, applied
 from farm.report import pairs_again, pairs_text
 from farm.shipping import revision
 from farm.sites import kit_result, merging
 from farm.sites.kit import Kit
 from farm.sites.merging import Merged, Report
 from farm.sites.planfile import PlanFile
-from farm.store import PLAN, Run, RunWriter, Store, fold, kit_runs, recovery, results
+from farm.store import PLAN, Run, RunWriter, Store, fold, kit_runs, known, recovery, results
 from farm.store.pairs import PAIR_COLUMNS, ROUND_COLUMNS
 from farm.store.results import COLUMNS
 
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     """Read and check every run, merge them, write the merged run, and print its summary."""
     common.check_run_id(args.run_id)
     store = common.store(args)
-    known = [kit_result.kit_of(path, "--kit") for path in args.kit]
+    kits = [kit_result.kit_of(path, "--kit") for path in args.kit]
     names, compared = [], []
 
     def kept(digest: str) -> str:
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="farm-result-") as place:
         for number, name in enumerate(args.runs):
             if Path(name).is_file():  # a kit's result: from here on, the folder of its run
-                folder, kit = kit_result.arrived(Path(name), known, kept, Path(place, str(number)))
+                folder, kit = kit_result.arrived(Path(name), kits, kept, Path(place, str(number)))
                 compared += [(name, folder, kit)] if kit.arms else []
                 name = str(folder)
             names.append(name)
@@ -144,8 +145,10 @@ def _merge(args: argparse.Namespace, store: Store, names: Sequence[str]) -> int:
             what = f"{source.dir}: this run is damaged or was edited: {damage}; copy the run from its site again"
             raise StoreError(what, id="merge-damaged")
     merged = merging.merge(file, reports)
-    tables, again = _comparison(args, file, reports, merged)
-    verdict, code = results.verdict(merged.rows, strict_peers=args.strict_peers)
+    told = _known(found, file, merged.rows)
+    covered, stale = known.covered(told), bool(known.fixed(told))
+    tables, again = _comparison(args, file, reports, merged, covered)
+    verdict, code = results.verdict(merged.rows, strict_peers=args.strict_peers, known=covered, stale=stale)
     plan = {
         **merging.head(file, reports, merged),
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -153,6 +156,7 @@ def _merge(args: argparse.Namespace, store: Store, names: Sequence[str]) -> int:
         "argv": args.argv,
         "merged_by": revision.of(),
         **({"comparison": again[0]} if again else {}),
+        **({"known": told} if told else {}),
     }
     store.probe()
     writer = store.create(args.run_id or f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}")
@@ -190,7 +194,7 @@ def _merge(args: argparse.Namespace, store: Store, names: Sequence[str]) -> int:
 
 
 def _comparison(
-    args: argparse.Namespace, file: PlanFile, reports: Sequence[Report], merged: Merged
+    args: argparse.Namespace, file: PlanFile, reports: Sequence[Report], merged: Merged, covered: Collection[str]
 ) -> tuple[dict[str, Any], tuple[dict[str, Any], Summary] | None]:
     """(the tables of two arms beside those of any run, `comparison` of the head and its verdict); nothing for a plan of
     one arm."""
@@ -201,12 +205,24 @@ def _comparison(
     pairs, rounds = pairs_again.merged(parts, mates, merged.rows, merged.origin)
     used = dict.fromkeys(number for number in merged.origin if number is not None)
     kernels = pairs_again.merged_kernels([_kernels(reports[number]) for number in used])
-    told = pairs_again.comparison(pairs, kernels, strict_peers=args.strict_peers)
+    told = pairs_again.comparison(pairs, kernels, strict_peers=args.strict_peers, known=covered)
     return {"rounds": (rounds, ROUND_COLUMNS), "pairs": (pairs, PAIR_COLUMNS)}, told
 
 
 def _kernels(report: Report) -> list[dict[str, Any]]:
     return list((report.head.get("comparison") or {}).get("kernels") or ())
+
+
+def _known(found: Sequence[Run], file: PlanFile, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What becomes of the sites' known failures."""
+    entries = {
+        json.dumps(kept.to_dict()): kept
+        for run in found
+        for e in run.head.get("known") or ()
+        for kept in (KnownFailure.from_dict(e),)
+    }
+    today = datetime.now(timezone.utc).date().isoformat()
+    return applied(entries.values(), zip(file.plan.cells, (str(row["status"]) for row in rows)), today)
 
 
 def _runs(store: Store, names: Sequence[str]) -> list[Run]:
@@ -357,7 +373,9 @@ def _tell(args: argparse.Namespace, store: Store, run_id: str, merged: Merged, s
             print(f"  {printable(text)}"[:300], file=err)
     for line in progress.summary(merged.rows, seconds):
         print(line, file=err)
+    covered = known.covered(store.run(run_id).head.get("known") or ())
     bad = [r for r in merged.rows if progress.needs_a_look(r, args.strict_peers) and r["status"] != "lost"]
+    bad = [r for r in bad if r["cell_id"] not in covered]
     if bad:
         progress.print_findings(bad, store.path / "runs" / run_id)
     if not args.no_page:

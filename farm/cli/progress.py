@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from farm.cell import DEADLY, FARM_FAULTS, FINDINGS, Cell, Status, deadly
 from farm.cli.text import counted, duration, printable
+from farm.store import known
 from farm.store.results import doubts, place
 
 PLAIN_SECONDS = 5.0
@@ -185,7 +186,13 @@ def ending(outcome: Any, code: int, strict_peers: bool) -> str:
     elif outcome.verdict == "farm_fault":
         words = f"infrastructure failures in {counted(sum(r['status'] in _FAULTS for r in rows), 'cell')}"
     elif outcome.verdict == "findings":
-        words = f"findings in {counted(sum(needs_a_look(r, strict_peers) for r in rows), 'cell')}"
+        covered = known.covered(outcome.known)
+        failed = sum(needs_a_look(r, strict_peers) and r["cell_id"] not in covered for r in rows)
+        stale = len(known.fixed(outcome.known))
+        words = " and ".join(
+            [f"findings in {counted(failed, 'cell')}"] * bool(failed)
+            + [f"{counted(stale, 'known failure')} that {'is' if stale == 1 else 'are'} fixed"] * bool(stale)
+        )
     elif outcome.verdict == "inconclusive":
         words = f"inconclusive, because {_unproven(rows)}"
     else:

@@ -128,6 +128,7 @@ def run(args: argparse.Namespace) -> int:
         only_kernels=arms.only_kernels() if arms else False,
         noise=ab_noise.read("resume", store) if arms else (),
         named_cells=common.names_cells([str(word) for word in known.head.get("argv") or ()]),
+        whole=common.whole([str(word) for word in known.head.get("argv") or []]),
         wait_for_devices_s=run_command.grace(args),
         wait_s=run_command.busy_wait(args),
     )

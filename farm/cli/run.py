@@ -47,6 +47,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     common.matrix_options(p, needed=False)
     common.subject_options(p)
     common.store_option(p)
+    common.known_option(p)
     p.add_argument(
         "--plan", type=Path, metavar="PLAN", help="run this plan file, written by farm plan --out, instead of matrices"
     )
@@ -140,6 +141,8 @@ def once(args: argparse.Namespace) -> int:
         stop_at_first=args.stop_at_first,
         calibrations=run_command.damaged_calibrations("run", store),
         part=work.file.described(args.target) if work.file and again is None else {},
+        known=work.known,
+        whole=common.whole(args.argv),
         wait_for_devices_s=run_command.grace(args),
         wait_s=run_command.busy_wait(args),
     )
@@ -182,6 +185,7 @@ class Matrices:
         self._asked = common.named_backends(args)
         self._matrices: list[Matrix] = common.matrices(args, self.subject)
         self.providers = {**common.own_providers(args), **common.declared_calls(self._matrices)}
+        self.known = common.known_failures(args, self._matrices)
 
     def check_providers(self, found: dict[str, dict[str, str]]) -> None:
         """Nothing to check: the command line names them."""
@@ -280,6 +284,7 @@ class PlanPart:
         else:
             self.subject = self.find_subject(args, where)
         self._where = where
+        self.known = common.known_failures(args, ())
         self._planned = planfile.providers_of(self.file, self._part.cells)
         self.providers = {name: its["path"] for name, its in self._planned.items()}
 

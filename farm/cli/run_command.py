@@ -32,7 +32,7 @@ from farm.matrix import Plan
 from farm.node import config, sandbox_host
 from farm.node.environment import Environment
 from farm.process import supervisor
-from farm.store import RunWriter, Store, results
+from farm.store import RunWriter, Store, known, results
 
 MAX_WAIT_SECONDS = 7 * 24 * 3600.0
 GRACE_SECONDS = 600.0  # on a cluster, for cells whose backend or target has no device left
@@ -417,13 +417,15 @@ def tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, seco
         print(f"  {printable(line)}"[:300], file=err)
     for hint in progress.not_sent(outcome.rows, lambda module: any(map(os.path.exists, (f"{module}.py", module)))):
         print(f"  {hint}"[:300], file=err)
-    bad = [r for r in outcome.rows if progress.needs_a_look(r, args.strict_peers)]
+    covered = known.covered(outcome.known)
+    bad = [r for r in outcome.rows if progress.needs_a_look(r, args.strict_peers) and r["cell_id"] not in covered]
     if outcome.by_finding:  # the cells that did not run are counted, but nobody has to look at them
         bad = [r for r in bad if (r["status"], r["reason"]) != ("lost", results.NO_RESULT)]
     if bad and (outcome.stopped or not outcome.interrupted):
         for line in _apart(store, run_id, bad):
             print(printable(line)[:300], file=err)
         progress.print_findings(bad, store.path / "runs" / run_id)
+    common.tell_known(args.command, outcome.known)
     code = _end(args, store, run_id, outcome)
     print(progress.ending(outcome, code, args.strict_peers), file=err)
     return code

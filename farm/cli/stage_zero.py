@@ -26,7 +26,7 @@ from farm.subject import arms
 
 MAX_WORKERS = 64
 #: Options that say something of a run on devices alone.
-OF_DEVICES = ("address", "wait", "wait_for_devices", "stop_at_first", "sanitize", "strict_peers", "write")
+OF_DEVICES = ("address", "wait", "wait_for_devices", "stop_at_first", "sanitize", "strict_peers", "write", "known")
 
 
 def options(p: argparse.ArgumentParser) -> None:

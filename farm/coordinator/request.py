@@ -13,6 +13,7 @@ from farm.compare.records import Record
 from farm.compare.summary import Summary
 from farm.errors import InfraError
 from farm.matrix import Plan
+from farm.matrix.known import KnownFailure
 from farm.node.environment import Environment
 from farm.shipping.subjects import PackedSubject
 from farm.store.recovery import Recovery
@@ -83,6 +84,8 @@ class RunRequest:
     noise: Sequence[Record] = ()  # of the store: what pairs of identical code have shown
     limit_s: float = 0.0  # the run ends as interrupted after this time; 0: it has none
     kit: Mapping[str, Any] = field(default_factory=dict)  # the kit that it is the run of: who ran it, where, on what
+    known: Sequence[KnownFailure] = ()  # failures that do not count
+    whole: bool = True  # whether these are all cells of the matrices
     kernels: Sequence[Change] = ()  # of both arms, and how each compares
     only_kernels: bool = False  # of the files of both arms nothing but kernels differs
     named_cells: bool = False  # whether somebody named the cells, so that what they do not launch is no finding
@@ -102,6 +105,7 @@ class RunOutcome:
     pairs: Sequence[Mapping[str, Any]] = ()  # of pairs.parquet, where the run compares two arms,
     summary: Summary | None = None  # and what they add up to
     noise: Record | None = None  # of the identical code among them, once the run is complete
+    known: Sequence[Mapping[str, Any]] = ()  # what became of each known failure (farm.matrix.known.applied)
 
     @property
     def final_code(self) -> int:

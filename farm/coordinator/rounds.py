@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -234,8 +234,8 @@ class Rounds:
         )
         return Record(self._writer.id, made, self.identical, cells)
 
-    def pairs(self) -> tuple[list[dict[str, Any]], Summary]:
-        """The rows of pairs.parquet, and what they add up to."""
+    def pairs(self, known: Collection[str] = ()) -> tuple[list[dict[str, Any]], Summary]:
+        """The rows of pairs.parquet, and what they add up to.  `known`: cells whose failure is known."""
         if self._course is None:
             self._begin()
         assert self._course is not None
@@ -262,7 +262,7 @@ class Rounds:
         self._reached = pair_rows.reached(out, self._changes)
         pair_rows.name_kernels(out, self._reached)
         summary = pair_rows.summed(
-            out, self._reached, strict_peers=self._strict, identical=self.identical, named=self._named
+            out, self._reached, strict_peers=self._strict, identical=self.identical, named=self._named, known=known
         )
         return out, summary
 

@@ -26,6 +26,7 @@ from farm.coordinator.rounds import Rounds
 from farm.device_pattern import pattern_of
 from farm.errors import FarmError, InfraError, Message, describe
 from farm.matrix import estimate_seconds, quiet_of, tolerances_for
+from farm.matrix.known import KnownFailure, applied
 from farm.matrix.sim_script import script_for
 from farm.process import interrupts, supervisor
 from farm.report import pair_rows as report
@@ -45,7 +46,7 @@ from farm.scheduler.events import (
     Start,
     Tick,
 )
-from farm.store import RunWriter, results
+from farm.store import RunWriter, known, results
 from farm.store.recovery import Concluded, Recovery
 
 TICK_SECONDS = 0.2
@@ -229,7 +230,8 @@ class _Coordinator:
 
     def _is_finding(self, row: Mapping[str, Any]) -> bool:
         counts = self.request.strict_peers or row["role"] == "subject"
-        return counts and Status(row["status"]) in FINDINGS
+        failed = counts and Status(row["status"]) in FINDINGS
+        return failed and not known.covered(self._known_failures([row], [self.cells[row["index"]]]))
 
     def _hear(self, said: dict[str, Any]) -> None:
         """One event of a device.  An exception is a fault of the farm's here or there, and costs the event's cell."""
@@ -395,6 +397,7 @@ class _Coordinator:
             "planned": len(self.cells),
             **({"plan": dict(r.part)} if r.part else {}),
             **({"kit": dict(r.kit)} if r.kit else {}),
+            **({"known": [k.to_dict() for k in r.known]} if r.known else {}),
             "revision": r.revision,
             "providers": {k: dict(v) for k, v in r.providers.items()},
             **({"subject": r.subject.described()} if r.subject else {}),
@@ -416,30 +419,42 @@ class _Coordinator:
             )
         open_why = self.stopped or results.INTERRUPTED
         rows = [self.reports.rows.get(c.index) or Concluded(c, results.planned_row(c, open_why)) for c in self.cells]
-        verdict, code = results.verdict(rows, strict_peers=self.request.strict_peers)
-        pairs, summed = self.rounds.pairs() if self.rounds else ([], None)
+        told = self._known_failures(rows)
+        covered, stale = known.covered(told), bool(known.fixed(told)) and not stopped
+        verdict, code = results.verdict(rows, strict_peers=self.request.strict_peers, known=covered, stale=stale)
+        pairs, summed = self.rounds.pairs(covered) if self.rounds else ([], None)
         final = summed.exit_code if summed else code
         if stopped:
             why = {"reason": self.stopped} if self.stopped else {}
             self.writer.append({"event": "interrupted", "time": round(time.time(), 3), **why})
             self.writer.sync()
             code = 1 if by_finding else final  # the cells that did not run are no infrastructure failures
-            return RunOutcome(rows, verdict, code, True, self.stopped, by_finding, pairs, summed)
+            return RunOutcome(rows, verdict, code, True, self.stopped, by_finding, pairs, summed, known=told)
         self.writer.append({"event": "finished", "time": round(time.time(), 3)})
-        head = {**self._head(), **self._foot(rows, seconds, verdict, code)}
+        head = {**self._head(), **self._foot(rows, seconds, verdict, code), **({"known": told} if told else {})}
         if summed:
-            told = self.rounds.kernels() if self.rounds else []
+            kernels = self.rounds.kernels() if self.rounds else []
             head["comparison"] = {
                 "verdict": summed.name,
                 "exit_code": final,
                 "why": list(summed.why),
                 **report.counts(pairs),
                 **(self.rounds.told() if self.rounds else {}),
-                **({"kernels": told} if told else {}),
+                **({"kernels": kernels} if kernels else {}),
             }
         self.writer.conclude(self.cells, self.reports.rows, head, self.rounds.tables(pairs) if self.rounds else None)
         noise = self.rounds.record(head["finished"]) if self.rounds else None
-        return RunOutcome(rows, verdict, final, False, pairs=pairs, summary=summed, noise=noise)
+        return RunOutcome(rows, verdict, final, False, pairs=pairs, summary=summed, noise=noise, known=told)
+
+    def _known_failures(
+        self, rows: Sequence[Mapping[str, Any]], cells: Sequence[Cell] | None = None
+    ) -> list[dict[str, Any]]:
+        """What became of the known failures; of a resumed run those that it began with."""
+        begun = self.request.finished.head.get("known") if self.request.finished else None
+        entries = self.request.known if begun is None else [KnownFailure.from_dict(e) for e in begun]
+        today = datetime.now(timezone.utc).date().isoformat()
+        statuses = zip(cells or self.cells, (str(row["status"]) for row in rows))
+        return applied(entries, statuses, today, whole=self.request.whole)
 
     def _foot(self, rows: Sequence[Mapping[str, Any]], seconds: float, verdict: str, code: int) -> dict[str, Any]:
         used: dict[str, Any] = {}

@@ -42,13 +42,15 @@ def run(
     *,
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
+    stdin: int = subprocess.DEVNULL,
     stderr: int | IO[Any] = subprocess.PIPE,
     pass_fds: Iterable[int] = (),
     longest: int = LONGEST,
 ) -> Completed:
     """What came of a command.  Raises OSError if it cannot be started; no error for its exit code."""
     deadline = Deadline(seconds)
-    group = ProcessGroup(command, env=env, cwd=cwd, stdout=subprocess.PIPE, stderr=stderr, pass_fds=pass_fds)
+    streams: dict[str, Any] = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": stderr}
+    group = ProcessGroup(command, env=env, cwd=cwd, pass_fds=pass_fds, **streams)
     kept = (bytearray(), bytearray())
     try:
         with selectors.DefaultSelector() as selector:

@@ -20,6 +20,7 @@ from farm.report.queries import (
     by,
     is_build,
     is_finding,
+    is_known,
     parse,
     planned,
     worst_error,
@@ -303,7 +304,8 @@ def findings(run: RunLike) -> list[Group]:
 
 
 def peer_failures(run: RunLike) -> list[Group]:
-    return _groups(run, (r for r in run.rows if r.get("status") in HARM and not is_finding(run, r)), "p", HARM, *PLACE)
+    rows = (r for r in run.rows if r.get("status") in HARM and not is_finding(run, r) and not is_known(run, r))
+    return _groups(run, rows, "p", HARM, *PLACE)
 
 
 def farm_faults(run: RunLike) -> list[Group]:

@@ -77,7 +77,10 @@ night: The newest complete run of a store in a row of runs with the same plan, o
   each earlier run of that row.
 baseline: The run that a run is compared with: the newest older run of the same plan, else of the same matrices.
 suspected, regression: A cell is suspected to be slower if one night, or one pair of runs that were not made in turn,
-  shows it; a regression needs two nights. Neither is confirmed: that takes rounds of both sides in turn.
+  shows it; a regression needs two nights. Neither is confirmed: that takes rounds of both sides in turn (`farm
+  confirm`).
+known failure: A failure that `known.yaml` explains, with an owner and a last day. It counts apart until it is fixed
+  or expires.
 crossover: Of two arms, the value of an axis on whose one side arm b is faster and on whose other side it is slower,
   from decided cells only.
 regret (of `auto`): By how much a cell takes longer in mode `auto` than in the best mode that can be named.

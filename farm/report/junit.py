@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from xml.etree import ElementTree as Tree
 
 from farm.report.format import HARM, SET_ASIDE, label, number
-from farm.report.queries import Row, RunLike, as_shown, by, is_finding, journal_damage, worst_error
+from farm.report.queries import Row, RunLike, as_shown, by, is_finding, is_known, journal_damage, worst_error
 
 #: What XML 1.0 cannot hold, not even escaped: a log may have it.
 ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -87,6 +87,8 @@ def _outcome(case: Tree.Element, run: RunLike, row: Row) -> None:
         Tree.SubElement(case, "skipped", message=f"{label(status)}: {reason}")
     elif is_finding(run, row):
         Tree.SubElement(case, "failure", type=status, message=_message(status, reason)).text = _detail(row)
+    elif is_known(run, row):
+        Tree.SubElement(case, "skipped", message=f"known failure, {label(status)}: {reason}")
     elif status in HARM:
         Tree.SubElement(case, "skipped", message=f"peer {label(status)}: {reason}")
     else:  # infrastructure failures, what is pending, statuses of a newer farm: never silently green

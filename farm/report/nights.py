@@ -8,50 +8,42 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from farm.compare import trend
+from farm.compare.attribution import NODE, Attribution, Side, attribute
 from farm.report.findings import where
-from farm.report.format import FARM_FAULTS, HARM
+from farm.report.format import FARM_FAULTS
+from farm.report.night_series import Night, Series
 from farm.report.pairs import change
 from farm.report.queries import extrapolated, is_subject, parse, races, same_cell
+from farm.store.confirmations import CONFIRMED, NOT_CONFIRMED
 
 Row = Mapping[str, Any]
-#: Columns that are needed of every night, and those of the newest one besides.
-OUTCOME: tuple[str, ...] = ("run", "cell_key", "named", "backend", "target", "role", "status", "evidence")
-OUTCOME += ("time_us_p50", "timing_method", "timing_quality", "device")
+#: Columns that are needed of the newest night besides OUTCOME.
 NEWEST: tuple[str, ...] = (
     "cell_id",
     "matrix",
-    "op",
-    "provider",
     "mode",
     "mode_resolved",
     "operation",
     "dtype",
     "shape",
+    "dims",
+    "params",
 )
-NEWEST += ("dims", "params", "index", "reason", "worst_ratio", "time_us_p20", "time_us_p80", "share_of_roof", "flags")
-NEWEST += ("node", "sm_clock_mhz", "temperature_c", "power_w", "bandwidth_gbps", "tflops", "operations", "bytes_moved")
-QUIET = ("ok", "launch_bound")
-GOOD = ("passed", "built")
+NEWEST += ("index", "reason", "worst_ratio", "time_us_p20", "time_us_p80", "share_of_roof", "flags")
+NEWEST += ("sm_clock_mhz", "temperature_c", "power_w", "bandwidth_gbps", "tflops", "operations", "bytes_moved")
 SHOWN = 40
-
-
-@dataclass(frozen=True)
-class Night:
-    """A run: its id, when it was made, its revision."""
-
-    id: str
-    created: str
-    revision: str
+#: Two nights and the rows that changed between them -> the kernels of their op that differ between the two revisions;
+#: None where that is not known.
+Touched = Callable[["Night", "Night", Sequence[Row]], Sequence[str] | None]
 
 
 @dataclass(frozen=True)
@@ -76,16 +68,22 @@ class News:
     before: Night | None
     by: float | None = None
     sure: bool = True
-    with_it: tuple[str, ...] = ()  # what else changed between the two nights: `driver 575 -> 580`
+    with_it: tuple[str, ...] = ()  # what changed between the two nights and may be it: `driver 575 -> 580`
+    cause: str = ""  # of times: `code`, `code or driver`, `tool chain or host, no commit`
+    commits: tuple[str, str] | None = None  # the revisions before and after, where a commit may be it
+    kernels: tuple[str, ...] = ()  # those that are known to differ between them
+    confirmed: str = ""  # of times, what rounds in turn have shown: `confirmed`, `not confirmed`; "" if not measured
 
     @property
     def word(self) -> str:
         """`regression`, `suspected slower`, ..."""
-        if self.kind == "slower":
-            return "regression" if self.sure else "suspected slower"
-        if self.kind == "faster":
-            return "improvement" if self.sure else "suspected faster"
-        return {"new": "new failure", "failing": "still failing", "fixed": "fixed"}[self.kind]
+        if self.kind in ("slower", "faster"):
+            step = "regression" if self.kind == "slower" else "improvement"
+            if self.confirmed == CONFIRMED:
+                return f"confirmed {step}"
+            word = step if self.sure else f"suspected {self.kind}"
+            return word + (", not confirmed" if self.confirmed else "")
+        return {"new": "new failure", "failing": "still failing", "fixed": "fixed", "known": "known failure"}[self.kind]
 
     @property
     def simulated(self) -> bool:
@@ -101,7 +99,10 @@ class News:
             "where": list(self.where),
             "since": self.since.id,
             "since_created": self.since.created,
-            "range": [self.before.revision if self.before else "", self.since.revision],
+            "range": list(self.commits or ()),
+            "cause": self.cause,
+            "kernels": list(self.kernels),
+            "confirmed": self.confirmed,
             "changed_with_it": list(self.with_it),
             "simulated": self.simulated,
         }
@@ -117,77 +118,70 @@ class _Told(NamedTuple):
     sure: bool = True
 
 
-class Nights:
-    """Series of every cell over some nights.
+@dataclass(frozen=True)
+class Shift:
+    """A step that the cells of a device share: it accuses no kernel.  `all`: whether every device of the target has
+    it."""
 
-    nights: oldest first; rows: every cell's newest row; status: (cells, nights) texts, "" without a row; x: (cells,
-    nights) ln of the time in microseconds, NaN where none counts; device: (cells, nights) numbers, -1 without;
-    tools: night -> backend -> name -> versions.
+    target: str
+    devices: tuple[str, ...]
+    all: bool
+    by: float  # ratio
+    since: Night
+    before: Night
+    sure: bool
+    found: Attribution
+
+    @property
+    def text(self) -> str:
+        """`all devices of cuda:... +5.0 % since 2026-10-03 (driver): driver 575 → 580`"""
+        who = f"all devices of {self.target}" if self.all else f"{', '.join(self.devices)} of {self.target}"
+        word = "" if self.sure else "suspected: "
+        with_it = f": {'; '.join(self.found.changed)}" if self.found.changed else ""
+        return f"{word}{who} {change(self.by)} since {self.since.created[:10]} ({self.found.text}){with_it}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "target": self.target,
+            "devices": list(self.devices),
+            "all": self.all,
+            "by": self.by,
+            "since": self.since.id,
+            "before": self.before.id,
+            "sure": self.sure,
+            "cause": self.found.text,
+            "changed_with_it": list(self.found.changed),
+            "range": list(self.found.commits or ()),
+            "text": self.text,
+        }
+
+
+class Nights(Series):
+    """What became of every cell over some nights.
+
+    tools: night -> backend -> name -> versions; touched: as `Touched`; known: the cells whose failure in the newest
+    night is known, by id; confirmations: records of farm.store.confirmations.
     """
 
     def __init__(
-        self, nights: Sequence[Night], rows: Sequence[Row], tools: Mapping[str, Mapping[str, Mapping[str, str]]] = {}
+        self,
+        nights: Sequence[Night],
+        columns: Mapping[str, Any],
+        newest: Sequence[Row],
+        tools: Mapping[str, Mapping[str, Mapping[str, str]]] = {},
+        touched: Touched = lambda before, after, rows: None,
+        known: Collection[str] = (),
+        confirmations: Sequence[Mapping[str, Any]] = (),
     ):
-        """`rows`: of all nights, with OUTCOME; those of the newest night also with NEWEST."""
-        self.nights, self.tools = tuple(nights), tools
-        column = {n.id: i for i, n in enumerate(nights)}
-        cells: dict[tuple[str, str, str], int] = {}
-        newest: list[Row] = []
-        seen: list[int] = []
-        kept: list[tuple[int, int, Row]] = []  # cell, night, row
-        for row in rows:
-            night = column.get(row["run"], -1)
-            if night < 0:
-                continue
-            key = (row["cell_key"], row["named"], row["target"] if row["evidence"] else "")
-            at = cells.setdefault(key, len(cells))
-            kept.append((at, night, row))
-            if at == len(newest):
-                newest.append(row)
-                seen.append(night)
-            elif night >= seen[at]:
-                newest[at], seen[at] = row, night
-        self.rows = newest
-        shape = (len(newest), len(nights))
-        self.status: NDArray[Any] = np.full(shape, "", dtype=object)
-        self.x = np.full(shape, np.nan)
-        self.device = np.full(shape, -1)
-        self.devices: dict[tuple[str, str], int] = {}
-        for at, night, row in kept:
-            self.status[at, night] = row["status"]
-            if row["evidence"]:
-                name = (str(row["target"]), str(row["device"]))
-                self.device[at, night] = self.devices.setdefault(name, len(self.devices))
-            time = row["time_us_p50"]
-            like = row["timing_method"] == newest[at]["timing_method"]
-            if row["status"] == "passed" and row["timing_quality"] in QUIET and time and time > 0 and like:
-                self.x[at, night] = math.log(time)
-
-    @property
-    def last(self) -> int:
-        return len(self.nights) - 1
-
-    @cached_property
-    def control(self) -> NDArray[np.bool_]:
-        """Peers' cells: their code did not change with ours."""
-        return np.array([not is_subject(r) for r in self.rows], dtype=bool)
-
-    @cached_property
-    def shared(self) -> NDArray[np.float64]:
-        """What the cells of a device share, (cells, nights)."""
-        return trend.environment(self.x, self.device, self.control)
-
-    @cached_property
-    def steps(self) -> trend.Steps:
-        return trend.steps(self.x - self.shared)
-
-    @cached_property
-    def bad(self) -> NDArray[np.bool_]:
-        return np.isin(self.status, HARM)
-
-    @cached_property
-    def good(self) -> NDArray[np.bool_]:
-        return np.isin(self.status, GOOD)
+        super().__init__(nights, columns, newest)
+        self.tools, self._touched, self._known = tools, touched, frozenset(known)
+        #: (cell's key, named target, run since which) -> what the newest confirmation of its step says
+        self._confirmed = {
+            (c["cell_key"], c["named"], r["since"]): str(r["verdict"])
+            for r in confirmations
+            if r["verdict"] in (CONFIRMED, NOT_CONFIRMED)
+            for c in r["cells"]
+        }
 
     @cached_property
     def silent(self) -> dict[str, Night]:
@@ -202,51 +196,70 @@ class Nights:
 
     @cached_property
     def news(self) -> list[News]:
-        """New first, then slower, still failing, faster, fixed; of subjects alone."""
+        """New first, then slower, still failing, known, faster, fixed; of subjects alone."""
         groups: dict[tuple[_Told, tuple[str, ...]], list[int]] = defaultdict(list)
+        places = [
+            tuple(str(r.get(n) or "") for n in ("backend", "target", "op", "provider", "mode")) for r in self.rows
+        ]
+        some = (self.bad | self.good)[:, self.last] & ~self.control if self.nights else np.zeros(0, dtype=bool)
+        some &= self.bad.any(axis=1) | (self.steps.at >= 0)
+        for at in map(int, np.flatnonzero(some)):
+            if told := self._of_cell(at):
+                groups[told, places[at]].append(at)
+        wanted = {place for _, place in groups}
         alike: dict[tuple[str, ...], list[Row]] = defaultdict(list)
-        for at, row in enumerate(self.rows):
-            place = tuple(str(row.get(n) or "") for n in ("backend", "target", "op", "provider", "mode"))
-            alike[place].append(row)
-            if is_subject(row) and (told := self._of(at)):
-                groups[told, place].append(at)
-        out = []
-        for (told, place), members in groups.items():
-            rows = tuple(self.rows[at] for at in members)
-            timed = told.kind in ("slower", "faster")
-            out.append(
-                News(
-                    kind=told.kind,
-                    backend=place[0],
-                    target=place[1],
-                    op=place[2],
-                    provider=place[3],
-                    mode=place[4],
-                    status=told.status,
-                    rows=rows,
-                    of=len(alike[place]),
-                    where=where(rows, alike[place]),
-                    since=self.nights[told.since],
-                    before=self.nights[told.before] if told.before >= 0 else None,
-                    by=math.exp(float(np.median(self.steps.size[members]))) if timed else None,
-                    sure=told.sure,
-                    with_it=self._changes(place[0], told.since, told.before) if told.kind != "fixed" else (),
-                )
-            )
-        order = ("new", "slower", "failing", "faster", "fixed")
-        return sorted(out, key=lambda n: (order.index(n.kind), n.simulated, _reverse(n.since.created), -len(n.rows)))
+        for place, row in zip(places, self.rows):
+            if place in wanted:
+                alike[place].append(row)
+        found = [self._news(told, place, members, alike[place]) for (told, place), members in groups.items()]
+        order = ("new", "slower", "failing", "known", "faster", "fixed")
+        return sorted(found, key=lambda n: (order.index(n.kind), n.simulated, _reverse(n.since.created), -len(n.rows)))
 
-    def _of(self, at: int) -> _Told | None:
+    def _news(self, told: _Told, place: tuple[str, ...], members: list[int], alike: Sequence[Row]) -> News:
+        rows = tuple(self.rows[at] for at in members)
+        timed = told.kind in ("slower", "faster")
+        cause = Attribution()
+        if told.before >= 0 and told.kind not in ("fixed", "known"):
+            peers = timed and self._peers_too(place[0], place[2], told.since, told.kind == "slower")
+            cause = self._attributed(rows, members, told.since, told.before, peers)
+        since = self.nights[told.since]
+        said = [self._confirmed.get((r["cell_key"], r["named"], since.id), "") for r in rows] if timed else []
+        confirmed = CONFIRMED if CONFIRMED in said else NOT_CONFIRMED if NOT_CONFIRMED in said else ""
+        if confirmed == NOT_CONFIRMED:  # both revisions are alike where they are measured in turn
+            cause = cause.without_code()
+        return News(
+            kind=told.kind,
+            backend=place[0],
+            target=place[1],
+            op=place[2],
+            provider=place[3],
+            mode=place[4],
+            status=told.status,
+            rows=rows,
+            of=len(alike),
+            where=where(rows, alike),
+            since=since,
+            before=self.nights[told.before] if told.before >= 0 else None,
+            by=math.exp(float(np.median(self.steps.size[members]))) if timed else None,
+            sure=told.sure,
+            with_it=cause.changed,
+            cause=cause.text if timed else "",
+            commits=cause.commits,
+            kernels=cause.kernels,
+            confirmed=confirmed,
+        )
+
+    def _of_cell(self, at: int) -> _Told | None:
         """What is to be told of a cell in the newest night; None if it is nothing."""
         result = np.flatnonzero(self.bad[at] | self.good[at])
-        if not len(result) or result[-1] != self.last:
-            return None
         if self.bad[at, self.last]:
             streak = len(result) - 1
             while streak and self.bad[at, result[streak - 1]]:
                 streak -= 1
             since, before = int(result[streak]), int(result[streak - 1]) if streak else -1
             kind = "new" if since == self.last else "failing"
+            if self.rows[at].get("cell_id") in self._known:
+                kind = "known"
             return _Told(kind, str(self.status[at, self.last]), since, before)
         if len(result) > 1 and self.bad[at, result[-2]]:
             return _Told("fixed", str(self.status[at, result[-2]]), self.last, int(result[-2]))
@@ -255,27 +268,92 @@ class Nights:
             return None
         earlier = np.flatnonzero(np.isfinite(self.x[at, :step]))
         kind = "slower" if self.steps.size[at] > 0 else "faster"
-        return _Told(kind, "", step, int(earlier[-1]), not bool(self.steps.suspected[at]))
+        return _Told(kind, "", step, int(earlier[-1]), bool(self.steps.sure[at]))
 
-    def _changes(self, backend: str, since: int, before: int) -> tuple[str, ...]:
-        """What else changed for a backend between two nights."""
-        if before < 0:
-            return ()
+    def _peers_too(self, backend: str, op: str, night: int, slower: bool) -> bool:
+        """Whether most of the peers' cells of an op that have a time stepped in that night in that direction."""
+        mine = np.array([r["backend"] == backend and r["op"] == op for r in self.rows], dtype=bool) & self.control
+        timed = mine & np.isfinite(self.x[:, night])
+        same = timed & (np.abs(self.steps.at - night) <= 1) & ((self.steps.size > 0) == slower) & (self.steps.at >= 0)
+        return bool(same.sum() >= 2 and 2 * same.sum() >= timed.sum())
+
+    def _attributed(
+        self, rows: Sequence[Row], members: Sequence[int], since: int, before: int, peers_too: bool
+    ) -> Attribution:
+        """What may be the cause of what changed between two nights."""
         a, b = self.nights[before], self.nights[since]
+        backend, op = str(rows[0]["backend"]), str(rows[0]["op"])
+        sides = [
+            Side(night.revision, night.code_of(op), self._tools(night, backend), *self._places(members, part))
+            for night, part in ((a, slice(0, since)), (b, slice(since, None)))
+        ]
+        touched = self._touched(a, b, rows) if a.revision != b.revision else ()
+        return attribute(sides[0], sides[1], touched, peers_too)
+
+    def _tools(self, night: Night, backend: str) -> Mapping[str, str]:
+        return self.tools.get(night.id, {}).get(backend, {})
+
+    def _places(self, members: Sequence[int], nights: slice) -> tuple[frozenset[str], frozenset[str]]:
+        """The devices and nodes that some cells ran on in some nights; none where that is one night of a few cells: a
+        cell that another device happened to take is no news."""
+        numbers = np.unique(self.device[list(members), nights])
+        numbers = numbers[numbers >= 0]
+        ran = int((self.device[list(members), nights] >= 0).any(axis=0).sum())
+        names = {number: name for (_, name), number in self.devices.items()}
+        devices = frozenset(names[n] for n in numbers) if ran >= 2 else frozenset()
+        return devices, frozenset(self.node_of[n] for n in numbers)
+
+    @cached_property
+    def moved(self) -> list[Shift]:
+        """The devices whose cells all became slower or faster, and since when; those of a target together where all of
+        them did."""
+        found = trend.steps(self.shifts)
+        targets: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        for (target, name), number in self.devices.items():
+            if number < len(self.shifts) and np.isfinite(self.shifts[number]).any():
+                targets[target].append((name, number))
+        out = []
+        for target, devices in targets.items():
+            together: dict[tuple[int, bool], list[tuple[str, int]]] = defaultdict(list)
+            for name, number in devices:
+                if found.at[number] >= 0:
+                    together[int(found.at[number]), bool(found.size[number] > 0)].append((name, number))
+            for (night, _), those in together.items():
+                out.append(self._shift(target, night, those, len(those) == len(devices), found))
+        return sorted(out, key=lambda s: (_reverse(s.since.created), -abs(math.log(s.by))))
+
+    def _shift(
+        self, target: str, night: int, those: Sequence[tuple[str, int]], everywhere: bool, found: trend.Steps
+    ) -> Shift:
+        numbers = [number for _, number in those]
+        earlier = np.flatnonzero(np.isfinite(self.shifts[numbers, :night]).any(axis=0))
+        before = int(earlier[-1])
+        a, b = self.nights[before], self.nights[night]
+        backend = target.partition(":")[0]
         had, has = (self.tools.get(n.id, {}).get(backend, {}) for n in (a, b))
-        out = [f"{n} {had[n]} → {has[n]}" for n in sorted(had.keys() & has.keys()) if had[n] != has[n]]
-        return (*((f"revision {a.revision[:10]}..{b.revision[:10]}",) if a.revision != b.revision else ()), *out)
+        peers = self.control & np.array([r["target"] == target for r in self.rows], dtype=bool)
+        cause = attribute(
+            Side(a.revision, a.code, had),
+            Side(b.revision, b.code, has),
+            None,
+            int(peers.sum()) >= trend.FEWEST_CONTROLS,
+        )
+        if not everywhere:  # what all devices share is not it
+            cause = Attribution((NODE,))
+        size = math.exp(float(np.median(found.size[numbers])))
+        names = tuple(name for name, _ in those)
+        return Shift(target, names, everywhere, size, b, self.nights[before], bool(found.sure[numbers].all()), cause)
 
     def failing(self, backend: str) -> list[int]:
         """Failing cells of a backend's subjects per night; -1 where the backend has no result."""
-        mine = np.array([r["backend"] == backend for r in self.rows], dtype=bool)
+        mine = self.backend == backend
         some = ((self.bad | self.good) & mine[:, None]).any(axis=0)
         bad = (self.bad & (mine & ~self.control)[:, None]).sum(axis=0)
         return [int(n) if known else -1 for n, known in zip(bad, some)]
 
     def pace(self, backend: str) -> list[float | None]:
         """Per night: the median, over a backend's subjects, of their time relative to their own median."""
-        mine = np.array([r["backend"] == backend for r in self.rows], dtype=bool) & ~self.control
+        mine = (self.backend == backend) & ~self.control
         away = self.x[mine] - trend.median(self.x[mine])[:, None]
         found = trend.median(away.T) if mine.any() else np.full(len(self.nights), np.nan)
         return [math.exp(v) if math.isfinite(v) else None for v in found]
@@ -357,11 +435,12 @@ def line(news: News) -> str:
     """`regression +16 % since 2026-10-10: rms_norm farm/auto; operation backward; 8 of 32 cells`."""
     name = f"{news.op} {news.provider}" + (f"/{news.mode}" if news.mode else "")
     by = f" {change(news.by)}" if news.by is not None else ""
-    parts = [name, *news.where, f"{len(news.rows)} of {news.of} cells", *news.with_it]
+    cause = (f"cause: {news.cause}",) if news.cause else ()
+    parts = [name, *news.where, f"{len(news.rows)} of {news.of} cells", *cause, *news.with_it]
     return f"{news.word}{by}: {'; '.join(parts)}"
 
 
-def tools(fingerprints: Sequence[tuple[str, str, str]]) -> dict[str, dict[str, dict[str, str]]]:
+def tools(fingerprints: Sequence[Sequence[str]]) -> dict[str, dict[str, dict[str, str]]]:
     """(run, backend, fingerprint's JSON) -> run -> backend -> name -> its versions, without what names one device."""
     found: dict[str, dict[str, dict[str, dict[str, None]]]] = {}
     for run, backend, text in fingerprints:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from farm.cell import FARM_FAULTS, FINDINGS
@@ -135,14 +135,16 @@ def summed(
     strict_peers: bool = False,
     identical: bool = False,
     named: bool = False,
+    known: Collection[str] = (),
 ) -> summary.Summary:
     """The verdict of all pairs.  That nothing is worse takes no changed kernel whose launches cannot be seen.
     `identical`: an arm was compared with itself; `named`: somebody named these cells, so that what they do not reach is
-    no finding."""
+    no finding; `known`: ids of cells, arm included, whose failure is known: they break nothing."""
+    pairs = [_pair(row, strict_peers, known) for row in rows]
     if identical:
-        return summary.of_identical([_pair(row, strict_peers) for row in rows])
+        return summary.of_identical(pairs)
     unreached = [one.change.name for one in found if one.finding and not named]
-    out = summary.summary([_pair(row, strict_peers) for row in rows], unreached)
+    out = summary.summary(pairs, unreached)
     unseen = [one for one in found if one.state == "unseen"]
     if out.exit_code or not unseen:
         return out
@@ -153,12 +155,12 @@ def summed(
     return summary.Summary("inconclusive", 4, tuple(why))
 
 
-def _pair(row: Mapping[str, Any], strict_peers: bool) -> summary.Pair:
+def _pair(row: Mapping[str, Any], strict_peers: bool, known: Collection[str] = ()) -> summary.Pair:
     lost = row["change"] == "lost" and row["status_b"] in _FAULTS
     new = row["change"] == "new" and row["status_a"] in _FAULTS
     neither = row["status_a"] in _FAULTS or row["status_b"] in _FAULTS
     bad = row["change"] == "broken" or row["status_b"] in FINDINGS
-    fails = bad and (strict_peers or row["role"] == "subject")
+    fails = bad and (strict_peers or row["role"] == "subject") and row["cell_id_b"] not in known
     time = Verdict(row["verdict"]) if row["verdict"] and not row["control"] else None
     kernels = tuple(k for k in row.get("kernels", "").split(",") if k)
     return summary.Pair(row["cell"], row["op"], row["change"], lost or new or neither, fails, time, kernels)

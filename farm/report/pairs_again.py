@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from farm.cell import ARM
@@ -75,10 +75,12 @@ def comparison(
     *,
     strict_peers: bool = False,
     identical: bool = False,
+    known: Collection[str] = (),
 ) -> tuple[dict[str, Any], Summary]:
     """(`comparison` of a run's head, the verdict).  `kernels`: those that differ, as a head has them; `identical`: an
-    arm was compared with itself."""
-    found = summed(pairs, [_reached(k) for k in kernels], strict_peers=strict_peers, identical=identical)
+    arm was compared with itself; `known`: ids of cells whose failure is known."""
+    reached = [_reached(k) for k in kernels]
+    found = summed(pairs, reached, strict_peers=strict_peers, identical=identical, known=known)
     told = {"verdict": found.name, "exit_code": found.exit_code, "why": list(found.why), **counts(pairs)}
     told |= {"same": True} if identical else {}
     return {**told, **({"kernels": list(kernels)} if kernels else {})}, found

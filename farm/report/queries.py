@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from farm.compile.targets import TARGETS
 from farm.errors import Message
 from farm.report.format import FARM_FAULTS, HARM, PENDING, STATUSES, cells, clip, count, number, ratio, short_dtype
+from farm.store import known
 from farm.store.results import NO_RESULT, Doubt, doubts, place
 from farm.timing.roof import EXTRAPOLATED
 
@@ -65,6 +66,8 @@ class RunVerdict:
     impossible: int = 0  # impossible timings
     doubted: int = 0  # cells that subjects pass although every peer is inaccurate
     peers: tuple[str, ...] = ()  # of these cells
+    known: int = 0  # cells whose failure is known, which count apart
+    stale: tuple[str, ...] = ()  # known failures that are fixed or have expired, and what to do
 
     @property
     def kind(self) -> str:
@@ -274,7 +277,21 @@ def strict_peers(run: RunLike) -> bool:
 
 def is_finding(run: RunLike, row: Row) -> bool:
     """Whether this cell is a failure of code that the run tests."""
-    return row.get("status") in HARM and (is_subject(row) or strict_peers(run))
+    return row.get("status") in HARM and (is_subject(row) or strict_peers(run)) and not is_known(run, row)
+
+
+#: The known failures that were asked for last, and the cells that they cover: a page asks once a cell.
+_COVERED: list[tuple[Any, frozenset[str]]] = []
+
+
+def is_known(run: RunLike, row: Row) -> bool:
+    """Whether the run has this cell's failure as a known one."""
+    entries = run.head.get("known")
+    if not entries:
+        return False
+    if not _COVERED or _COVERED[-1][0] is not entries:
+        _COVERED[:] = [(entries, known.covered(entries))]
+    return row.get("cell_id") in _COVERED[-1][1]
 
 
 def verdict(run: RunLike) -> RunVerdict:
@@ -282,7 +299,10 @@ def verdict(run: RunLike) -> RunVerdict:
     run = as_shown(run)
     bad = [r for r in run.rows if is_finding(run, r)]
     groups = {tuple(r.get(n) for n in ("status", *PLACE)) for r in bad}
-    made = RunVerdict("findings", len(bad), len(groups), strict_peers(run), planned(run))
+    entries = run.head.get("known") or ()
+    stale = tuple(filter(None, (known.note(e) for e in entries if e.get("state")))) if run.complete else ()
+    covered = sum(is_known(run, r) for r in run.rows) if entries else 0
+    made = RunVerdict("findings", len(bad), len(groups), strict_peers(run), planned(run), known=covered, stale=stale)
     if not run.complete:
         name = "running" if writer(run) else "interrupted"
         waits = counts(run.rows).get(PENDING if writer(run) else "lost", 0) + max(0, planned(run) - len(run.rows))
@@ -294,7 +314,7 @@ def verdict(run: RunLike) -> RunVerdict:
     if doubted := doubts(run.rows):
         peers = tuple(sorted({name for d in doubted for name in d.peers}))
         return replace(made, id="in-doubt", doubted=len(doubted), peers=peers)
-    return made if bad else _without_findings(run, made)
+    return made if bad or (stale and known.fixed(entries)) else _without_findings(run, made)
 
 
 def _without_findings(run: RunLike, made: RunVerdict) -> RunVerdict:

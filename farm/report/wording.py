@@ -17,7 +17,12 @@ def tag(kind: str) -> str:
 
 
 def sentence(found: RunVerdict) -> str:
-    """The verdict in one sentence, or two."""
+    """The verdict in one sentence, or more."""
+    known = f" Known failures: {cells(found.known)}, counted apart." if found.known else ""
+    return " ".join([_sentence(found) + known, *(f"{text[:1].upper()}{text[1:]}." for text in found.stale)])
+
+
+def _sentence(found: RunVerdict) -> str:
     also = f"; also: {_failed(found)}." if found.failed else "."
     match found.id:
         case "running":
@@ -33,7 +38,7 @@ def sentence(found: RunVerdict) -> str:
             whose = f"every peer ({', '.join(found.peers)}) is inaccurate where our kernels passed"
             return f"In doubt: in {cells(found.doubted)} {whose}; the reference or the tolerances may be wrong{also}"
         case "findings":
-            return f"Findings: {_failed(found)}."
+            return f"Findings: {_failed(found) if found.failed else 'a known failure is fixed'}."
         case "nothing-ran":
             return f"Nothing is proven: none of {'our' if found.role == 'subject' else 'the peers’'} cells ran."
         case "nothing-supported":

@@ -15,10 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from farm.errors import Message, StoreError
+from farm.store import confirmations
 from farm.store import index_files as files
+from farm.store.columns import Texts
 from farm.store.index_files import COLUMNS, FOLDER, Stamp, mark
-from farm.store.runs import Store
+from farm.store.runs import Run, Store
 from farm.store.tables import column_values
 
 #: How long a writer of the index is waited for.
@@ -35,6 +39,10 @@ class Indexed:
     matrices: tuple[str, ...]
     kind: str  # run, compile, judged, merged, ab; arm: one side of a stage 0
     revision: str
+    #: Digest of the kernels' files, the subject's where there is one; "" where the run did not record it.
+    code: str
+    #: (op, digest of the op's own files), where the run recorded it: it counts more.
+    ops: tuple[tuple[str, str], ...]
     verdict: str
     seconds: float | None
     cells: int
@@ -73,6 +81,16 @@ class Index:
             found = [r for r in before if r.plan == like.plan] or wide
         return found[-n:] if n else []
 
+    def known(self, run: Indexed) -> list[dict[str, Any]]:
+        """The known failures of a run, as run.json has them."""
+        with suppress(OSError, ValueError, StoreError):
+            return [dict(entry) for entry in Run(self._store.path / "runs" / run.id).head.get("known") or ()]
+        return []
+
+    def confirmations(self) -> list[dict[str, Any]]:
+        """What was measured again of suspected steps; files that are damaged are left out."""
+        return confirmations.read(self._store.path)[0]
+
     def table(
         self, columns: Sequence[str], runs: Sequence[Indexed] | None = None, where: Mapping[str, str] | None = None
     ) -> Any:
@@ -89,17 +107,27 @@ class Index:
         for part, within in self._stamp.parts.items():
             if wanted is not None and not wanted & set(within):
                 continue
+            small = len(within) == 1  # all of it is read in less time than a filter needs to be made
             filters = [(name, "==", value) for name, value in (where or {}).items()] or None
             try:
-                table = files.read_part(self._folder / part, names, filters)
+                needed = dict.fromkeys([*names, *(where or {})]) if small else names
+                table = files.read_part(self._folder / part, list(needed), None if small else filters)
             except (OSError, ValueError) as error:
                 raise self._damaged(part, error) from error
+            for name, value in (where or {}).items() if small else ():
+                table = table.filter(pc.equal(table.column(name).cast(pa.string()), value))
+            table = table.select(names)
             if wanted is not None and not set(within) <= wanted:
                 table = table.filter(pc.is_in(table.column("run").cast(pa.string()), pa.array(sorted(wanted))))
             tables.append(table)
         if not tables:
             return pa.table({name: pa.array([], pa.string()) for name in columns})
         return pa.concat_tables(tables).unify_dictionaries().combine_chunks().select(list(columns))
+
+    def arrays(self, columns: Sequence[str], runs: Sequence[Indexed] | None = None) -> dict[str, Any]:
+        """As `table`, as NumPy arrays: numbers with NaN where there is none, and `Texts` for texts."""
+        found = self.table(columns, runs)
+        return {name: _array(found.column(name)) for name in columns}
 
     def rows(
         self, columns: Sequence[str], runs: Sequence[Indexed] | None = None, where: Mapping[str, str] | None = None
@@ -130,6 +158,18 @@ class Index:
         return StoreError(f"{text}; delete {self._folder}, the farm makes it again", id="index-damaged")
 
 
+def _array(column: Any) -> Any:
+    import pyarrow as pa
+
+    whole = column.combine_chunks()
+    whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
+    if pa.types.is_string(whole.type):
+        whole = whole.dictionary_encode()
+    if pa.types.is_dictionary(whole.type):
+        return Texts(whole.dictionary.to_pylist(), whole.indices.to_numpy(zero_copy_only=False).astype(np.int64))
+    return whole.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+
+
 def _indexed(name: str, kept: Mapping[str, Any]) -> Indexed:
     return Indexed(
         name,
@@ -138,6 +178,8 @@ def _indexed(name: str, kept: Mapping[str, Any]) -> Indexed:
         tuple(kept["matrices"]),
         str(kept["kind"]),
         str(kept["revision"]),
+        str(kept["code"]),
+        tuple(sorted(kept["ops"].items())),
         str(kept["verdict"]),
         kept["seconds"],
         int(kept["cells"]),

@@ -7,7 +7,8 @@ All of it may be deleted.  A part is written once, under a name of its own; stam
 sees the old index or the new one.  One process at a time writes (`index.opened` holds a lock).  A run goes into the
 index when it is complete, and complete runs never change.
 Small parts are merged into larger ones as they become many, so that a run is written a few times in all, and a reader
-opens a few dozen files.
+opens a few dozen files.  The newest APART runs stay in parts of their own: the newest nights, which most pages are made
+of, are read without the rows of others.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from farm.store.tables import refuse_bomb
 
 FOLDER, STAMP = "index", "stamp.json"
 #: Of these files.  An index of another version is made anew.
-VERSION = 2
+VERSION = 3
 TEXTS = (
     *("run", "created", "cell_id", "cell_key", "named", "matrix", "tag", "backend", "target", "op", "provider", "role"),
     *("mode", "mode_resolved", "operation", "dtype", "shape", "dims", "params", "status", "reason", "evidence"),
@@ -51,6 +52,8 @@ GROUP_ROWS = 32_768
 KEPT_SECONDS = 600.0
 #: How many parts of about one size there may be.
 TIER = 8
+#: So many of the newest runs are in no part with others.
+APART = 32
 
 
 @dataclass
@@ -86,7 +89,7 @@ def mark(run: Run) -> list[int]:
     """[size, time] of run.json, or of the journal of an unfinished run: changes when the run does."""
     for name in ("run.json", "journal.jsonl"):
         with suppress(OSError):
-            stat = (run.dir / name).stat()
+            stat = os.stat(f"{run.dir}/{name}")  # noqa: PTH116 - of a thousand runs, paths would cost most
             return [stat.st_size, stat.st_mtime_ns]
     return []
 
@@ -133,7 +136,9 @@ def _add(folder: Path, known: Stamp, runs: Sequence[Run], marks: dict[str, list[
             tables.clear()
             names.clear()
 
-    for run in runs:
+    for left, run in zip(range(len(runs), 0, -1), runs):
+        if left <= APART:
+            flush()
         try:
             if why := _why_not(run):
                 known.left[run.id] = {"mark": marks[run.id], "why": why}
@@ -174,6 +179,8 @@ def about(run: Run) -> dict[str, Any]:
         "kind": "ab" if head.get("arms") else str(head.get("kind") or _arm_or_run(head)),
         "revision": str(subject.get("revision") or "")  # where there is one, its kernels are tested, not the farm's
         or str(revision.get("commit") or revision.get("version") or "") + ("+" if revision.get("dirty") else ""),
+        "code": str(subject.get("digest") or revision.get("kernels") or ""),
+        "ops": {str(op): str(digest) for op, digest in dict(revision.get("ops") or {}).items()},
         "verdict": str(head.get("verdict") or ""),
         "seconds": head.get("seconds"),
     }
@@ -227,6 +234,11 @@ def read_part(path: Path, columns: Sequence[str], filters: Any = None) -> Any:
     import pyarrow.parquet as pq
 
     texts = [c for c in columns if c in TEXTS]
+    if filters is None:  # without what a data set costs for every file
+        with pq.ParquetFile(path, read_dictionary=texts) as file:
+            if missing := set(columns) - set(file.schema_arrow.names):
+                raise ValueError(f"it has no column {min(missing)}")
+            return file.read(columns=list(columns), use_threads=False)
     return pq.read_table(path, columns=list(columns), filters=filters, read_dictionary=texts, use_threads=False)
 
 
@@ -270,10 +282,13 @@ def _take_out(folder: Path, known: Stamp, gone: Iterable[str]) -> None:
 
 
 def _merge(folder: Path, known: Stamp) -> None:
-    """Merge the parts of a size once there are TIER of them."""
+    """Merge the parts of a size once there are TIER of them, but those of the newest runs."""
     while True:
         tiers: dict[int, list[str]] = {}
+        newest = set(sorted(known.runs, key=lambda name: (known.runs[name]["created"], name))[-APART:])
         for part, runs in known.parts.items():
+            if not newest.isdisjoint(runs):
+                continue
             rows = sum(int(known.runs[r]["cells"]) for r in runs)
             tiers.setdefault(int(math.log(max(rows, 1), TIER)), []).append(part)
         full = next((parts for parts in tiers.values() if len(parts) >= TIER), None)

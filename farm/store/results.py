@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -376,19 +376,27 @@ def doubts(rows: Iterable[Mapping[str, Any]]) -> list[Doubt]:
     return out
 
 
-def verdict(rows: Iterable[Mapping[str, Any]], *, strict_peers: bool = False) -> tuple[str, int]:
+_GOOD = (Status.PASSED.value, Status.BUILT.value)
+
+
+def verdict(
+    rows: Iterable[Mapping[str, Any]], *, strict_peers: bool = False, known: Collection[str] = (), stale: bool = False
+) -> tuple[str, int]:
     """(name, exit code) of a run's verdict: 3 infrastructure failure or doubt, 1 findings, 4 inconclusive, 0 passed.
 
     Inconclusive: a provider that was requested on a backend (or on a named target) proved nothing there, because all
     of its cells were unsupported.  For peers this counts only if the run has no subject.
+    known: ids of cells whose failure is known, which are no findings; stale: whether a known failure is fixed, which
+    is one.
     """
     rows = list(rows)
-    fault, finding = bool(doubts(rows)), False
+    fault, finding = bool(doubts(rows)), stale
     proven: dict[tuple[str, str, str], bool] = {}
     for row in rows:
         status = Status(row["status"])
         fault = fault or status in FARM_FAULTS
-        finding = finding or (status in FINDINGS and (strict_peers or row["role"] == "subject"))
+        failed = status in FINDINGS and (strict_peers or row["role"] == "subject")
+        finding = finding or (failed and row.get("cell_id") not in known)
         if status is not Status.SKIPPED:
             who = (row["role"], place(row), row.get("provider", ""))
             proven[who] = proven.get(who, False) or status is not Status.UNSUPPORTED
@@ -397,5 +405,7 @@ def verdict(rows: Iterable[Mapping[str, Any]], *, strict_peers: bool = False) ->
     if finding:
         return "findings", 1
     subjects = [ok for (role, _, _), ok in proven.items() if role == "subject"]
+    if known and not any(row["status"] in _GOOD for row in rows):
+        return "inconclusive", 4
     conclusive = all(subjects) if subjects else any(proven.values())
     return ("passed", 0) if conclusive else ("inconclusive", 4)

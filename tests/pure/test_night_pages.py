@@ -221,28 +221,12 @@ def test_the_server_shows_what_the_builder_writes(store: Path, pages: Path) -> N
         assert ask(live, path)[0] == 404, path
 
 
-# steps, by simulation
-
-
-def noisy(rng: np.random.Generator, sd: Any, nights: int = 50) -> np.ndarray[Any, Any]:
-    x: np.ndarray[Any, Any] = rng.normal(0, 1, (len(sd), nights)) * sd[:, None]
-    return x
-
-
-def test_steps_are_found_in_two_nights_and_few_are_invented() -> None:
-    """Sd of a night's log time: 0.5 %; what docs/dashboard.md says of more is simulated in tests/soak."""
-    rng, sd = np.random.default_rng(5), np.full(400, 0.005)
-    quiet = trend.steps(noisy(rng, sd))
-    assert ((quiet.at >= 0) & ~quiet.suspected).sum() == 0
-    x = noisy(rng, sd, 22)
-    x[:, 20:] += np.log(1.05)
-    found = trend.steps(x)
-    assert ((found.at == 20) & (found.size > 0)).mean() > 0.97
+# steps, by simulation: see tests/pure/test_trend.py, and benchmarks/trend_simulation.py for more
 
 
 def test_what_a_device_shares_is_taken_off() -> None:
     rng = np.random.default_rng(6)
-    x = noisy(rng, np.full(40, 0.003), 20)
+    x = rng.normal(0, 0.003, (40, 20))
     device = np.tile(np.arange(40)[:, None] % 4, (1, 20))
     x[device[:, 0] == 3, 10:] += np.log(1.034)
     control = np.zeros(40, dtype=bool)

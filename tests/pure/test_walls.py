@@ -85,8 +85,10 @@ NO_IO = {"os", "pathlib", "subprocess", "socket", "shutil", "tempfile", "io", "r
 NO_IO |= {"asyncio", "ctypes", "fcntl", "glob", "http", "mmap", "multiprocessing", "select", "signal"}
 #: What touches a file whatever it is called on.
 TOUCHES = {"open", "print", "input", "read_text", "read_bytes", "write_text", "write_bytes", "unlink", "mkdir", "glob"}
-#: The one door of the pure core: `matrix.document.read` opens a matrix file; `matrix.load` hands it the path.
-DOORS = {"matrix/document.py": {"pathlib", "open", "glob"}, "matrix/load.py": {"pathlib"}}
+#: The one door of the pure core: `matrix.document.read` opens a matrix file; `matrix.load` and `matrix.known` hand
+#: it the path.
+DOORS = {"matrix/document.py": {"pathlib", "open", "glob"}}
+DOORS |= {"matrix/load.py": {"pathlib"}, "matrix/known.py": {"pathlib"}}
 
 #: The rooms from the ground up.  A room imports only rooms on lower floors, inside functions and for types too.
 #: `backends.api` is a room of its own: what the guard and the child know of backends.

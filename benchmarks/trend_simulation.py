@@ -1,0 +1,130 @@
+"""What the pages of nights find and what they invent: farm/compare/trend.py played against simulated nights.
+
+    python -m benchmarks.trend_simulation                    20 worlds of 1,000 series for each number, 1 minute of CPU
+    python -m benchmarks.trend_simulation --worlds 100 --seed 7
+
+A world has 1,000 cells on eight devices, a quarter of them peers.  Noise, after what was measured on an H200
+(docs/facts.md): a process varies by a standard deviation that is its cell's own, lognormal with median 0.45 %, between
+0.2 and 1.6 %; 0.4 % of processes are slower by 3 to 20 %; all cells of a device share a shift of 0.4 % in a night, and
+each night a cell may run on any device of which one is 2 % slower than the others.  Exit code 1 where a bound below is
+broken.  Nothing here was measured on a device: the operating curve is simulated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.compare_simulation import Noise
+from farm.compare import trend
+from farm.compare.noise import Array
+
+SEED = 20261123
+CELLS, DEVICES, SHIFT, SICK = 1000, 8, 0.004, 0.02
+#: Cells that a change may have in common, and cells of a planted group.
+GROUP, PLANTED = 24, 8
+WINDOW = 30
+DEVIATIONS = (0.003, 0.005, 0.007, 0.010, 0.013, 0.016)
+#: Bounds: false regressions per 30 nights of 1,000 series; a step of 5 % found after two nights, and after four.
+MOST_FALSE = 1.0
+LEAST_OF_TWO = {0.003: 0.985, 0.005: 0.98, 0.007: 0.97}
+LEAST_OF_FOUR = {0.003: 0.999, 0.005: 0.999, 0.007: 0.998, 0.010: 0.98}
+
+
+@dataclass
+class World:
+    """Nights of cells: x (cells, nights) is ln(time), device (cells, nights), control (cells,), group (cells,)."""
+
+    x: Array
+    device: trend.Codes
+    control: trend.Mask
+    group: trend.Codes
+
+    def steps(self, nights: int) -> trend.Steps:
+        """What is seen in the last of so many nights, of the WINDOW up to it."""
+        some = slice(max(0, nights - WINDOW), nights)
+        x = self.x[:, some]
+        return trend.steps(x - trend.environment(x, self.device[:, some], self.control), self.group)
+
+
+def world(rng: np.random.Generator, nights: int, deviation: Array | None = None, outliers: float = 0.004) -> World:
+    """Unchanged cells.  deviation: (cells,), drawn by default."""
+    sd = Noise().deviations(rng, CELLS) if deviation is None else deviation
+    x = Noise(outliers=outliers).processes(rng, sd, nights)
+    device = rng.integers(0, DEVICES, x.shape)
+    shift = rng.normal(0, SHIFT, (DEVICES, nights))
+    shift[0] += SICK
+    cells = np.arange(len(sd))
+    return World(x + shift[device, np.arange(nights)], device, cells % 4 == 3, cells // GROUP)
+
+
+def false_regressions(rng: np.random.Generator, begin: int, nights: int = 30) -> tuple[int, float]:
+    """(cells that are called a regression or an improvement in one of the nights, suspected cells a night), of cells
+    that have not changed and were looked at in each night after the first `begin`."""
+    made = world(rng, begin + nights)
+    called, suspected = set[int](), 0
+    for night in range(begin + 1, begin + nights + 1):
+        found = made.steps(night)
+        called |= {int(i) for i in np.flatnonzero(found.sure)}
+        suspected += int(found.suspected.sum())
+    return len(called), suspected / nights
+
+
+def found_after(
+    rng: np.random.Generator, deviation: float, nights: int, alone: bool = True, effect: float = 0.05, before: int = 26
+) -> float:
+    """The share of steps that are called a regression so many nights after they began (after one: suspected), their
+    night right to within one.  alone: one cell in three, each in a group of its own; else groups of PLANTED cells."""
+    sd = Noise().deviations(rng, CELLS)
+    cells = np.arange(CELLS)
+    planted = ((cells // PLANTED) % 3 == 0) & (cells % 4 != 3)
+    sd[planted] = deviation
+    made = world(rng, before + nights, sd)
+    made.x[planted, before:] += math.log1p(effect)
+    if alone:
+        made.group = cells
+    found = made.steps(before + nights)
+    began = before - max(0, before + nights - WINDOW)
+    right = (np.abs(found.at - began) <= 1) & (found.size > 0) & (found.sure | (nights == 1))
+    return float(right[planted].mean())
+
+
+def main() -> int:
+    """Print the operating curve; 1 where a bound is broken."""
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--worlds", type=int, default=20)
+    p.add_argument("--seed", type=int, default=SEED)
+    args = p.parse_args()
+    start, broken = time.process_time(), []
+    for begin, what in ((30, "with 30 nights before them"), (4, "with 4 nights before them")):
+        rng = np.random.default_rng(args.seed)
+        runs = [false_regressions(rng, begin) for _ in range(args.worlds)]
+        called, suspected = (sum(of) / len(runs) for of in zip(*runs))
+        print(
+            f"30 nights of {CELLS} unchanged series {what}: {called:.2f} regressions, {suspected:.1f} suspected a night"
+        )
+        broken += [f"{called:.2f} false regressions {what}"] if called >= MOST_FALSE else []
+    for alone in (True, False):
+        print(f"\na step of 5 % found, {'each cell alone' if alone else f'groups of {PLANTED * 3 // 4} cells'}")
+        for deviation in DEVIATIONS:
+            shares = []
+            for nights in (1, 2, 3, 4):
+                rng = np.random.default_rng(args.seed + nights)
+                few = max(1, args.worlds // 5)
+                shares.append(sum(found_after(rng, deviation, nights, alone) for _ in range(few)) / few)
+            print(f"  {deviation:.1%}  " + "  ".join(f"{s:7.2%}" for s in shares))
+            if alone and (shares[1] < LEAST_OF_TWO.get(deviation, 0) or shares[3] < LEAST_OF_FOUR.get(deviation, 0)):
+                broken.append(f"at {deviation:.1%}: {shares[1]:.2%} after two nights, {shares[3]:.2%} after four")
+    print(f"\n{time.process_time() - start:.0f} s of CPU, seed {args.seed}")
+    for what in broken:
+        print(f"out of bounds: {what}", file=sys.stderr)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
