@@ -10,6 +10,7 @@ from farm.dashboards import svg, trends
 from farm.dashboards.pages import Links, render
 from farm.dashboards.trends import Point
 from farm.dashboards.views import Newest
+from farm.report import parity
 from farm.report.format import FARM_FAULTS, cells, glyph, percent, ratio, sig, when
 from farm.report.nights import News, Standing, line, standings
 from farm.report.pairs import change
@@ -95,6 +96,7 @@ def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
         "silent": nights.silent,
         "cards": cards,
         "news": _sections(nights.news, links, repeat),
+        "ops": [op for op in parity.ops(found.with_silent) if links.parity(op)],
     }
 
 

@@ -88,6 +88,15 @@ class Newest:
         return any(r["evidence"] == "simulated" for r in self.rows)
 
     @cached_property
+    def with_silent(self) -> list[dict[str, Any]]:
+        """The rows of the newest night, and those of the backends that did not report, of their last night."""
+        out = list(self.rows)
+        for backend, night in self.nights.silent.items():
+            run = next(r for r in self.runs if r.id == night.id)
+            out += self.index.rows([*nightly.OUTCOME, *nightly.NEWEST], [run], {"backend": backend})
+        return out
+
+    @cached_property
     def targets(self) -> list[str]:
         return list(dict.fromkeys(str(r["target"]) for r in self.rows if r["evidence"] and r["evidence"] != "compiled"))
 
