@@ -247,7 +247,7 @@ def cell_page(facts: Mapping[str, Any], points: Sequence[Point], links: Links) -
         links=links,
         cell=cell,
         run=run,
-        run_address=_of_cell(links.run(run["id"]), cell),
+        run_address=_of_cell(links, run["id"], cell),
         finding=facts["finding"],
         facts=_cell_facts(facts),
         again=facts["again"],
@@ -259,8 +259,9 @@ def cell_page(facts: Mapping[str, Any], points: Sequence[Point], links: Links) -
     )
 
 
-def _of_cell(address: str | None, cell: Mapping[str, Any]) -> str | None:
-    return f"{address}#c{cell['index']}" if address else None
+def _of_cell(links: Links, run_id: str, cell: Mapping[str, Any]) -> str | None:
+    address = links.run(run_id)
+    return address + "#" + (f"c{cell['index']}" if links.anchored else "cells") if address else None
 
 
 def _samples(points: Sequence[Point]) -> Any:

@@ -57,6 +57,7 @@ class Links:
     live: Callable[[str], str | None] = lambda run_id: None  # of a run that is being written
     part: Callable[[str, str], str | None] = lambda where, op: None  # of a large run: its cells of a place and op
     cell_of_run: Callable[[Mapping[str, Any]], str | None] = lambda row: None  # a row of the page's run
+    anchored: bool = True  # whether each cell of a run's page has an anchor
 
 
 @lru_cache(maxsize=1)

@@ -61,6 +61,7 @@ LINKS = Links(
     compare=lambda a, b: f"/compare/{quote(a)}/{quote(b)}",
     parity=lambda op: f"/parity/{quote(op, safe='')}",
     live=lambda run_id: f"/live/{quote(run_id)}",
+    anchored=False,
 )
 #: The index and the list of runs are looked at anew at most so often.
 RECENT_SECONDS = 2.0
