@@ -62,9 +62,12 @@ def build(
     out_dir: Path | None = None,
     unreadable: Callable[[str, Exception], None] = lambda run_id, error: None,
     no_index: Callable[[StoreError], None] = lambda error: None,
+    index_seconds: float | None = None,
+    lacking: Callable[[int], None] = lambda runs: None,
 ) -> Path:
     """Writes the front page and the page of `run_id` (None: of every readable run; `unreadable` is called with each
     other run and the reason).  `no_index` is called if the store cannot have one: its pages show no nights.
+    `index_seconds`: how long runs may be added to the index; `lacking` is called with the number of those left.
 
     Returns the path of the run's page, or of the front page.  A file appears complete or not at all.
     """
@@ -73,7 +76,9 @@ def build(
     out = Path(out_dir) if out_dir else Path(store.path) / "pages"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        found = _index(store, no_index)
+        found = _index(store, no_index, index_seconds)
+        if found and found.lacks:
+            lacking(found.lacks)
         newest = views.newest(found) if found else None
         site = _Site(store, out, found, newest, kept_pages(out / KEPT))
         if run_id:
@@ -106,9 +111,9 @@ def build(
     return page
 
 
-def _index(store: StoreLike, no_index: Callable[[StoreError], None]) -> Index | None:
+def _index(store: StoreLike, no_index: Callable[[StoreError], None], seconds: float | None) -> Index | None:
     try:
-        return views.checked(store)
+        return views.checked(store, seconds)
     except StoreError as error:
         no_index(error)
         return None

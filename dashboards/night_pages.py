@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from farm.dashboards import svg, trends
 from farm.dashboards.pages import Links, render
 from farm.dashboards.trends import Point
@@ -78,7 +80,8 @@ def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
     sentence = _sentence(nights.news, faults, len(nights.silent), first=len(found.runs) == 1)
     dates = [n.created[:10] for n in nights.nights]
     cards = [
-        {"of": s, "facts": _facts(s), "line": trends.night_line(dates, s.failing, s.pace)} for s in standings(nights)
+        {"of": s, "facts": _facts(s), "line": svg.simulated(trends.night_line(dates, s.failing, s.pace), s.simulated)}
+        for s in standings(nights)
     ]
     before = found.runs[-2].id if len(found.runs) > 1 else ""
     return {
@@ -96,6 +99,7 @@ def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
         "silent": nights.silent,
         "cards": cards,
         "news": _sections(nights.news, links, repeat),
+        "lacks": found.index.lacks,
         "ops": [op for op in parity.ops(found.with_silent) if links.parity(op)],
     }
 
@@ -183,6 +187,7 @@ def backend_page(found: Newest, target: str, links: Links, repeat: Repeat) -> st
     devices = found.devices(target)
     simulated = any(r["evidence"] == "simulated" for r in rows)
     mine = next((s for s in standings(found.nights) if s.backend == backend), None)
+    dates = [n.created[:10] for n in found.nights.nights]
     sick = [d for d in devices if _odd(d.by)]
     sentence = _sentence(news, sum(n for _, n in faults))
     if sick:
@@ -198,13 +203,13 @@ def backend_page(found: Newest, target: str, links: Links, repeat: Repeat) -> st
         sentence=sentence,
         bad=bool(faults or sick or any(n.kind in ("new", "slower") for n in news)),
         tools=sorted(found.nights.tools.get(found.run.id, {}).get(backend, {}).items()),
-        line=trends.night_line([n.created[:10] for n in found.nights.nights], mine.failing, mine.pace) if mine else "",
+        line=svg.simulated(trends.night_line(dates, mine.failing, mine.pace), simulated) if mine else "",
         nights="1 night" if len(found.runs) == 1 else f"{len(found.runs)} nights",
-        devices=[(d, trends.sibling_strip(d.nights), _odd(d.by)) for d in devices],
+        devices=[(d, svg.simulated(trends.sibling_strip(d.nights), simulated), _odd(d.by)) for d in devices],
         faults=faults,
         news=_sections(news, links, repeat),
         rankings=rankings(rows),
-        roof=trends.history(found.roof(target), "GB/s"),
+        roof=svg.simulated(trends.history(found.roof(target), "GB/s"), simulated),
         changes=found.tool_changes(backend),
     )
 
@@ -251,8 +256,8 @@ def cell_page(facts: Mapping[str, Any], points: Sequence[Point], links: Links) -
         finding=facts["finding"],
         facts=_cell_facts(facts),
         again=facts["again"],
-        history=trends.history(points, "µs", levels) if len(points) > 1 else "",
-        samples=_samples(samples) if len(samples) > 1 else "",
+        history=svg.simulated(trends.history(points, "µs", levels), simulated) if len(points) > 1 else "",
+        samples=svg.simulated(_samples(samples), simulated) if len(samples) > 1 else "",
         samples_text=f"{its['samples']} in the order of the calls; µs" if its else "",
         peers=facts["peers"],
         log="\n".join(str(facts["log"]).splitlines()[-60:])[-6000:],
@@ -264,7 +269,7 @@ def _of_cell(links: Links, run_id: str, cell: Mapping[str, Any]) -> str | None:
     return address + "#" + (f"c{cell['index']}" if links.anchored else "cells") if address else None
 
 
-def _samples(points: Sequence[Point]) -> Any:
+def _samples(points: Sequence[Point]) -> Markup:
     values = [p.value for p in points if p.value is not None]
     low, high = min(values), max(values)
     span, width, height = (high - low) or 1.0, 660, 90

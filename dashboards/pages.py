@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from farm.dashboards import builds, charts, contents, heat, layout, place_map, roofs
+from farm.dashboards import builds, charts, contents, heat, layout, place_map, roofs, svg
 from farm.dashboards import compare_page as comparing
 from farm.dashboards.compare_page import Said, Side
 from farm.errors import id_of
@@ -355,6 +355,7 @@ def _group(run: RunLike, group: Group, links: Links) -> dict[str, Any]:
     tail = next((t for t in (provenance.log_tail(run, name) for name in group.logs[:3]) if t), "")
     row = queries.worst_row(group.rows)
     found = place_map.of_row(row) if row and group.kind == "inaccurate" else []
+    found = [{**f, "svg": svg.simulated(f["svg"], group.simulated)} for f in found]
     maps = {"cell": row["cell_id"], "of": found} if row and found else None
     examples = [(r["cell_id"], cell_address(links, r)) for r in group.rows[:3]]
     return {"group": group, "logs": logs, "tail": tail, "examples": examples, "maps": maps}
@@ -447,13 +448,17 @@ def _paces(run: RunLike) -> list[dict[str, Any]]:
 
 
 def _strips(run: RunLike) -> list[dict[str, Any]]:
-    return [
-        {
-            "backend": where.partition("@")[0].partition(" ")[0],
-            "place": where.replace("@", " ").removesuffix(" simulated"),
-            "kinds": ("simulated",) if where.endswith(" simulated") else _kinds(run, where, op, judged=True),
-            "op": op,
-            "charts": [charts.strip_chart(s, dtype) for dtype, s in sorted(by_dtype.items(), key=layout.by_width)],
-        }
-        for (where, op), by_dtype in queries.strips(run).items()
-    ]
+    out = []
+    for (where, op), by_dtype in queries.strips(run).items():
+        kinds = ("simulated",) if where.endswith(" simulated") else _kinds(run, where, op, judged=True)
+        drawn = [charts.strip_chart(s, dtype) for dtype, s in sorted(by_dtype.items(), key=layout.by_width)]
+        out.append(
+            {
+                "backend": where.partition("@")[0].partition(" ")[0],
+                "place": where.replace("@", " ").removesuffix(" simulated"),
+                "kinds": kinds,
+                "op": op,
+                "charts": [svg.simulated(one, "simulated" in kinds) for one in drawn],
+            }
+        )
+    return out

@@ -63,7 +63,8 @@ LINKS = Links(
     live=lambda run_id: f"/live/{quote(run_id)}",
     anchored=False,
 )
-#: The index and the list of runs are looked at anew at most so often.
+#: The index and the list of runs are looked at anew at most so often, and so long are runs added to the index while a
+#: reader waits.
 RECENT_SECONDS = 2.0
 #: So many running runs are followed at a time.
 FOLLOWED = 8
@@ -118,7 +119,7 @@ def app(store: StoreLike, token: str = "") -> Any:
 
     def indexed() -> Index | None:
         try:
-            return views.checked(store)
+            return views.checked(store, RECENT_SECONDS)
         except StoreError:  # a store that cannot be written has no index
             return None
 

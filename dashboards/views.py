@@ -34,15 +34,16 @@ HISTORY: tuple[str, ...] = (
 HISTORY += ("device", "fingerprint", "revision", "share_of_roof", "worst_ratio")
 
 
-def checked(store: Any) -> Index:
-    """The index of a store, which can be read: parts that are damaged are found here, and it is made anew."""
+def checked(store: Any, seconds: float | None = None) -> Index:
+    """The index of a store, which can be read: parts that are damaged are found here, and it is made anew.  `seconds`:
+    as for `index.opened`."""
     real = Store(store.path)
-    found = index.opened(real)
+    found = index.opened(real, seconds)
     try:
         found.table(["run"])
     except StoreError:
         index.remove(real)
-        found = index.opened(real)
+        found = index.opened(real, seconds)
     return found
 
 
