@@ -80,7 +80,12 @@ def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
     sentence = _sentence(nights.news, faults, len(nights.silent), first=len(found.runs) == 1)
     dates = [n.created[:10] for n in nights.nights]
     cards = [
-        {"of": s, "facts": _facts(s), "line": svg.simulated(trends.night_line(dates, s.failing, s.pace), s.simulated)}
+        {
+            "of": s,
+            "facts": _facts(s),
+            "more": _devices_and_worst(found, s, links),
+            "line": svg.simulated(trends.night_line(dates, s.failing, s.pace), s.simulated),
+        }
         for s in standings(nights)
     ]
     before = found.runs[-2].id if len(found.runs) > 1 else ""
@@ -102,6 +107,26 @@ def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
         "lacks": found.index.lacks,
         "ops": [op for op in parity.ops(found.with_silent) if links.parity(op)],
     }
+
+
+def _devices_and_worst(found: Newest, s: Standing, links: Links) -> list[tuple[str, str | None, bool]]:
+    """(text, address, whether it is bad) of what a backend's pages say besides: devices unlike their siblings, cells
+    where `auto` is behind another mode of ours."""
+    out: list[tuple[str, str | None, bool]] = []
+    for target in s.targets:
+        address = links.backend(target)
+        for d in found.devices(target):
+            if d.by is not None and _odd(d.by):
+                out.append((f"{d.name} {change(d.by)} against its siblings", _at(address, "devices"), True))
+        rows = [r for r in found.rows if r["target"] == target]
+        for ranking in rankings(rows, 1):
+            if ranking.short:
+                out.append((f"{cells(ranking.count)} {ranking.short}", _at(address, "worst"), False))
+    return out
+
+
+def _at(address: str | None, anchor: str) -> str | None:
+    return f"{address}#{anchor}" if address else None
 
 
 def night_json(found: Newest) -> dict[str, Any]:

@@ -180,19 +180,22 @@ def tell_page(args: argparse.Namespace, store: Store, run_id: str) -> None:
         print(f"farm {args.command}: {sentence(Message(warning, id='page-unwritable'))}", file=sys.stderr)
 
 
+def tell_lacking(runs: int) -> None:
+    """Print that the index of a store lacks so many runs, for which the time did not suffice."""
+    many = runs > 1
+    left = (
+        f"{runs:,} older run{'s are' if many else ' is'} not in the index of the store yet, so pages show fewer nights"
+    )
+    text = f"{left}; farm index adds {'them' if many else 'it'} now, later runs do so in time"
+    print(sentence(Message(text, id="index-lacks-runs")), file=sys.stderr)
+
+
 def _page(store: Store, run_id: str) -> Path:
     """Build the page; that of a large run in a process of its own, beside which this one stays small."""
     if int(store.run(run_id).head.get("planned") or 0) <= PAGE_CELLS:
         from farm.dashboards.build import build
 
-        def lacking(runs: int) -> None:
-            left = f"{runs:,} older run{'s are' if runs > 1 else ' is'} not in the index of the store yet, so the pages"
-            text = (
-                f"{left} show fewer nights; farm index adds {'them' if runs > 1 else 'it'} now, later runs do in time"
-            )
-            print(sentence(Message(text, id="index-lacks-runs")), file=sys.stderr)
-
-        return build(store, run_id, index_seconds=INDEX_SECONDS, lacking=lacking).resolve()
+        return build(store, run_id, index_seconds=INDEX_SECONDS, lacking=tell_lacking).resolve()
     from farm.process import command
     from farm.process.own_modules import module_words, own_variables
 

@@ -84,5 +84,14 @@ def run(args: argparse.Namespace) -> int:
     def no_index(error: StoreError) -> None:
         print(f"farm dashboard: {sentence(error)}; the pages show no nights", file=sys.stderr)
 
-    print(build(once if found else store, found.id if found else None, unreadable=report, no_index=no_index))
+    seconds = common.INDEX_SECONDS if found else None
+    page = build(
+        once if found else store,
+        found.id if found else None,
+        unreadable=report,
+        no_index=no_index,
+        index_seconds=seconds,
+        lacking=common.tell_lacking,
+    )
+    print(page)
     return 3 if damaged else 0

@@ -85,7 +85,9 @@ class Live:
     # events
 
     def _run(self, line: Line) -> None:
-        self.head = {k: v for k, v in line.items() if k != "event"}
+        self.head = {n: str(line.get(n) or "") for n in ("run_id", "created", "command")}
+        named = (m for m in line.get("matrices") or () if isinstance(m, Mapping))
+        self.head["matrices"] = [str(m.get("name")) for m in named]
         try:
             self.began = datetime.fromisoformat(str(line.get("created"))).timestamp()
         except ValueError:
@@ -209,10 +211,10 @@ class Live:
         left = max((s for s in lefts if s is not None), default=None) if None not in lefts else None
         rates = [b["per_second"] for b in backends if b["per_second"]]
         return {
-            "run": str(self.head.get("run_id") or ""),
-            "created": str(self.head.get("created") or ""),
-            "command": str(self.head.get("command") or ""),
-            "matrices": [str(m.get("name")) for m in self.head.get("matrices") or ()],
+            "run": self.head.get("run_id", ""),
+            "created": self.head.get("created", ""),
+            "command": self.head.get("command", ""),
+            "matrices": self.head.get("matrices", []),
             "over": self.over,
             "simulated": any(b.simulated for b in self.backends.values()),
             "planned": planned,
