@@ -318,11 +318,11 @@ def _build_run(site: _Site, run: RunLike) -> Path:
 
 
 def part_name(run_id: str, where: str, op: str) -> str:
-    return f"run-{run_id}--{_slug(f'{where}-{op}')}.html"
+    return f"run-{run_id}--{_exact(f'{where}-{op}')}.html"
 
 
 def parity_name(op: str) -> str:
-    return f"parity-{_slug(op)}.html"
+    return f"parity-{_exact(op)}.html"
 
 
 def compare_name(a: str, b: str) -> str:
@@ -338,7 +338,13 @@ def cell_name(key: str, named: str) -> str:
 
 
 def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.]+", "-", text)[:80]
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text)[:80]
+
+
+def _exact(text: str) -> str:
+    """As `_slug`, and never the same for two texts."""
+    name = _slug(text)
+    return name if name == text else f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def comparison(a: RunLike, b: RunLike, found: Comparison, timed: TimeComparison) -> tuple[Side, Side, Said]:

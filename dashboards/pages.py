@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -108,8 +109,12 @@ def _code(text: str) -> Markup:
     return Markup("".join(f"<code>{part}</code>" if i % 2 else part for i, part in parts))
 
 
+#: Characters that no page needs and that a terminal, or a program that reads the page, may obey.
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
 def render(name: str, **values: Any) -> str:
-    return _templates().get_template(name).render(values)
+    return _CONTROL.sub("\ufffd", _templates().get_template(name).render(values))
 
 
 def runs_page(heads: Iterable[RunLine], links: Links, night: Mapping[str, Any] | None = None) -> str:
@@ -387,7 +392,7 @@ def _heats(found: Mapping[tuple[str, str], Sequence[heat.Heat]], run: RunLike, l
                     "name": format.short_dtype(h.dtype),
                     "failures": charts.failures(h.failed),
                     "legend": charts.legend(h),
-                    "table": charts.boxed(charts.heat_table(h, link), len(h.layout.columns)),
+                    "table": charts.boxed(charts.heat_table(h, link, anchored=links.anchored), len(h.layout.columns)),
                 }
                 for h in panes
             ],

@@ -34,7 +34,7 @@ from farm.dashboards.pages import (
     run_page,
     runs_page,
 )
-from farm.errors import FarmError, StoreError, UsageError
+from farm.errors import FarmError, StoreError, UsageError, describe
 from farm.report import evidence, findings, live, queries, status_changes
 from farm.report.provenance import log_path
 from farm.report.queries import RunLike
@@ -112,6 +112,19 @@ def app(store: StoreLike, token: str = "") -> Any:
         return Response(
             gzip.decompress(kept.packed), media_type=media, headers={**headers, "Content-Encoding": "identity"}
         )
+
+    def safe(page: Callable[[Request], Response]) -> Callable[[Request], Response]:
+        """A run that is damaged, or that another version wrote, harms its own page alone."""
+
+        def answered(request: Request) -> Response:
+            try:
+                return page(request)
+            except Exception as error:
+                why = describe(error)[:300]
+                sys.stderr.write(f"farm dashboard: {request.url.path!r}: {why!r}\n")
+                return PlainTextResponse(f"This page cannot be made ({why}). The list of runs is at /\n", 500, HEADERS)
+
+        return answered
 
     proven: dict[str, Any] = {}  # what the runs prove and their lines: a run that has not changed is read once
     reading = threading.Lock()
@@ -293,10 +306,10 @@ def app(store: StoreLike, token: str = "") -> Any:
         "/run/{run_id}/part/{where}/{op}": part,
     }
     routes = [
-        Route("/", runs),
-        Route("/night.json", runs),
-        *(Route(path + end, page) for path, page in named.items() for end in (".json", "")),
-        Route("/run/{run_id}/log/{name:path}", log),
+        Route("/", safe(runs)),
+        Route("/night.json", safe(runs)),
+        *(Route(path + end, safe(page)) for path, page in named.items() for end in (".json", "")),
+        Route("/run/{run_id}/log/{name:path}", safe(log)),
     ]
     guards = [Middleware(NeedsToken, token, HEADERS)] if token else []
     return Starlette(routes=routes, middleware=[*guards, Middleware(GZipMiddleware, minimum_size=1000)])
