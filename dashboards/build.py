@@ -141,7 +141,7 @@ class _Site:
 
     def links(self) -> Links:
         """Of pages across runs."""
-        targets = self.newest.targets if self.newest else []
+        targets = [*self.newest.targets, *self.newest.silent_targets] if self.newest else []
         return replace(
             _index_links(self.out),
             backend=lambda target: quote(backend_name(target)) if target in targets else None,
@@ -201,9 +201,12 @@ def _build_night(site: _Site, newest: views.Newest) -> dict[str, Any]:
     for (key, named), row in site.cells.items():
         facts, points = cell_facts_of(newest.index, run, row)
         _write_both(out / cell_name(key, named), night_pages.cell_page(facts, points, links), facts)
-    for target in newest.targets:
-        page = night_pages.backend_page(newest, target, links, repeat)
-        _write_both(out / backend_name(target), page, night_pages.backend_json(newest, target))
+    for target in (*newest.targets, *newest.silent_targets):
+        then = newest.of_target(target) or newest
+        silent = newest.run.created if then is not newest else ""
+        again = functools.partial(findings.repeat, store.run(then.run.id)) if silent else repeat
+        page = night_pages.backend_page(then, target, links, again, silent)
+        _write_both(out / backend_name(target), page, night_pages.backend_json(then, target, silent))
     for op in site.ops:
         page = parity_page.page(newest, op, links, site.ops)
         _write_both(out / parity_name(op), page, parity_page.data(newest, op))

@@ -101,7 +101,10 @@ def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
         "sentence": sentence,
         "bad": bool(faults or nights.silent or any(n.kind in ("new", "slower") for n in nights.news)),
         "simulated": found.simulated,
-        "silent": nights.silent,
+        "silent": [
+            (backend, last, [(t, links.backend(t)) for t in found.silent_targets if t.partition(":")[0] == backend])
+            for backend, last in nights.silent.items()
+        ],
         "cards": cards,
         "news": _sections(nights.news, links, repeat),
         "lacks": found.index.lacks,
@@ -205,8 +208,9 @@ def _odd(by: float | None) -> bool:
     return by is not None and abs(by - 1) > ODD
 
 
-def backend_page(found: Newest, target: str, links: Links, repeat: Repeat) -> str:
-    """One target: its devices against each other, its news, its worst cells, its roof and tool chain over time."""
+def backend_page(found: Newest, target: str, links: Links, repeat: Repeat, silent: str = "") -> str:
+    """One target: its devices against each other, its news, its worst cells, its roof and tool chain over time.
+    `silent`: the newest night, in which it did not report, if `found` is its last one."""
     backend = target.partition(":")[0]
     news, rows, faults = _of_target(found, target)
     devices = found.devices(target)
@@ -215,6 +219,7 @@ def backend_page(found: Newest, target: str, links: Links, repeat: Repeat) -> st
     dates = [n.created[:10] for n in found.nights.nights]
     sick = [d for d in devices if _odd(d.by)]
     sentence = _sentence(news, sum(n for _, n in faults))
+    sentence = f"did not report on {silent[:10]} · its last night: {sentence}" if silent else sentence
     if sick:
         sentence += f" · {', '.join(d.name for d in sick)} differ{'s' if len(sick) == 1 else ''} from its siblings"
     return render(
@@ -224,9 +229,10 @@ def backend_page(found: Newest, target: str, links: Links, repeat: Repeat) -> st
         target=target,
         backend=backend,
         run=found.run,
+        silent=silent,
         simulated=simulated,
-        sentence=sentence,
-        bad=bool(faults or sick or any(n.kind in ("new", "slower") for n in news)),
+        sentence=sentence[:1].upper() + sentence[1:],
+        bad=bool(silent or faults or sick or any(n.kind in ("new", "slower") for n in news)),
         tools=sorted(found.nights.tools.get(found.run.id, {}).get(backend, {}).items()),
         line=svg.simulated(trends.night_line(dates, mine.failing, mine.pace), simulated) if mine else "",
         nights="1 night" if len(found.runs) == 1 else f"{len(found.runs)} nights",
@@ -239,11 +245,12 @@ def backend_page(found: Newest, target: str, links: Links, repeat: Repeat) -> st
     )
 
 
-def backend_json(found: Newest, target: str) -> dict[str, Any]:
-    """A backend's page as data."""
+def backend_json(found: Newest, target: str, silent: str = "") -> dict[str, Any]:
+    """A backend's page as data; `silent` as for `backend_page`."""
     news, rows, faults = _of_target(found, target)
     return {
         "target": target,
+        "did_not_report": silent,
         "run": found.run.id,
         "created": found.run.created,
         "simulated": any(r["evidence"] == "simulated" for r in rows),

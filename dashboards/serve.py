@@ -225,16 +225,18 @@ def app(store: StoreLike, token: str = "") -> Any:
         return answer(request, now, lambda: live_page.page(view, LINKS), lambda: view)
 
     def backend(request: Request) -> Response:
-        (mark, night), target = newest(), request.path_params["target"]
-        if night is None or target not in night.targets:
-            return missing("The newest night has no such target; its targets are at /")
+        (mark, whole), target = newest(), request.path_params["target"]
+        night = whole.of_target(target) if whole else None
+        if whole is None or night is None:
+            return missing("The newest nights have no such target; their targets are at /")
+        silent = whole.run.created if night is not whole else ""
         return answer(
             request,
             mark,
             lambda: night_pages.backend_page(
-                night, target, LINKS, functools.partial(findings.repeat, store.run(night.run.id))
+                night, target, LINKS, functools.partial(findings.repeat, store.run(night.run.id)), silent
             ),
-            lambda: night_pages.backend_json(night, target),
+            lambda: night_pages.backend_json(night, target, silent),
         )
 
     def parity(request: Request) -> Response:

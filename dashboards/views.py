@@ -98,6 +98,20 @@ class Newest:
         return out
 
     @cached_property
+    def silent_targets(self) -> dict[str, Newest]:
+        """Targets of backends that did not report -> the last night in which they did."""
+        out: dict[str, Newest] = {}
+        for backend, night in self.nights.silent.items():
+            at = next(i for i, r in enumerate(self.runs) if r.id == night.id)
+            then = Newest(self.index, self.runs[: at + 1])
+            out |= {target: then for target in then.targets if target.partition(":")[0] == backend}
+        return out
+
+    def of_target(self, target: str) -> Newest | None:
+        """The night that a target's page shows: this one, or the last in which it reported."""
+        return self if target in self.targets else self.silent_targets.get(target)
+
+    @cached_property
     def targets(self) -> list[str]:
         return list(dict.fromkeys(str(r["target"]) for r in self.rows if r["evidence"] and r["evidence"] != "compiled"))
 
