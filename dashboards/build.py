@@ -194,8 +194,10 @@ def _build_night(site: _Site, newest: views.Newest) -> dict[str, Any]:
     and of the runs between which something changed."""
     store, out = site.store, site.out
     for a, b in night_pages.compared(newest):
-        if not (out / compare_name(a, b)).is_file():
+        name = compare_name(a, b)
+        if site.pages.get(name) != _code() or not (out / name).is_file():
             _build_comparison(store.run(a), store.run(b), out)
+            site.pages[name] = _code()
     run, links = store.run(newest.run.id), site.links()
     repeat = functools.partial(findings.repeat, run)
     for (key, named), row in site.cells.items():
@@ -310,6 +312,7 @@ def _build_run(site: _Site, run: RunLike) -> Path:
     against = Against.of(site.store.run(before.id), run, quote(compare_name(before.id, run.id))) if before else None
     if against and before:
         _build_comparison(against.before, run, out)
+        site.pages[compare_name(before.id, run.id)] = _code()
     links = site.run_links(run)
     for where, op in parts_of(run):
         _write_both(

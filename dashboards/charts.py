@@ -183,7 +183,7 @@ def table(layout: Layout, name: str, td: Callable[[int], str]) -> Markup:
 def boxed(table: Markup, columns: int) -> Markup:
     """A table in a box that scrolls where it is too wide; a narrow one has no box on a wide screen, so that its head
     stays in the window."""
-    return Markup(f'<div class="scroll{" fits" if columns <= FITS else ""}">{table}</div>')
+    return Markup(f'<div class="scroll{" fits" if columns <= FITS else ""}" tabindex=0>{table}</div>')
 
 
 def _scaled(columns: int) -> str:
