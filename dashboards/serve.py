@@ -144,13 +144,15 @@ def app(store: StoreLike, token: str = "") -> Any:
     lines = Recent(all_lines, RECENT_SECONDS)
     kept_night: list[tuple[Hashable, views.Newest | None]] = []
 
-    def newest() -> tuple[Hashable, views.Newest | None]:
+    def of_index() -> tuple[Hashable, views.Newest | None]:
         """(what the newest night is made of, the night)."""
         found = index()
         mark = hash(found.runs) if found else 0
         if not kept_night or kept_night[0][0] != mark:
             kept_night[:] = [(mark, views.newest(found) if found else None)]
         return kept_night[0]
+
+    newest = Recent(of_index, RECENT_SECONDS)
 
     def runs(request: Request) -> Response:
         (mark, night), listed = newest(), lines()
