@@ -8,12 +8,14 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 import night_store
+import synthetic_runs
 from test_dashboard_files import ask
 
 from farm.cli import main
@@ -256,3 +258,14 @@ def test_a_store_that_means_harm_has_pages_that_say_so(tmp_path: Path, capsys: p
     shutil.rmtree(tmp_path / "runs")
     (tmp_path / "runs").mkdir()
     assert ask(app(Store(tmp_path)), "/")[0] == 200
+
+
+def test_pages_of_wide_runs_stay_small() -> None:
+    """4,000 cells of three vendors."""
+    mine = [{**r, "named": ""} for r in synthetic_runs.wide_rows(4000)]
+    night = SimpleNamespace(
+        with_silent=mine, nights=SimpleNamespace(silent={}), run=SimpleNamespace(id="r", created="2026-08-01T02:15:00Z")
+    )
+    links = pages.Links("/", lambda run_id: "/run/r", lambda name: None, cell=lambda key, named: f"/cell/{key}")
+    html = parity_page.page(night, "rms_norm", links)  # type: ignore[arg-type]
+    assert len(gzip.compress(html.encode(), 6)) <= 60_000 and html.count("<tr>") > 150
