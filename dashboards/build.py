@@ -344,12 +344,12 @@ def cell_name(key: str, named: str) -> str:
 
 
 def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._]+", "-", text)[:80]
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text)[:80]
 
 
 def _exact(text: str) -> str:
-    """As `_slug`, and never the same for two texts."""
-    name = _slug(text)
+    """A name of a file, never the same for two texts."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:80]
     return name if name == text else f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
