@@ -67,6 +67,9 @@ class Pages:
             self._keep(name, page)
             return page
         finally:
+            with self._lock:
+                if name not in self._pages:
+                    self._making.pop(name, None)
             making.release()
 
     def _keep(self, name: str, page: Page) -> None:

@@ -101,7 +101,7 @@ def app(store: StoreLike, token: str = "") -> Any:
     def answer(request: Request, mark: Hashable, page: Callable[[], str], data: Callable[[], Any]) -> Response:
         """The page, or its data, as it was made for this `mark`; 304 where the reader has it already."""
         as_data = request.url.path.endswith(".json")
-        name = f"{request.url.path}?{request.query_params}"[:2000]
+        name = f"{request.url.path}?{request.query_params.get('target', '')}"  # what else a script notes is of the view
         kept = pages.get(name, mark, lambda: json.dumps(data(), default=str) if as_data else page())
         headers = {**HEADERS, "Cache-Control": "no-cache", "ETag": kept.etag, "Vary": "Accept-Encoding"}
         if kept.etag in request.headers.get("if-none-match", ""):

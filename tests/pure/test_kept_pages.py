@@ -69,6 +69,7 @@ def test_kept_pages_are_bounded_and_a_failure_is_not_kept() -> None:
     assert sum(len(p.packed) for p in pages._pages.values()) <= 100 and len(pages._making) <= len(pages._pages)
     with pytest.raises(ZeroDivisionError):
         pages.get("/x", 1, lambda: str(1 // 0))
+    assert "/x" not in pages._making
     assert gzip.decompress(pages.get("/x", 1, lambda: "well").packed) == b"well"
 
 
