@@ -115,6 +115,51 @@ def first_of_each(site: Path) -> list[Path]:
     return [*dict.fromkeys([*found, failed, *site.glob("backend-*.html")])]
 
 
+@pytest.mark.soak(seconds=5)
+def test_what_was_planted_is_named_and_nothing_else(site: Path) -> None:
+    data = json.loads((site / "index.json").read_text())
+    assert {(n["kind"], n["backend"], n["mode"], n["count"]) for n in data["news"]} == {
+        ("new", "rocm", "row_packed", 2),
+        ("slower", "cuda", "auto", 8),
+        ("fixed", "cuda", "row_packed", 1),
+    }
+    slower = next(n for n in data["news"] if n["kind"] == "slower")
+    assert slower["range"] == [night_store.revision(21), night_store.revision(22)] and slower["word"] == "regression"
+    assert list(data["silent"]) == ["ascend"]
+    odd = [
+        d["name"] for page in site.glob("backend-*.json") for d in json.loads(page.read_text())["devices"] if d["odd"]
+    ]
+    assert odd == ["cuda:3"]
+
+
+@pytest.mark.soak(seconds=5)
+def test_each_answer_is_at_most_three_clicks_from_the_front_page(site: Path) -> None:
+    """What a reader who knows the address alone looks for -> what the page that answers says."""
+    wanted = {
+        "the regression with its range": r"regression \+16 %.*?revision b1d5781111\.\.17ba079149",
+        "its command": r"--backend cuda --select .*?mode=auto,operation=backward",
+        "the wrong result": r"new failure.*?dw\.rel_l2.*?--backend rocm --select .*?mode=row_packed",
+        "the sick device": r"cuda:3 (differs from its siblings|\+2\.8 % against its siblings)",
+        "the silent backend": r"ascend did not report",
+        "where auto is wrong": r"1\.\d+x the time of row_packed",
+    }
+    clicks = {"index.html": 0}
+    waits = ["index.html"]
+    found: dict[str, int] = {}
+    while waits:
+        name = waits.pop(0)
+        text = (site / name).read_text(encoding="utf-8")
+        plain = " ".join(html.unescape(re.sub(r"<(style|script)>.*?</\1>|<[^>]+>", " ", text, flags=re.S)).split())
+        for what, answer in wanted.items():
+            if what not in found and re.search(answer, plain):
+                found[what] = clicks[name]
+        for href in re.findall(r'href="?([^"#> ]+)', text):
+            if clicks[name] < 3 and href.endswith(".html") and href not in clicks and (site / href).exists():
+                clicks[href] = clicks[name] + 1
+                waits.append(href)
+    assert found.keys() == wanted.keys() and max(found.values()) <= 2, found  # a fold may be a click more
+
+
 @needs_chromium
 @pytest.mark.skipif(axe() is None, reason="no installed package carries axe-core: pip install axe-core-python")
 @pytest.mark.soak(seconds=150)
