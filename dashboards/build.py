@@ -8,6 +8,7 @@ import json
 import os
 import re
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -67,7 +68,8 @@ def build(
 ) -> Path:
     """Writes the front page and the page of `run_id` (None: of every readable run; `unreadable` is called with each
     other run and the reason).  `no_index` is called if the store cannot have one: its pages show no nights.
-    `index_seconds`: how long runs may be added to the index; `lacking` is called with the number of those left.
+    `index_seconds`: how long runs may be added to the index, and how long they may be read for what they prove;
+    `lacking` is called with the number of those that the index lacks.
 
     Returns the path of the run's page, or of the front page.  A file appears complete or not at all.
     """
@@ -98,10 +100,10 @@ def build(
                     unreadable(name, error)
                 except Exception as error:  # the list reports it too
                     unreadable(name, error)
-        lines = run_lines(store, proven := kept(out / KEPT))
+        lines = run_lines(store, proven := kept(out / KEPT), index_seconds)
         night = _build_night(site, newest) if newest else None
         write(out / "index.html", runs_page(lines, site.links(), night))
-        found_proofs = proofs(store, proven)
+        found_proofs = evidence.thaw(proven)
         write(out / EVIDENCE, evidence_page(found_proofs, site.links()))
         data = {"version": evidence.VERSION, **evidence.evidence_json(found_proofs)}
         write(out / KEPT, json.dumps({**data, "runs": proven, "pages": site.pages}))
@@ -272,18 +274,34 @@ def proofs(store: StoreLike, known: dict[str, Any]) -> dict[str, list[evidence.P
     return _of_known(store, known, lambda found, fresh: evidence.thaw(fresh))
 
 
-def run_lines(store: StoreLike, known: dict[str, Any]) -> list[RunLine]:
-    """A line per run; a run that cannot be read is `unreadable`.  `known` as for `proofs`."""
-    return _of_known(store, known, lambda found, fresh: evidence.lines(fresh, found))
+def run_lines(store: StoreLike, known: dict[str, Any], seconds: float | None = None) -> list[RunLine]:
+    """A line per run; a run that cannot be read is `unreadable`.  `known` as for `proofs`.  `seconds`: after that time
+    older runs have a line alone, and what they prove is read another time."""
+
+    def answer(found: list[Any], fresh: dict[str, Any]) -> list[RunLine]:
+        evidence.thaw(fresh)  # what a file holds of proofs is found unusable here too
+        return evidence.lines(fresh, found)
+
+    return _of_known(store, known, answer, seconds)
 
 
-def _of_known(store: StoreLike, known: dict[str, Any], answer: Callable[[list[Any], dict[str, Any]], T]) -> T:
+def _of_known(
+    store: StoreLike,
+    known: dict[str, Any],
+    answer: Callable[[list[Any], dict[str, Any]], T],
+    seconds: float | None = None,
+) -> T:
     found = list(store.runs())
+    until = None if seconds is None else time.monotonic() + seconds
+
+    def late() -> bool:
+        return until is not None and time.monotonic() > until
+
     try:
-        fresh = evidence.collect(found, store.run, dict(known), LARGE_BYTES)
+        fresh = evidence.collect(found, store.run, dict(known), LARGE_BYTES, late)
         made = answer(found, fresh)
     except (KeyError, TypeError, AttributeError, ValueError):  # an evidence.json that the farm did not write
-        fresh = evidence.collect(found, store.run, {}, LARGE_BYTES)
+        fresh = evidence.collect(found, store.run, {}, LARGE_BYTES, late)
         made = answer(found, fresh)
     known.clear()
     known.update(fresh)

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from farm.dashboards import live_page, night_pages, parity_page, views
 from farm.dashboards.access import NeedsToken
-from farm.dashboards.build import StoreLike, cell_facts_in, cell_facts_of, comparison, need_store, run_lines
+from farm.dashboards.build import KEPT, StoreLike, cell_facts_in, cell_facts_of, comparison, kept, need_store, run_lines
 from farm.dashboards.compare_page import as_json
 from farm.dashboards.kept import Pages, Recent
 from farm.dashboards.pages import (
@@ -102,15 +102,15 @@ def app(store: StoreLike, token: str = "") -> Any:
         """The page, or its data, as it was made for this `mark`; 304 where the reader has it already."""
         as_data = request.url.path.endswith(".json")
         name = f"{request.url.path}?{request.query_params.get('target', '')}"  # what else a script notes is of the view
-        kept = pages.get(name, mark, lambda: json.dumps(data(), default=str) if as_data else page())
-        headers = {**HEADERS, "Cache-Control": "no-cache", "ETag": kept.etag, "Vary": "Accept-Encoding"}
-        if kept.etag in request.headers.get("if-none-match", ""):
+        made = pages.get(name, mark, lambda: json.dumps(data(), default=str) if as_data else page())
+        headers = {**HEADERS, "Cache-Control": "no-cache", "ETag": made.etag, "Vary": "Accept-Encoding"}
+        if made.etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
         media = "application/json" if as_data else "text/html"
         if "gzip" in request.headers.get("accept-encoding", ""):
-            return Response(kept.packed, media_type=media, headers={**headers, "Content-Encoding": "gzip"})
+            return Response(made.packed, media_type=media, headers={**headers, "Content-Encoding": "gzip"})
         return Response(
-            gzip.decompress(kept.packed), media_type=media, headers={**headers, "Content-Encoding": "identity"}
+            gzip.decompress(made.packed), media_type=media, headers={**headers, "Content-Encoding": "identity"}
         )
 
     def safe(page: Callable[[Request], Response]) -> Callable[[Request], Response]:
@@ -126,7 +126,8 @@ def app(store: StoreLike, token: str = "") -> Any:
 
         return answered
 
-    proven: dict[str, Any] = {}  # what the runs prove and their lines: a run that has not changed is read once
+    # What the runs prove and their lines: a run that has not changed is read once.
+    proven: dict[str, Any] = kept(store.path / "pages" / KEPT)
     reading = threading.Lock()
     follows: OrderedDict[str, tuple[threading.Lock, Any, live.Live]] = OrderedDict()
 
@@ -138,7 +139,7 @@ def app(store: StoreLike, token: str = "") -> Any:
 
     def all_lines() -> list[Any]:
         with reading:
-            return run_lines(store, proven)
+            return run_lines(store, proven, RECENT_SECONDS)
 
     index = Recent(indexed, RECENT_SECONDS)
     lines = Recent(all_lines, RECENT_SECONDS)

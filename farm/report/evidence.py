@@ -317,14 +317,19 @@ def evidence_json(known: Mapping[str, Sequence[Proof]]) -> dict[str, Any]:
 
 
 def collect(
-    found: Iterable[RunLike], load: Callable[[str], RunLike], kept: Mapping[str, Any], large: int
+    found: Sequence[RunLike],
+    load: Callable[[str], RunLike],
+    kept: Mapping[str, Any],
+    large: int,
+    late: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Run -> {"as_of", "proofs", "line" of the list of runs} as plain data.  `kept` is used for runs that have not
     changed since, and for those of at least `large` bytes while they are being written.  A run that cannot be read has
     no proofs and the verdict `unreadable`: whatever is in its folder must not fail another run, so every exception
-    counts as that."""
+    counts as that.  Once it is `late`, the cells of older runs are not read: these have a line and, until another
+    time, no proofs."""
     out: dict[str, Any] = {}
-    for run in found:
+    for run in reversed(found):
         name, folder = run.id, Path(getattr(run, "dir", "nowhere"))
         mark, known = as_of(folder), kept.get(name) or {}
         if known and mark and (known.get("as_of") == mark or (_size(mark) >= large and writer(run))):
@@ -332,6 +337,10 @@ def collect(
             continue
         try:
             one = load(name)
+            if late() and getattr(one, "complete", False):
+                line = asdict(run_line(one.head, name, lambda one=one: one))  # type: ignore[misc]
+                out[name] = {"as_of": "", "proofs": [], "line": line}
+                continue
             line = asdict(run_line(one.head, name, lambda one=one: one))  # type: ignore[misc]
             out[name] = {"as_of": mark, "proofs": [asdict(p) for p in proofs(one)], "line": line}
         except Exception as error:

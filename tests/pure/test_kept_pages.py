@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import sys
 import threading
@@ -175,6 +176,9 @@ def test_the_end_of_a_run_adds_few_runs_to_the_index_newest_first(
     assert main(["dashboard", "build", "last", "--out", str(tmp_path)]) == 0
     assert "5 older runs are not in the index" in capsys.readouterr().err
     assert 'data-id="night-lacks"' in (tmp_path / "pages" / "index.html").read_text()
+    proofs = json.loads((tmp_path / "pages" / "evidence.json").read_text())["runs"]
+    assert sorted(name for name, one in proofs.items() if one["proofs"]) == []
+    assert {one["line"]["verdict"] for one in proofs.values()} == {"passed"}, "each has its line"
     assert main(["dashboard", "build", "last", "--out", str(tmp_path)]) == 0
     assert "4 older runs are" in capsys.readouterr().err, "each run adds some"
     found = views.checked(Store(tmp_path), 0.0)
