@@ -347,7 +347,7 @@ def collect(
             again = isinstance(error, OSError)  # which may pass without a change of the files
             line = asdict(unreadable(name, str(error) or type(error).__name__))
             out[name] = {"as_of": "" if again else mark, "proofs": [], "line": line}
-    return out
+    return {run.id: out[run.id] for run in found}
 
 
 def thaw(collected: Mapping[str, Any]) -> dict[str, list[Proof]]:
