@@ -9,10 +9,11 @@ charts    values -> HTML and SVG strings                pure, does not know the 
 svg, trends  charts over nights                        pure
 compare_page  two runs, or two arms, from plain values  pure
 views     what pages across runs need, from the index
-night_pages  the newest night, a backend, a cell
+night_pages, parity_page  the newest night, a backend, a cell; an op on several vendors' devices
+live_page  a run that is running
 pages     one function per page
 build     pages -> files
-serve     pages -> HTTP
+serve     pages -> HTTP;  kept: pages that it has made;  access: who may read them
 
 What the pages state comes from `farm.report`.
 """

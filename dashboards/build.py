@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
 import re
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
-from farm.dashboards import arms_page, night_pages, trends, views
+from farm.dashboards import arms_page, night_pages, parity_page, trends, views
 from farm.dashboards.compare_page import Said, Side, as_json
-from farm.dashboards.pages import Against, Links, compare_page, evidence_page, run_json, run_page, runs_page
+from farm.dashboards.pages import (
+    Against,
+    Links,
+    compare_page,
+    evidence_page,
+    part_json,
+    part_page,
+    parts_of,
+    run_json,
+    run_page,
+    runs_page,
+)
 from farm.errors import StoreError
 from farm.report import cell_facts, evidence, findings, provenance, status_changes
 from farm.report.pairs import FASTER, SLOWER, counts
@@ -25,7 +38,7 @@ from farm.report.queries import RunLike
 from farm.report.run_lines import RunLine
 from farm.report.status_changes import Comparison
 from farm.report.time_changes import PROVES, TimeComparison, times
-from farm.store.index import Index
+from farm.store.index import Index, Indexed
 
 EVIDENCE = "evidence.html"
 #: What the runs prove and their lines in the list, so that neither page need read every run again.  May be deleted.
@@ -50,9 +63,13 @@ def build(
     out_dir: Path | None = None,
     unreadable: Callable[[str, Exception], None] = lambda run_id, error: None,
     no_index: Callable[[StoreError], None] = lambda error: None,
+    index_seconds: float | None = None,
+    lacking: Callable[[int], None] = lambda runs: None,
 ) -> Path:
     """Writes the front page and the page of `run_id` (None: of every readable run; `unreadable` is called with each
     other run and the reason).  `no_index` is called if the store cannot have one: its pages show no nights.
+    `index_seconds`: how long runs may be added to the index, and how long they may be read for what they prove;
+    `lacking` is called with the number of those that the index lacks.
 
     Returns the path of the run's page, or of the front page.  A file appears complete or not at all.
     """
@@ -61,81 +78,163 @@ def build(
     out = Path(out_dir) if out_dir else Path(store.path) / "pages"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        found = _index(store, no_index)
+        found = _index(store, no_index, index_seconds)
+        if found and found.lacks:
+            lacking(found.lacks)
+        newest = views.newest(found) if found else None
+        site = _Site(store, out, found, newest, kept_pages(out / KEPT))
         if run_id:
-            page = _build_run(store, store.run(run_id), out, found)  # the store resolves `last`, the beginning of an id
+            page = _build_run(site, store.run(run_id))  # the store resolves `last`, the beginning of an id
         else:
             page = out / "index.html"
-            for name in [known.id for known in store.runs()]:
+            for known in list(store.runs()):
+                name = known.id
                 try:
-                    run = store.run(name)
-                    _ = run.head, run.rows
-                except Exception as error:
+                    if not site.kept(known):
+                        run = store.run(name)
+                        _ = run.head, run.rows
+                        _build_run(site, run)
+                except OSError as error:
+                    if error.filename and Path(error.filename).parent == out:
+                        raise
                     unreadable(name, error)
-                    continue
-                try:
-                    _build_run(store, run, out, found)
-                except OSError:
-                    raise
                 except Exception as error:  # the list reports it too
                     unreadable(name, error)
-        known = kept(out / KEPT)
-        lines = run_lines(store, known)
-        night, links = _build_night(store, found, out) if found else (None, _index_links(out))
-        write(out / "index.html", runs_page(lines, links, night))
-        write(out / EVIDENCE, evidence_page(proofs(store, known), _index_links(out)))
-        write(out / KEPT, json.dumps({"version": evidence.VERSION, "runs": known}))
+        lines = run_lines(store, proven := kept(out / KEPT), index_seconds)
+        night = _build_night(site, newest) if newest else None
+        write(out / "index.html", runs_page(lines, site.links(), night))
+        found_proofs = evidence.thaw(proven)
+        write(out / EVIDENCE, evidence_page(found_proofs, site.links()))
+        data = {"version": evidence.VERSION, **evidence.evidence_json(found_proofs)}
+        write(out / KEPT, json.dumps({**data, "runs": proven, "pages": site.pages}))
     except OSError as e:
         why = f"{out}: pages cannot be written ({e.strerror or e}); choose a writable folder"
         raise StoreError(why, id="dashboard-unwritable") from e
     return page
 
 
-def _index(store: StoreLike, no_index: Callable[[StoreError], None]) -> Index | None:
+def _index(store: StoreLike, no_index: Callable[[StoreError], None], seconds: float | None) -> Index | None:
     try:
-        return views.checked(store)
+        return views.checked(store, seconds)
     except StoreError as error:
         no_index(error)
         return None
 
 
-def _build_night(store: StoreLike, found: Index, out: Path) -> tuple[dict[str, Any] | None, Links]:
-    """The newest night: its part of the front page with its links, the pages of its backends, of the cells that they
-    name, and of the runs between which something changed."""
-    newest = views.newest(found)
-    if newest is None:
-        return None, _index_links(out)
+@dataclass
+class _Site:
+    """The folder of pages while it is brought up to date.  pages: a run's page -> what it was made of, when it was."""
+
+    store: StoreLike
+    out: Path
+    found: Index | None
+    newest: views.Newest | None
+    pages: dict[str, str]
+
+    @functools.cached_property
+    def cells(self) -> dict[tuple[str, str], Mapping[str, Any]]:
+        """(key, named target) of the cells that have a page -> their rows in the index."""
+        notable = night_pages.notable(self.newest) if self.newest else []
+        return {(str(r["cell_key"]), str(r["named"])): r for r in notable}
+
+    @functools.cached_property
+    def ops(self) -> list[str]:
+        return parity_page.ops(self.newest) if self.newest else []
+
+    def links(self) -> Links:
+        """Of pages across runs."""
+        targets = [*self.newest.targets, *self.newest.silent_targets] if self.newest else []
+        return replace(
+            _index_links(self.out),
+            backend=lambda target: quote(backend_name(target)) if target in targets else None,
+            cell=lambda key, named: quote(cell_name(key, named)) if (key, named) in self.cells else None,
+            parity=lambda op: quote(parity_name(op)) if op in self.ops else None,
+        )
+
+    def run_links(self, run: RunLike) -> Links:
+        """Of a run's page.  Only the newest night's leads to pages of cells, which show that night."""
+        links = run_links(run, self.out)
+        if self.newest is None or run.id != self.newest.run.id:
+            return links
+        return replace(links, cell=self.links().cell, backend=self.links().backend)
+
+    def before(self, run_id: str) -> Indexed | None:
+        return views.baseline(self.found, run_id) if self.found else None
+
+    def made_of(self, run: RunLike) -> str:
+        """Changes when the page of a complete run would; "" for any other run."""
+        before, newest = self.before(run.id), self.newest and run.id == self.newest.run.id
+        mark = evidence.as_of(run.dir)
+        cells = sorted(map(str, self.cells)) if newest else []
+        of = [mark, before.id if before else "", _code(), cells]
+        return hashlib.sha256(json.dumps(of).encode()).hexdigest() if mark.startswith("run.json") else ""
+
+    def kept(self, run: RunLike) -> bool:
+        """Whether the page of a run need not be made anew."""
+        name = page_name(run.id)
+        with suppress(OSError, AttributeError):
+            mark = self.made_of(run)
+            return bool(mark) and self.pages.get(name) == mark and (self.out / name).is_file()
+        return False
+
+
+@functools.lru_cache(1)
+def _code() -> str:
+    """Changes with the farm's code that makes pages."""
+    import farm.report
+
+    files = [p for m in (views, farm.report) for p in sorted(Path(str(m.__file__)).parent.rglob("*")) if p.is_file()]
+    sha = hashlib.sha256()
+    for path in files:
+        if path.suffix in (".py", ".html", ".css", ".js"):
+            sha.update(path.read_bytes())
+    return sha.hexdigest()
+
+
+def _build_night(site: _Site, newest: views.Newest) -> dict[str, Any]:
+    """The newest night: its part of the front page, the pages of its backends, its ops, of the cells that they name,
+    and of the runs between which something changed."""
+    store, out = site.store, site.out
     for a, b in night_pages.compared(newest):
-        if not (out / compare_name(a, b)).is_file():
+        name = compare_name(a, b)
+        if site.pages.get(name) != _code() or not (out / name).is_file():
             _build_comparison(store.run(a), store.run(b), out)
-    run = store.run(newest.run.id)
-    cells = night_pages.notable(newest)
-    written = {(r["cell_key"], r["named"]): cell_name(str(r["cell_key"]), str(r["named"])) for r in cells}
-    links = replace(
-        _index_links(out),
-        backend=lambda target: quote(backend_name(target)) if target in newest.targets else None,
-        cell=lambda key, named: written.get((key, named)),
-    )
+            site.pages[name] = _code()
+    run, links = store.run(newest.run.id), site.links()
     repeat = functools.partial(findings.repeat, run)
-    for row in cells:
-        facts, points = cell_facts_of(found, run, row)
-        name = written[row["cell_key"], row["named"]]
-        write(out / name, night_pages.cell_page(facts, points, links))
-        write((out / name).with_suffix(".json"), json.dumps(facts, default=str))
-    for target in newest.targets:
-        path = out / backend_name(target)
-        write(path, night_pages.backend_page(newest, target, links, repeat))
-        write(path.with_suffix(".json"), json.dumps(night_pages.backend_json(newest, target), default=str))
+    for (key, named), row in site.cells.items():
+        facts, points = cell_facts_of(newest.index, run, row)
+        _write_both(out / cell_name(key, named), night_pages.cell_page(facts, points, links), facts)
+    for target in (*newest.targets, *newest.silent_targets):
+        then = newest.of_target(target) or newest
+        silent = newest.run.created if then is not newest else ""
+        again = functools.partial(findings.repeat, store.run(then.run.id)) if silent else repeat
+        page = night_pages.backend_page(then, target, links, again, silent)
+        _write_both(out / backend_name(target), page, night_pages.backend_json(then, target, silent))
+    for op in site.ops:
+        page = parity_page.page(newest, op, links, site.ops)
+        _write_both(out / parity_name(op), page, parity_page.data(newest, op))
     write(out / "index.json", json.dumps(night_pages.night_json(newest), default=str))
-    return night_pages.night(newest, links, repeat), links
+    return night_pages.night(newest, links, repeat)
+
+
+def _write_both(path: Path, page: str, data: Any) -> None:
+    write(path, page)
+    write(path.with_suffix(".json"), json.dumps(data, default=str))
 
 
 def cell_facts_of(found: Index, run: Any, row: Mapping[str, Any]) -> tuple[dict[str, Any], list[trends.Point]]:
     """What a cell's page shows: facts of its newest run, and its nights.  `row`: of the index."""
     full = next(r for r in run.rows_of(row["cell_key"]) if r.get("cell_id") == row["cell_id"])
+    return cell_facts_in(found, run, full)
+
+
+def cell_facts_in(found: Index | None, run: Any, full: Mapping[str, Any]) -> tuple[dict[str, Any], list[trends.Point]]:
+    """What the page of a cell in one run shows: facts of that run's row, and all its nights."""
     log = run.log_text(full["log"]) if full.get("log") and log_path(run, full["log"]) else ""
-    facts = cell_facts.facts(run, full, run.samples_of(row["cell_key"]), (), log)
-    points = views.cell_history(found, str(row["cell_key"]), str(row["named"]), str(row["target"]))
+    key, named = str(full["cell_key"]), str(full["cell_id"]).partition("@")[2]
+    facts = cell_facts.facts(run, full, run.samples_of(key), (), log)
+    points = views.cell_history(found, key, named, str(full["target"])) if found else []
     return facts | {"history": [vars(p) for p in points]}, points
 
 
@@ -175,18 +274,34 @@ def proofs(store: StoreLike, known: dict[str, Any]) -> dict[str, list[evidence.P
     return _of_known(store, known, lambda found, fresh: evidence.thaw(fresh))
 
 
-def run_lines(store: StoreLike, known: dict[str, Any]) -> list[RunLine]:
-    """A line per run; a run that cannot be read is `unreadable`.  `known` as for `proofs`."""
-    return _of_known(store, known, lambda found, fresh: evidence.lines(fresh, found))
+def run_lines(store: StoreLike, known: dict[str, Any], seconds: float | None = None) -> list[RunLine]:
+    """A line per run; a run that cannot be read is `unreadable`.  `known` as for `proofs`.  `seconds`: after that time
+    older runs have a line alone, and what they prove is read another time."""
+
+    def answer(found: list[Any], fresh: dict[str, Any]) -> list[RunLine]:
+        evidence.thaw(fresh)  # what a file holds of proofs is found unusable here too
+        return evidence.lines(fresh, found)
+
+    return _of_known(store, known, answer, seconds)
 
 
-def _of_known(store: StoreLike, known: dict[str, Any], answer: Callable[[list[Any], dict[str, Any]], T]) -> T:
+def _of_known(
+    store: StoreLike,
+    known: dict[str, Any],
+    answer: Callable[[list[Any], dict[str, Any]], T],
+    seconds: float | None = None,
+) -> T:
     found = list(store.runs())
+    until = None if seconds is None else time.monotonic() + seconds
+
+    def late() -> bool:
+        return until is not None and time.monotonic() > until
+
     try:
-        fresh = evidence.collect(found, store.run, dict(known), LARGE_BYTES)
+        fresh = evidence.collect(found, store.run, dict(known), LARGE_BYTES, late)
         made = answer(found, fresh)
     except (KeyError, TypeError, AttributeError, ValueError):  # an evidence.json that the farm did not write
-        fresh = evidence.collect(found, store.run, {}, LARGE_BYTES)
+        fresh = evidence.collect(found, store.run, {}, LARGE_BYTES, late)
         made = answer(found, fresh)
     known.clear()
     known.update(fresh)
@@ -202,34 +317,55 @@ def kept(path: Path) -> dict[str, Any]:
     return {}
 
 
-def _build_run(store: StoreLike, run: RunLike, out: Path, found: Index | None = None) -> Path:
-    path = out / page_name(run.id)
+def kept_pages(path: Path) -> dict[str, str]:
+    """What a file of `KEPT` has of pages: what each was made of."""
+    with suppress(OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        return {str(k): str(v) for k, v in json.loads(path.read_text(encoding="utf-8"))["pages"].items()}
+    return {}
+
+
+def _build_run(site: _Site, run: RunLike) -> Path:
+    out = site.out
+    path, before = out / page_name(run.id), site.before(run.id)
     if arms_page.has_pairs(run.head):
-        return _build_arms(run, out)
-    before = views.baseline(found, run.id) if found else None
-    against = Against.of(store.run(before.id), run, quote(compare_name(before.id, run.id))) if before else None
+        return _build_arms(site, run)
+    against = Against.of(site.store.run(before.id), run, quote(compare_name(before.id, run.id))) if before else None
     if against and before:
         _build_comparison(against.before, run, out)
-    write(path, run_page(run, run_links(run, out), against))
-    write(path.with_suffix(".json"), json.dumps(run_json(run, against), default=str))
+        site.pages[compare_name(before.id, run.id)] = _code()
+    links = site.run_links(run)
+    for where, op in parts_of(run):
+        _write_both(
+            out / part_name(run.id, where, op), part_page(run, (where, op), links, against), part_json(run, (where, op))
+        )
+    _write_both(path, run_page(run, links, against), run_json(run, against))
+    site.pages[path.name] = site.made_of(run)
     return path
 
 
-def _build_arms(run: Any, out: Path) -> Path:
+def _build_arms(site: _Site, run: Any) -> Path:
     """The page of a run of two arms, which is their comparison, and beside it that of all its results."""
-    path, results = out / page_name(run.id), out / results_name(run.id)
-    links = run_links(run, out)
+    path, results = site.out / page_name(run.id), site.out / results_name(run.id)
+    links = site.run_links(run)
     a, b, pairs, said = arms_page.of_run(run, quote(results.name))
     write(results, run_page(run, links))
-    write(path, compare_page(a, b, pairs, said, links))
     data = {**as_json(a, b, pairs, said), "run": run.id, "comparison": run.head["comparison"]}
-    write(path.with_suffix(".json"), json.dumps(data, default=str))
+    _write_both(path, compare_page(a, b, pairs, said, links), data)
+    site.pages[path.name] = site.made_of(run)
     return path
 
 
 def results_name(run_id: str) -> str:
     """The page of all results of a run of two arms."""
     return f"results-{run_id}.html"
+
+
+def part_name(run_id: str, where: str, op: str) -> str:
+    return f"run-{run_id}--{_exact(f'{where}-{op}')}.html"
+
+
+def parity_name(op: str) -> str:
+    return f"parity-{_exact(op)}.html"
 
 
 def compare_name(a: str, b: str) -> str:
@@ -246,6 +382,12 @@ def cell_name(key: str, named: str) -> str:
 
 def _slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", text)[:80]
+
+
+def _exact(text: str) -> str:
+    """A name of a file, never the same for two texts."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:80]
+    return name if name == text else f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def comparison(a: RunLike, b: RunLike, found: Comparison, timed: TimeComparison) -> tuple[Side, Side, Said]:
@@ -298,7 +440,9 @@ def run_links(run: RunLike, out: Path) -> Links:
     def log(name: str) -> str | None:
         return inside(name) if log_path(run, name) else None
 
-    return replace(_index_links(out), run=page_name, log=log, file=inside)
+    return replace(
+        _index_links(out), run=page_name, log=log, file=inside, part=lambda where, op: part_name(run.id, where, op)
+    )
 
 
 def _index_links(out: Path) -> Links:

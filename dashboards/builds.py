@@ -119,14 +119,16 @@ def _where(rows: Sequence[Row]) -> str:
     return " · ".join(named)
 
 
-def tables(rows: Sequence[Row], anchors: Mapping[int, str]) -> dict[tuple[str, str, str], list[Table]]:
+def tables(
+    rows: Sequence[Row], anchors: Mapping[int, str], only: tuple[str, str] | None = None
+) -> dict[tuple[str, str, str], list[Table]]:
     """(backend, target, op) -> a table per dtype; each row that is a build is in exactly one spot.
 
-    `anchors`: id() of a failed row -> the anchor of the group that reports it.
+    `anchors`: id() of a failed row -> the anchor of the group that reports it; `only`: just this backend and op.
     """
     found: dict[tuple[str, str, str], dict[str, list[tuple[int, Row]]]] = defaultdict(lambda: defaultdict(list))
     for index, row in enumerate(rows):
-        if is_build(row):
+        if is_build(row) and only in (None, (place(row), row["op"])):
             backend, _, target = place(row).partition("@")
             found[backend, target, str(row["op"])][str(row.get("dtype") or "")].append((index, row))
     return {

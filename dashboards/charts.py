@@ -153,9 +153,11 @@ def content_css() -> str:
     )
 
 
-def heat_table(heat: Heat) -> Markup:
-    """Every cell of one backend, op and dtype; rows are shapes, columns providers and their modes."""
-    return table(heat.layout, "heat", lambda i: _heat_td(heat.spots[i]))
+def heat_table(heat: Heat, link: Callable[[int], str | None] = lambda index: None, *, anchored: bool = True) -> Markup:
+    """Every cell of one backend, op and dtype; rows are shapes, columns providers and their modes.  `link`: a cell's
+    number -> the address of its page; `anchored`: whether a cell that is a link has an anchor too (both for 4,000
+    cells would be 12 kB of a page that may have 150)."""
+    return table(heat.layout, "heat", lambda i: _heat_td(heat.spots[i], link(i), anchored))
 
 
 def table(layout: Layout, name: str, td: Callable[[int], str]) -> Markup:
@@ -181,7 +183,7 @@ def table(layout: Layout, name: str, td: Callable[[int], str]) -> Markup:
 def boxed(table: Markup, columns: int) -> Markup:
     """A table in a box that scrolls where it is too wide; a narrow one has no box on a wide screen, so that its head
     stays in the window."""
-    return Markup(f'<div class="scroll{" fits" if columns <= FITS else ""}">{table}</div>')
+    return Markup(f'<div class="scroll{" fits" if columns <= FITS else ""}" tabindex=0>{table}</div>')
 
 
 def _scaled(columns: int) -> str:
@@ -189,7 +191,8 @@ def _scaled(columns: int) -> str:
     return f' style="--n:{columns}"'
 
 
-def _heat_td(spot: Spot) -> str:
+def _heat_td(spot: Spot, address: str | None, anchored: bool) -> str:
+    """A failed cell leads to its finding, any other to its page.  A link has no end tag: it ends with its cell."""
     if spot.kind == "status":
         text = f"<a href=#{esc(spot.anchor)}>{esc(spot.text)}</a>" if spot.anchor else esc(spot.text)
         name = f"s-{esc(spot.status)}"
@@ -198,7 +201,9 @@ def _heat_td(spot: Spot) -> str:
         text = _values(spot.values, mark) if spot.values else esc(spot.text) + mark
         steps = STEPS if spot.kind == "speed" else 10
         name = f"{spot.kind[0].replace('s', 'v')}{round(min(spot.level, 1) * steps)}" if spot.level >= 0 else "unsure"
-    return f'<td id=c{spot.index} class={name} data-t="{esc(spot.tip)}">{text}'
+    lead = f"<a href={esc(address)}>" if address and not spot.anchor else ""
+    anchor = "" if lead and not anchored else f" id=c{spot.index}"
+    return f'<td{anchor} class={name} data-t="{esc(spot.tip)}">{lead}{text}'
 
 
 def _values(shown: Mapping[str, Value], mark: str) -> str:

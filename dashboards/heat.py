@@ -71,15 +71,16 @@ class Pace:
 
 
 def heats(
-    rows: Sequence[Row], anchors: Mapping[int, str], baseline: Sequence[Row] = ()
+    rows: Sequence[Row], anchors: Mapping[int, str], baseline: Sequence[Row] = (), only: tuple[str, str] | None = None
 ) -> dict[tuple[str, str], list[Heat]]:
     """(backend or named target, op) -> a heat map per dtype; each row that is not a build is in exactly one spot.
 
-    `anchors`: id() of a failed row -> the anchor of the group that reports it; `baseline`: rows of an earlier run.
+    `anchors`: id() of a failed row -> the anchor of the group that reports it; `baseline`: rows of an earlier run;
+    `only`: just this backend and op.
     """
     found: dict[tuple[str, str], dict[str, list[tuple[int, Row]]]] = defaultdict(lambda: defaultdict(list))
     for index, row in enumerate(rows):
-        if not is_build(row):
+        if not is_build(row) and only in (None, (place(row), row["op"])):
             found[place(row), row["op"]][row.get("dtype") or ""].append((index, row))
     against = others(rows, baseline)
     return {

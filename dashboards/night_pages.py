@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from farm.dashboards import svg, trends
 from farm.dashboards.pages import Links, render
 from farm.dashboards.trends import Point
 from farm.dashboards.views import Newest
+from farm.report import parity
 from farm.report.format import FARM_FAULTS, cells, glyph, percent, ratio, sig, when
 from farm.report.nights import News, Standing, line, standings
 from farm.report.pairs import change
@@ -78,7 +81,13 @@ def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
     sentence = _sentence(nights.news, faults, len(nights.silent), first=len(found.runs) == 1)
     dates = [n.created[:10] for n in nights.nights]
     cards = [
-        {"of": s, "facts": _facts(s), "line": trends.night_line(dates, s.failing, s.pace)} for s in standings(nights)
+        {
+            "of": s,
+            "facts": _facts(s),
+            "more": _devices_and_worst(found, s, links),
+            "line": svg.simulated(trends.night_line(dates, s.failing, s.pace), s.simulated),
+        }
+        for s in standings(nights)
     ]
     before = found.runs[-2].id if len(found.runs) > 1 else ""
     return {
@@ -93,10 +102,35 @@ def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
         "sentence": sentence,
         "bad": bool(faults or nights.silent or any(n.kind in ("new", "slower") for n in nights.news)),
         "simulated": found.simulated,
-        "silent": nights.silent,
+        "silent": [
+            (backend, last, [(t, links.backend(t)) for t in found.silent_targets if t.partition(":")[0] == backend])
+            for backend, last in nights.silent.items()
+        ],
         "cards": cards,
         "news": _sections(nights.news, links, repeat),
+        "lacks": found.index.lacks,
+        "ops": [op for op in parity.ops(found.with_silent) if links.parity(op)],
     }
+
+
+def _devices_and_worst(found: Newest, s: Standing, links: Links) -> list[tuple[str, str | None, bool]]:
+    """(text, address, whether it is bad) of what a backend's pages say besides: devices unlike their siblings, cells
+    where `auto` is behind another mode of ours."""
+    out: list[tuple[str, str | None, bool]] = []
+    for target in s.targets:
+        address = links.backend(target)
+        for d in found.devices(target):
+            if d.by is not None and _odd(d.by):
+                out.append((f"{d.name} {change(d.by)} against its siblings", _at(address, "devices"), True))
+        rows = [r for r in found.rows if r["target"] == target]
+        for ranking in rankings(rows, 1):
+            if ranking.short:
+                out.append((f"{cells(ranking.count)} {ranking.short}", _at(address, "worst"), False))
+    return out
+
+
+def _at(address: str | None, anchor: str) -> str | None:
+    return f"{address}#{anchor}" if address else None
 
 
 def night_json(found: Newest) -> dict[str, Any]:
@@ -176,15 +210,18 @@ def _odd(by: float | None) -> bool:
     return by is not None and abs(by - 1) > ODD
 
 
-def backend_page(found: Newest, target: str, links: Links, repeat: Repeat) -> str:
-    """One target: its devices against each other, its news, its worst cells, its roof and tool chain over time."""
+def backend_page(found: Newest, target: str, links: Links, repeat: Repeat, silent: str = "") -> str:
+    """One target: its devices against each other, its news, its worst cells, its roof and tool chain over time.
+    `silent`: the newest night, in which it did not report, if `found` is its last one."""
     backend = target.partition(":")[0]
     news, rows, faults = _of_target(found, target)
     devices = found.devices(target)
     simulated = any(r["evidence"] == "simulated" for r in rows)
     mine = next((s for s in standings(found.nights) if s.backend == backend), None)
+    dates = [n.created[:10] for n in found.nights.nights]
     sick = [d for d in devices if _odd(d.by)]
     sentence = _sentence(news, sum(n for _, n in faults))
+    sentence = f"did not report on {silent[:10]} · its last night: {sentence}" if silent else sentence
     if sick:
         sentence += f" · {', '.join(d.name for d in sick)} differ{'s' if len(sick) == 1 else ''} from its siblings"
     return render(
@@ -194,26 +231,28 @@ def backend_page(found: Newest, target: str, links: Links, repeat: Repeat) -> st
         target=target,
         backend=backend,
         run=found.run,
+        silent=silent,
         simulated=simulated,
-        sentence=sentence,
-        bad=bool(faults or sick or any(n.kind in ("new", "slower") for n in news)),
+        sentence=sentence[:1].upper() + sentence[1:],
+        bad=bool(silent or faults or sick or any(n.kind in ("new", "slower") for n in news)),
         tools=sorted(found.nights.tools.get(found.run.id, {}).get(backend, {}).items()),
-        line=trends.night_line([n.created[:10] for n in found.nights.nights], mine.failing, mine.pace) if mine else "",
+        line=svg.simulated(trends.night_line(dates, mine.failing, mine.pace), simulated) if mine else "",
         nights="1 night" if len(found.runs) == 1 else f"{len(found.runs)} nights",
-        devices=[(d, trends.sibling_strip(d.nights), _odd(d.by)) for d in devices],
+        devices=[(d, svg.simulated(trends.sibling_strip(d.nights), simulated), _odd(d.by)) for d in devices],
         faults=faults,
         news=_sections(news, links, repeat),
         rankings=rankings(rows),
-        roof=trends.history(found.roof(target), "GB/s"),
+        roof=svg.simulated(trends.history(found.roof(target), "GB/s"), simulated),
         changes=found.tool_changes(backend),
     )
 
 
-def backend_json(found: Newest, target: str) -> dict[str, Any]:
-    """A backend's page as data."""
+def backend_json(found: Newest, target: str, silent: str = "") -> dict[str, Any]:
+    """A backend's page as data; `silent` as for `backend_page`."""
     news, rows, faults = _of_target(found, target)
     return {
         "target": target,
+        "did_not_report": silent,
         "run": found.run.id,
         "created": found.run.created,
         "simulated": any(r["evidence"] == "simulated" for r in rows),
@@ -247,23 +286,24 @@ def cell_page(facts: Mapping[str, Any], points: Sequence[Point], links: Links) -
         links=links,
         cell=cell,
         run=run,
-        run_address=_of_cell(links.run(run["id"]), cell),
+        run_address=_of_cell(links, run["id"], cell),
         finding=facts["finding"],
         facts=_cell_facts(facts),
         again=facts["again"],
-        history=trends.history(points, "µs", levels) if len(points) > 1 else "",
-        samples=_samples(samples) if len(samples) > 1 else "",
+        history=svg.simulated(trends.history(points, "µs", levels), simulated) if len(points) > 1 else "",
+        samples=svg.simulated(_samples(samples), simulated) if len(samples) > 1 else "",
         samples_text=f"{its['samples']} in the order of the calls; µs" if its else "",
         peers=facts["peers"],
         log="\n".join(str(facts["log"]).splitlines()[-60:])[-6000:],
     )
 
 
-def _of_cell(address: str | None, cell: Mapping[str, Any]) -> str | None:
-    return f"{address}#c{cell['index']}" if address else None
+def _of_cell(links: Links, run_id: str, cell: Mapping[str, Any]) -> str | None:
+    address = links.run(run_id)
+    return address + "#" + (f"c{cell['index']}" if links.anchored else "cells") if address else None
 
 
-def _samples(points: Sequence[Point]) -> Any:
+def _samples(points: Sequence[Point]) -> Markup:
     values = [p.value for p in points if p.value is not None]
     low, high = min(values), max(values)
     span, width, height = (high - low) or 1.0, 660, 90

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from farm.dashboards import builds, charts, contents, heat, layout, place_map, roofs
+from farm.dashboards import builds, charts, contents, heat, layout, place_map, roofs, svg
 from farm.dashboards import compare_page as comparing
 from farm.dashboards.compare_page import Said, Side
 from farm.errors import id_of
@@ -36,6 +37,9 @@ from farm.store.results import place
 
 HERE = Path(__file__).resolve().parent
 SHOWN = 12  # groups of findings that are shown; the others are folded
+#: A run of more cells has a page per place and op besides its own: at 18,000 cells one page had 3.8 MB, and a second to
+#: turn a tab.
+PAGE_CELLS = 8000
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,11 @@ class Links:
     backend: Callable[[str], str | None] = lambda target: None
     cell: Callable[[str, str], str | None] = lambda key, named: None  # by its key and named target
     compare: Callable[[str, str], str | None] = lambda a, b: None
+    parity: Callable[[str], str | None] = lambda op: None  # by op
+    live: Callable[[str], str | None] = lambda run_id: None  # of a run that is being written
+    part: Callable[[str, str], str | None] = lambda where, op: None  # of a large run: its cells of a place and op
+    cell_of_run: Callable[[Mapping[str, Any]], str | None] = lambda row: None  # a row of the page's run
+    anchored: bool = True  # whether each cell of a run's page has an anchor
 
 
 @lru_cache(maxsize=1)
@@ -89,6 +98,7 @@ def _templates() -> Environment:
         "css": Markup((HERE / "farm.css").read_text(encoding="utf-8") + charts.scale_css() + charts.content_css()),
         "js": Markup((HERE / "farm.js").read_text(encoding="utf-8")),
         "glossary": glossary.TERMS,
+        "cell_address": cell_address,
     }
     return env
 
@@ -99,8 +109,12 @@ def _code(text: str) -> Markup:
     return Markup("".join(f"<code>{part}</code>" if i % 2 else part for i, part in parts))
 
 
+#: Characters that no page needs and that a terminal, or a program that reads the page, may obey.
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
 def render(name: str, **values: Any) -> str:
-    return _templates().get_template(name).render(values)
+    return _CONTROL.sub("\ufffd", _templates().get_template(name).render(values))
 
 
 def runs_page(heads: Iterable[RunLine], links: Links, night: Mapping[str, Any] | None = None) -> str:
@@ -113,8 +127,18 @@ def runs_page(heads: Iterable[RunLine], links: Links, night: Mapping[str, Any] |
 
 def evidence_page(known: Mapping[str, Sequence[evidence.Proof]], links: Links) -> str:
     """What a store's runs prove, per backend and kind of evidence; `known`: run -> its proofs."""
+    families, covered = evidence.families(known), evidence.coverage(known)
+    simulated = any(p.evidence == "simulated" for of in known.values() for p in of)
+    seen = {b for of in covered.values() for b in of}
     return render(
-        "evidence.html", title="evidence", families=evidence.families(known), kinds=evidence.KINDS, links=links
+        "evidence.html",
+        title=f"{'evidence, some of it simulated' if simulated else 'evidence'}",
+        simulated=simulated,
+        families=families,
+        kinds=evidence.KINDS,
+        covered=covered,
+        columns=[f.backend for f in families if f.backend in seen or f.backend in evidence.FAMILIES],
+        links=links,
     )
 
 
@@ -173,16 +197,71 @@ def run_json(run: RunLike, against: Against | None = None) -> dict[str, Any]:
     }
 
 
-def run_page(run: RunLike, links: Links, against: Against | None = None) -> str:
-    """Everything about one run, in one self-contained file.  `against`: the run that its times are divided by."""
+def parts_of(run: RunLike) -> dict[tuple[str, str], list[Any]]:
+    """(place, op) -> rows of a run that is too large for one page; else nothing."""
+    return queries.by_place(run.rows) if queries.planned(run) > PAGE_CELLS else {}
+
+
+def part_page(run: RunLike, part: tuple[str, str], links: Links, against: Against | None = None) -> str:
+    """The cells of one place and op of a run that is too large for one page."""
     run = queries.as_shown(run)
+    rows = [r for r in run.rows if (place(r), str(r.get("op"))) == part]
+    simulated = any(r.get("evidence") == "simulated" for r in rows)
+    name = f"{part[0].replace('@', ' ')} {part[1]}"
+    only = queries.part(run, rows)
+    groups = [*findings.findings(only), *findings.peer_failures(only), *findings.farm_faults(only)]
+    heats = heat.heats(run.rows, {}, against.before.rows if against else (), part)
+    return render(
+        "part.html",
+        title=f"{'simulated · ' if simulated else ''}{name} · run {run.id}",
+        links=links,
+        run=run,
+        part=part,
+        simulated=simulated,
+        counts=queries.counts(rows),
+        cells=len(rows),
+        findings=[_group(run, g, links) for g in groups[:SHOWN]],
+        more=max(0, len(groups) - SHOWN),
+        heats=_heats(heats, run, links),
+        picker=charts.picker(contents.CONTENTS, {n for panes in heats.values() for h in panes for n in h.contents}),
+        content_legend=charts.content_legend(),
+        builds=_builds(run, {}, part),
+        paces=_paces(only),
+        pace_legend=charts.pace_legend(),
+        strips=_strips(only),
+    )
+
+
+def part_json(run: RunLike, part: tuple[str, str]) -> dict[str, Any]:
+    """The page of a part as data."""
+    rows = [r for r in queries.as_shown(run).rows if (place(r), str(r.get("op"))) == part]
+    names = ("cell_id", "status", "reason", "time_us_p50", "timing_quality", "share_of_roof", "worst_ratio", "evidence")
+    return {
+        "run": run.id,
+        "place": part[0],
+        "op": part[1],
+        "simulated": any(r.get("evidence") == "simulated" for r in rows),
+        "counts": queries.counts(rows),
+        "cells": [{n: _plain(r.get(n)) for n in names} for r in rows],
+    }
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and value != value else value
+
+
+def run_page(run: RunLike, links: Links, against: Against | None = None) -> str:
+    """Everything about one run, in one self-contained file.  `against`: the run that its times are divided by.  A run
+    of more than PAGE_CELLS cells has a page for each place and op besides (`part_page`), which this one leads to."""
+    run = queries.as_shown(run)
+    parts = parts_of(run)
     found, faults, peers = findings.findings(run), findings.farm_faults(run), findings.peer_failures(run)
     first, more = shown(found)
     anchors = findings.anchors([*found, *peers, *faults])
     counts, verdict = queries.counts(run.rows), queries.verdict(run)
     simulated = evidence.simulated(run)
     mixed = simulated and verdict.kind != "simulated"  # else the verdict says so
-    heats = heat.heats(run.rows, anchors, against.before.rows if against else ())
+    heats = heat.heats(run.rows, anchors, against.before.rows if against else ()) if not parts else {}
     return render(
         "run.html",
         title=f"{wording.title(verdict)}{', SIMULATED' if mixed else ''} · run {run.id}",
@@ -217,15 +296,16 @@ def run_page(run: RunLike, links: Links, against: Against | None = None) -> str:
         peers=[_group(run, g, links) for g in peers],
         impossible=findings.impossible(run),
         set_aside=findings.set_aside(run),
-        heats=_heats(heats, run),
+        heats=_heats(heats, run, links),
+        pieces=[(where, op, queries.counts(rows), links.part(where, op)) for (where, op), rows in parts.items()],
         picker=charts.picker(contents.CONTENTS, {n for panes in heats.values() for h in panes for n in h.contents}),
         content_legend=charts.content_legend(),
-        builds=_builds(run, anchors),
+        builds=_builds(run, anchors) if not parts else [],
         remarks=builds.remarks(run.rows),
         summaries=_summaries(run),
-        paces=_paces(run),
+        paces=_paces(run) if not parts else [],
         pace_legend=charts.pace_legend(),
-        strips=_strips(run),
+        strips=_strips(run) if not parts else [],
         roofs=roofs.roofs(run),
         environment=provenance.environment(run),
         environments=provenance.flat(run.head.get("environments") or {}),
@@ -280,9 +360,16 @@ def _group(run: RunLike, group: Group, links: Links) -> dict[str, Any]:
     tail = next((t for t in (provenance.log_tail(run, name) for name in group.logs[:3]) if t), "")
     row = queries.worst_row(group.rows)
     found = place_map.of_row(row) if row and group.kind == "inaccurate" else []
+    found = [{**f, "svg": svg.simulated(f["svg"], group.simulated)} for f in found]
     maps = {"cell": row["cell_id"], "of": found} if row and found else None
-    examples = [r["cell_id"] for r in group.rows[:3]]
+    examples = [(r["cell_id"], cell_address(links, r)) for r in group.rows[:3]]
     return {"group": group, "logs": logs, "tail": tail, "examples": examples, "maps": maps}
+
+
+def cell_address(links: Links, row: Mapping[str, Any]) -> str | None:
+    """The page of a row's cell."""
+    named = str(row.get("cell_id")).partition("@")[2]
+    return links.cell_of_run(row) or links.cell(str(row.get("cell_key")), named)
 
 
 def _heading(run: RunLike, where: str, op: str) -> dict[str, Any]:
@@ -291,8 +378,12 @@ def _heading(run: RunLike, where: str, op: str) -> dict[str, Any]:
     return {"backend": where.partition("@")[0], "place": where.replace("@", " "), "kinds": kinds, "op": op}
 
 
-def _heats(found: Mapping[tuple[str, str], Sequence[heat.Heat]], run: RunLike) -> list[dict[str, Any]]:
+def _heats(found: Mapping[tuple[str, str], Sequence[heat.Heat]], run: RunLike, links: Links) -> list[dict[str, Any]]:
     """Per backend and op, a pane per dtype with its heat map."""
+
+    def link(index: int) -> str | None:
+        return cell_address(links, run.rows[index])
+
     return [
         {
             **_heading(run, where, op),
@@ -301,7 +392,7 @@ def _heats(found: Mapping[tuple[str, str], Sequence[heat.Heat]], run: RunLike) -
                     "name": format.short_dtype(h.dtype),
                     "failures": charts.failures(h.failed),
                     "legend": charts.legend(h),
-                    "table": charts.boxed(charts.heat_table(h), len(h.layout.columns)),
+                    "table": charts.boxed(charts.heat_table(h, link, anchored=links.anchored), len(h.layout.columns)),
                 }
                 for h in panes
             ],
@@ -317,7 +408,7 @@ def _kinds(run: RunLike, where: str, op: str, *, judged: bool = False) -> tuple[
     return tuple(k for k in found if k != "simulated") or found if judged else found
 
 
-def _builds(run: RunLike, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
+def _builds(run: RunLike, anchors: Mapping[int, str], only: tuple[str, str] | None = None) -> list[dict[str, Any]]:
     """Per target and op, a pane per dtype with the compiler's report about every cell."""
     return [
         {
@@ -334,7 +425,7 @@ def _builds(run: RunLike, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
                 for t in panes
             ],
         }
-        for (backend, target, op), panes in builds.tables(run.rows, anchors).items()
+        for (backend, target, op), panes in builds.tables(run.rows, anchors, only).items()
     ]
 
 
@@ -362,13 +453,17 @@ def _paces(run: RunLike) -> list[dict[str, Any]]:
 
 
 def _strips(run: RunLike) -> list[dict[str, Any]]:
-    return [
-        {
-            "backend": where.partition("@")[0].partition(" ")[0],
-            "place": where.replace("@", " ").removesuffix(" simulated"),
-            "kinds": ("simulated",) if where.endswith(" simulated") else _kinds(run, where, op, judged=True),
-            "op": op,
-            "charts": [charts.strip_chart(s, dtype) for dtype, s in sorted(by_dtype.items(), key=layout.by_width)],
-        }
-        for (where, op), by_dtype in queries.strips(run).items()
-    ]
+    out = []
+    for (where, op), by_dtype in queries.strips(run).items():
+        kinds = ("simulated",) if where.endswith(" simulated") else _kinds(run, where, op, judged=True)
+        drawn = [charts.strip_chart(s, dtype) for dtype, s in sorted(by_dtype.items(), key=layout.by_width)]
+        out.append(
+            {
+                "backend": where.partition("@")[0].partition(" ")[0],
+                "place": where.replace("@", " ").removesuffix(" simulated"),
+                "kinds": kinds,
+                "op": op,
+                "charts": [svg.simulated(one, "simulated" in kinds) for one in drawn],
+            }
+        )
+    return out

@@ -10,6 +10,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from farm.calibration import report
+from farm.dashboards import svg
 from farm.errors import Message
 from farm.report.evidence import numbered
 from farm.report.format import count, number
@@ -80,7 +81,7 @@ def _note(calibration: Calibration, mine: Sequence[Mapping[str, Any]], dots: Seq
         str(record["made"]),
         f"{calibration.policy.get('method')} version {calibration.policy.get('version')}",
         tuple(remarks),
-        chart(calibration.curve, dots, device),
+        svg.simulated(chart(calibration.curve, dots, device), str(record.get("evidence")) == "simulated"),
         len(dots),
         tuple((report.size(p.nbytes), f"{p.us:.2f}", f"{p.gbps:.0f}", p.config) for p in calibration.curve),
         tuple((dtype, f"{g['tflops']:.0f}", f"{g['edge']}³" if g.get("edge") else "") for dtype, g in best.items()),

@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import hashlib
 import json
 import socket
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from farm.dashboards import arms_page, night_pages, views
-from farm.dashboards.build import StoreLike, cell_facts_of, comparison, need_store, proofs, run_lines
+from farm.dashboards import arms_page, live_page, night_pages, parity_page, views
+from farm.dashboards.access import NeedsToken
+from farm.dashboards.build import KEPT, StoreLike, cell_facts_in, cell_facts_of, comparison, kept, need_store, run_lines
 from farm.dashboards.compare_page import as_json
-from farm.dashboards.pages import Against, Links, compare_page, evidence_page, run_json, run_page, runs_page
-from farm.errors import FarmError, StoreError, UsageError
-from farm.report import findings, status_changes
+from farm.dashboards.kept import Pages, Recent
+from farm.dashboards.pages import (
+    Against,
+    Links,
+    compare_page,
+    evidence_page,
+    part_json,
+    part_page,
+    parts_of,
+    run_json,
+    run_page,
+    runs_page,
+)
+from farm.errors import FarmError, StoreError, UsageError, describe
+from farm.report import evidence, findings, live, queries, status_changes
 from farm.report.provenance import log_path
 from farm.report.queries import RunLike
 from farm.report.time_changes import times
 from farm.store import RUN_ID
+from farm.store.index import Index
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -41,7 +59,15 @@ LINKS = Links(
     backend=lambda target: f"/backend/{quote(target, safe='')}",
     cell=lambda key, named: f"/cell/{quote(key)}" + (f"?target={quote(named)}" if named else ""),
     compare=lambda a, b: f"/compare/{quote(a)}/{quote(b)}",
+    parity=lambda op: f"/parity/{quote(op, safe='')}",
+    live=lambda run_id: f"/live/{quote(run_id)}",
+    anchored=False,
 )
+#: The index and the list of runs are looked at anew at most so often, and so long are runs added to the index while a
+#: reader waits.
+RECENT_SECONDS = 2.0
+#: So many running runs are followed at a time.
+FOLLOWED = 8
 
 
 def _need() -> None:
@@ -55,104 +81,225 @@ def _need() -> None:
         raise UsageError(message, id="serve-packages-missing") from e
 
 
-def app(store: StoreLike) -> Any:
-    """A Starlette application: `/`, `/evidence`, `/run/<id>`, `/run/<id>/results` (of a run of two arms),
-    `/run/<id>/log/<name>`, `/backend/<target>`, `/cell/<key>`, `/compare/<a>/<b>`; JSON of a page at its address with
-    `.json` (of the first: `/night.json`)."""
+def app(store: StoreLike, token: str = "") -> Any:
+    """A Starlette application: `/`, `/evidence`, `/run/<id>`, `/run/<id>/results` (of two arms), `/run/<id>/<cell>`,
+    `/run/<id>/part/<place>/<op>`, `/run/<id>/log/<name>`, `/live/<id>`, `/backend/<target>`, `/parity/<op>`,
+    `/cell/<key>`, `/compare/<a>/<b>`; JSON of a page at its address with `.json` (of the first: `/night.json`).
+    `token`: who has none gets nothing."""
     _need()
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.middleware.gzip import GZipMiddleware
     from starlette.requests import Request
-    from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
+    from starlette.responses import FileResponse, PlainTextResponse, Response
     from starlette.routing import Route
+
+    pages = Pages()
 
     def missing(what: str) -> Response:
         return PlainTextResponse(f"{what}\n", 404, HEADERS)
 
-    def answer(request: Request, page: Callable[[], str], data: Callable[[], Any]) -> Response:
-        """The page, or its data; 304 where the reader has it already."""
+    def answer(request: Request, mark: Hashable, page: Callable[[], str], data: Callable[[], Any]) -> Response:
+        """The page, or its data, as it was made for this `mark`; 304 where the reader has it already."""
         as_data = request.url.path.endswith(".json")
-        text = json.dumps(data(), default=str) if as_data else page()
-        tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:24]}"'
-        headers = {**HEADERS, "Cache-Control": "no-cache", "ETag": tag}
-        if tag in request.headers.get("if-none-match", ""):
+        name = f"{request.url.path}?{request.query_params.get('target', '')}"  # what else a script notes is of the view
+        made = pages.get(name, mark, lambda: json.dumps(data(), default=str) if as_data else page())
+        headers = {**HEADERS, "Cache-Control": "no-cache", "ETag": made.etag, "Vary": "Accept-Encoding"}
+        if made.etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
-        if as_data:
-            return Response(text, media_type="application/json", headers=headers)
-        return HTMLResponse(text, headers=headers)
-
-    known: dict[str, Any] = {}  # what the runs prove and their lines: a run that has not changed is read once
-
-    def newest() -> Any:
-        with suppress(StoreError):  # a store that cannot be written has no index
-            return views.newest(views.checked(store))
-        return None
-
-    def runs(request: Request) -> Response:
-        night = newest()
-        repeat = functools.partial(findings.repeat, store.run(night.run.id)) if night else None
-        shown = night_pages.night(night, LINKS, repeat) if night and repeat else None
-        return answer(
-            request,
-            lambda: runs_page(run_lines(store, known), LINKS, shown),
-            lambda: night_pages.night_json(night) if night else {},
+        media = "application/json" if as_data else "text/html"
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(made.packed, media_type=media, headers={**headers, "Content-Encoding": "gzip"})
+        return Response(
+            gzip.decompress(made.packed), media_type=media, headers={**headers, "Content-Encoding": "identity"}
         )
 
-    def proven(_: Request) -> Response:
-        return HTMLResponse(evidence_page(proofs(store, known), LINKS), headers=HEADERS)
+    def safe(page: Callable[[Request], Response]) -> Callable[[Request], Response]:
+        """A run that is damaged, or that another version wrote, harms its own page alone."""
+
+        def answered(request: Request) -> Response:
+            try:
+                return page(request)
+            except Exception as error:
+                why = describe(error)[:300]
+                sys.stderr.write(f"farm dashboard: {request.url.path!r}: {why!r}\n")
+                return PlainTextResponse(f"This page cannot be made ({why}). The list of runs is at /\n", 500, HEADERS)
+
+        return answered
+
+    # What the runs prove and their lines: a run that has not changed is read once.
+    proven: dict[str, Any] = kept(store.path / "pages" / KEPT)
+    reading = threading.Lock()
+    follows: OrderedDict[str, tuple[threading.Lock, Any, live.Live]] = OrderedDict()
+
+    def indexed() -> Index | None:
+        try:
+            return views.checked(store, RECENT_SECONDS)
+        except StoreError:  # a store that cannot be written has no index
+            return None
+
+    def all_lines() -> list[Any]:
+        with reading:
+            return run_lines(store, proven, RECENT_SECONDS)
+
+    index = Recent(indexed, RECENT_SECONDS)
+    lines = Recent(all_lines, RECENT_SECONDS)
+    kept_night: list[tuple[Hashable, views.Newest | None]] = []
+
+    def of_index() -> tuple[Hashable, views.Newest | None]:
+        """(what the newest night is made of, the night)."""
+        found = index()
+        mark = hash(found.runs) if found else 0
+        if not kept_night or kept_night[0][0] != mark:
+            kept_night[:] = [(mark, views.newest(found) if found else None)]
+        return kept_night[0]
+
+    newest = Recent(of_index, RECENT_SECONDS)
+
+    def runs(request: Request) -> Response:
+        (mark, night), listed = newest(), lines()
+
+        def page() -> str:
+            repeat = functools.partial(findings.repeat, store.run(night.run.id)) if night else None
+            shown = night_pages.night(night, LINKS, repeat) if night and repeat else None
+            return runs_page(listed, LINKS, shown)
+
+        data = lambda: night_pages.night_json(night) if night else {}  # noqa: E731
+        return answer(request, (mark, _digest(listed)), page, data)
+
+    def evidences(request: Request) -> Response:
+        listed = lines()
+        found = evidence.thaw(dict(proven))
+        return answer(
+            request, _digest(listed), lambda: evidence_page(found, LINKS), lambda: evidence.evidence_json(found)
+        )
+
+    def against(run: RunLike) -> tuple[str, Callable[[], Against | None]]:
+        """(the run before it, what it is against that)."""
+        found = index()
+        before = views.baseline(found, run.id) if found else None
+        if before is None:
+            return "", lambda: None
+        return before.id, lambda: Against.of(store.run(before.id), run, LINKS.compare(before.id, run.id))
 
     def one(request: Request) -> Response:
         run = find(store, request.path_params["run_id"])
         if run is None:
             return missing("No such run; the list of runs is at /")
         if arms_page.has_pairs(run.head):
-            made = arms_page.of_run(run, f"{LINKS.run(run.id)}/results")
-            return answer(request, lambda: compare_page(*made, live_links(run)), lambda: as_json(*made))
-        before = None
-        with suppress(StoreError):
-            before = views.baseline(views.checked(store), run.id)
-        against = Against.of(store.run(before.id), run, LINKS.compare(before.id, run.id)) if before else None
-        return answer(request, lambda: run_page(run, live_links(run), against), lambda: run_json(run, against))
+            both = functools.lru_cache(1)(lambda: arms_page.of_run(run, f"{LINKS.run(run.id)}/results"))
+            return answer(request, _mark(run), lambda: compare_page(*both(), live_links(run)), lambda: as_json(*both()))
+        before, made = against(run)
+        return answer(
+            request, (_mark(run), before), lambda: run_page(run, live_links(run), made()), lambda: run_json(run, made())
+        )
 
     def results(request: Request) -> Response:
         run = find(store, request.path_params["run_id"])
         if run is None:
             return missing("No such run; the list of runs is at /")
-        return answer(request, lambda: run_page(run, live_links(run)), lambda: run_json(run))
+        return answer(request, _mark(run), lambda: run_page(run, live_links(run)), lambda: run_json(run))
 
-    def backend(request: Request) -> Response:
-        night, target = newest(), request.path_params["target"]
-        if night is None or target not in night.targets:
-            return missing("The newest night has no such target; its targets are at /")
-        repeat = functools.partial(findings.repeat, store.run(night.run.id))
+    def part(request: Request) -> Response:
+        run, where, op = (request.path_params[n] for n in ("run_id", "where", "op"))
+        run = find(store, run)
+        if run is None or (where, op) not in parts_of(run):
+            return missing("No such part of a run; the list of runs is at /")
+        before, made = against(run)
         return answer(
             request,
-            lambda: night_pages.backend_page(night, target, LINKS, repeat),
-            lambda: night_pages.backend_json(night, target),
+            (_mark(run), before),
+            lambda: part_page(run, (where, op), live_links(run), made()),
+            lambda: part_json(run, (where, op)),
+        )
+
+    def running(request: Request) -> Response:
+        run: Any = find(store, request.path_params["run_id"])
+        if run is None:
+            return missing("No such run; the list of runs is at /")
+        with reading:
+            if run.id not in follows:
+                follows[run.id] = (threading.Lock(), run.follow(), live.Live())
+                while len(follows) > FOLLOWED:
+                    follows.popitem(last=False)
+            alone, follower, state = follows[run.id]
+        with alone:
+            for line in follower.new():
+                state.add(line)
+            now = time.time()
+            if not state.over and not run.writer:
+                now = state.now
+            view = live_page.data(state, now, functools.partial(findings.repeat, run))
+        if run.complete:
+            view["over"] = view["over"] or "finished"
+        elif not run.writer and not view["over"]:
+            view["over"] = "interrupted"
+        view["sentence"] = live.sentence(view)
+        return answer(request, now, lambda: live_page.page(view, LINKS), lambda: view)
+
+    def backend(request: Request) -> Response:
+        (mark, whole), target = newest(), request.path_params["target"]
+        night = whole.of_target(target) if whole else None
+        if whole is None or night is None:
+            return missing("The newest nights have no such target; their targets are at /")
+        silent = whole.run.created if night is not whole else ""
+        return answer(
+            request,
+            mark,
+            lambda: night_pages.backend_page(
+                night, target, LINKS, functools.partial(findings.repeat, store.run(night.run.id)), silent
+            ),
+            lambda: night_pages.backend_json(night, target, silent),
+        )
+
+    def parity(request: Request) -> Response:
+        (mark, night), op = newest(), request.path_params["op"]
+        others = parity_page.ops(night) if night else []
+        if night is None or op not in others:
+            return missing("The newest night has no such op on two targets; what it has is at /")
+        return answer(
+            request, mark, lambda: parity_page.page(night, op, LINKS, others), lambda: parity_page.data(night, op)
         )
 
     def cell(request: Request) -> Response:
         key, named = request.path_params["key"], request.query_params.get("target", "")
-        found = views.checked(store)
-        rows = views.series(found, key, ("cell_key", "cell_id", "named", "target"), named)
-        if not rows:
+        found = index()
+        rows = found.series(key, ("cell_key", "cell_id", "named", "target"), named) if found else []
+        if not found or not rows:
             return missing("No complete run has such a cell; the list of runs is at /")
-        facts, points = cell_facts_of(found, store.run(rows[-1]["run"]), rows[-1])
-        return answer(request, lambda: night_pages.cell_page(facts, points, LINKS), lambda: facts)
+        made = functools.lru_cache(1)(lambda: cell_facts_of(found, store.run(rows[-1]["run"]), rows[-1]))
+        return answer(request, hash(found.runs), lambda: night_pages.cell_page(*made(), LINKS), lambda: made()[0])
+
+    def cell_of_run(request: Request) -> Response:
+        """A cell as it was in one run, by its number."""
+        run = find(store, request.path_params["run_id"])
+        number = request.path_params["number"]
+        if run is None or number >= len(run.rows):
+            return missing("No such cell of a run; the list of runs is at /")
+        found = index()
+        made = functools.lru_cache(1)(lambda: cell_facts_in(found, run, run.rows[number]))
+        return answer(
+            request,
+            (_mark(run), hash(found.runs) if found else 0),
+            lambda: night_pages.cell_page(*made(), LINKS),
+            lambda: made()[0],
+        )
 
     def compared(request: Request) -> Response:
         a, b = (find(store, request.path_params[name]) for name in ("a", "b"))
         if a is None or b is None:
             return missing("No such run; the list of runs is at /")
-        changes = status_changes.compare(a, b)
-        timed = times(changes)
-        left, right, said = comparison(a, b, changes, timed)
-        left, right = (replace(side, address=LINKS.run(side.name)) for side in (left, right))
+
+        @functools.lru_cache(1)
+        def made() -> tuple[Any, Any, Any, Any]:
+            changes = status_changes.compare(a, b)
+            timed = times(changes)
+            left, right, said = comparison(a, b, changes, timed)
+            left, right = (replace(side, address=LINKS.run(side.name)) for side in (left, right))
+            return left, right, timed.pairs, said
+
         return answer(
-            request,
-            lambda: compare_page(left, right, timed.pairs, said, LINKS),
-            lambda: as_json(left, right, timed.pairs, said),
+            request, (_mark(a), _mark(b)), lambda: compare_page(*made(), links=LINKS), lambda: as_json(*made())
         )
 
     def log(request: Request) -> Response:
@@ -162,16 +309,39 @@ def app(store: StoreLike) -> Any:
             return missing("No such log; the list of runs is at /")
         return FileResponse(path, headers=HEADERS, media_type="text/plain; charset=utf-8")
 
-    pages = {"/run/{run_id}": one, "/backend/{target}": backend, "/cell/{key}": cell, "/compare/{a}/{b}": compared}
+    named = {
+        "/evidence": evidences,
+        "/run/{run_id}": one,
+        "/live/{run_id}": running,
+        "/backend/{target}": backend,
+        "/parity/{op}": parity,
+        "/cell/{key}": cell,
+        "/compare/{a}/{b}": compared,
+        "/run/{run_id}/{number:int}": cell_of_run,
+        "/run/{run_id}/part/{where}/{op}": part,
+    }
     routes = [
-        Route("/", runs),
-        Route("/night.json", runs),
-        Route("/evidence", proven),
-        *(Route(path + end, page) for path, page in pages.items() for end in (".json", "")),
-        Route("/run/{run_id}/log/{name:path}", log),
-        Route("/run/{run_id}/results", results),
+        Route("/", safe(runs)),
+        Route("/night.json", safe(runs)),
+        *(Route(path + end, safe(page)) for path, page in named.items() for end in (".json", "")),
+        Route("/run/{run_id}/log/{name:path}", safe(log)),
+        Route("/run/{run_id}/results", safe(results)),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(GZipMiddleware, minimum_size=1000)])
+    guards = [Middleware(NeedsToken, token, HEADERS)] if token else []
+    return Starlette(routes=routes, middleware=[*guards, Middleware(GZipMiddleware, minimum_size=1000)])
+
+
+def _mark(run: RunLike) -> Hashable:
+    """Changes when a run does."""
+    for name in ("run.json", "journal.jsonl"):
+        with suppress(OSError):
+            stat = (run.dir / name).stat()
+            return name, stat.st_mtime_ns, stat.st_size, queries.writer(run)
+    return run.id, len(run.rows)
+
+
+def _digest(listed: Sequence[Any]) -> str:
+    return hashlib.sha256(repr(listed).encode("utf-8", "replace")).hexdigest()
 
 
 def find(store: StoreLike, run_id: str) -> RunLike | None:
@@ -191,20 +361,26 @@ def live_links(run: RunLike) -> Links:
     def log(name: str) -> str | None:
         return f"{base}/log/{quote(name.removeprefix('logs/'))}" if log_path(run, name) else None
 
-    return replace(LINKS, log=log)
+    return replace(
+        LINKS,
+        log=log,
+        part=lambda where, op: f"{base}/part/{quote(where, safe='')}/{quote(op, safe='')}",
+        cell_of_run=lambda row: f"{base}/{row['index']}",
+    )
 
 
-def serve(store: StoreLike, host: str = "127.0.0.1", port: int = 8000) -> None:
-    """Serves until interrupted.  Pages contain logs and commands: with a public `host`, consider who can read them."""
+def serve(store: StoreLike, host: str = "127.0.0.1", port: int = 8000, token: str = "") -> None:
+    """Serves until interrupted.  `token`: what readers need (`farm.dashboards.access.chosen`); "": nothing."""
     _need()
     need_store(store)
     import uvicorn
 
     with listen(host, port) as listening, suppress(KeyboardInterrupt):
         shown = f"[{host}]" if ":" in host else host
-        sys.stderr.write(f"serving {store.path} at http://{shown}:{port}/ (stop with Ctrl-C)\n")
+        key = f"?token={token}" if token else ""
+        sys.stderr.write(f"serving {store.path} at http://{shown}:{port}/{key} (stop with Ctrl-C)\n")
         sys.stderr.flush()
-        uvicorn.Server(uvicorn.Config(app(store), log_level="warning", lifespan="off")).run(sockets=[listening])
+        uvicorn.Server(uvicorn.Config(app(store, token), log_level="warning", lifespan="off")).run(sockets=[listening])
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -13,6 +13,15 @@ def picture(width: int, height: int, label: str, shapes: Iterable[str], name: st
     return Markup(f'<svg {size} role="img" class="{name}" aria-label="{escape(label)}">{"".join(shapes)}</svg>')
 
 
+def simulated(drawn: Markup, is_so: bool) -> Markup:
+    """A picture which says, to who sees it and to who hears it, that simulated devices are in it."""
+    if not is_so or not drawn:
+        return drawn
+    told = str(drawn).replace('aria-label="', 'aria-label="simulated: ', 1).replace("<title>", "<title>simulated: ", 1)
+    mark = '<text class="fakemark" x="50%" y="12" text-anchor="middle">simulated</text></svg>'
+    return Markup(told.removesuffix("</svg>") + mark)
+
+
 def text(x: float, y: float, what: str, name: str = "", anchor: str = "start") -> str:
     of = f' class="{name}"' if name else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{of}>{escape(what)}</text>'

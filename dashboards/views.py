@@ -36,15 +36,16 @@ HISTORY: tuple[str, ...] = (
 HISTORY += ("device", "fingerprint", "revision", "share_of_roof", "worst_ratio")
 
 
-def checked(store: Any) -> Index:
-    """The index of a store, which can be read: parts that are damaged are found here, and it is made anew."""
+def checked(store: Any, seconds: float | None = None) -> Index:
+    """The index of a store, which can be read: parts that are damaged are found here, and it is made anew.  `seconds`:
+    as for `index.opened`."""
     real = Store(store.path)
-    found = index.opened(real)
+    found = index.opened(real, seconds)
     try:
         found.table(["run"])
     except StoreError:
         index.remove(real)
-        found = index.opened(real)
+        found = index.opened(real, seconds)
     return found
 
 
@@ -94,6 +95,29 @@ class Newest:
     @property
     def simulated(self) -> bool:
         return any(r["evidence"] == "simulated" for r in self.rows)
+
+    @cached_property
+    def with_silent(self) -> list[dict[str, Any]]:
+        """The rows of the newest night, and those of the backends that did not report, of their last night."""
+        out = list(self.rows)
+        for backend, night in self.nights.silent.items():
+            run = next(r for r in self.runs if r.id == night.id)
+            out += self.index.rows([*night_series.OUTCOME, *nightly.NEWEST], [run], {"backend": backend})
+        return out
+
+    @cached_property
+    def silent_targets(self) -> dict[str, Newest]:
+        """Targets of backends that did not report -> the last night in which they did."""
+        out: dict[str, Newest] = {}
+        for backend, night in self.nights.silent.items():
+            at = next(i for i, r in enumerate(self.runs) if r.id == night.id)
+            then = Newest(self.index, self.runs[: at + 1])
+            out |= {target: then for target in then.targets if target.partition(":")[0] == backend}
+        return out
+
+    def of_target(self, target: str) -> Newest | None:
+        """The night that a target's page shows: this one, or the last in which it reported."""
+        return self if target in self.targets else self.silent_targets.get(target)
 
     @cached_property
     def targets(self) -> list[str]:

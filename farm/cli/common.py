@@ -30,6 +30,8 @@ MAX_DEVICES_RUN = 256  # per backend and node; a node may offer more (node.confi
 TOO_MUCH = (RecursionError, MemoryError)  # what data from elsewhere may be made to cause
 PAGE_CELLS = 10_000  # the page of a larger run takes seconds, and hundreds of megabytes
 PAGE_SECONDS = 900.0  # 10^5 cells take some 10 s on a quiet host
+#: A run that ends adds older runs to the index of its store for so long; 1,000 runs of 1,000 cells take 42 s.
+INDEX_SECONDS = 5.0
 FORMATS = ("junit", "markdown", "json", "csv")  # the keys of farm.report.exports.FORMATS
 STORE_HELP = "use this store (default: $FARM_STORE, else ./farm-results)"
 
@@ -181,12 +183,22 @@ def tell_page(args: argparse.Namespace, store: Store, run_id: str) -> None:
         print(f"farm {args.command}: {sentence(Message(warning, id='page-unwritable'))}", file=sys.stderr)
 
 
+def tell_lacking(runs: int) -> None:
+    """Print that the index of a store lacks so many runs, for which the time did not suffice."""
+    many = runs > 1
+    left = (
+        f"{runs:,} older run{'s are' if many else ' is'} not in the index of the store yet, so pages show fewer nights"
+    )
+    text = f"{left}; farm index adds {'them' if many else 'it'} now, later runs do so in time"
+    print(sentence(Message(text, id="index-lacks-runs")), file=sys.stderr)
+
+
 def _page(store: Store, run_id: str) -> Path:
     """Build the page; that of a large run in a process of its own, beside which this one stays small."""
     if int(store.run(run_id).head.get("planned") or 0) <= PAGE_CELLS:
         from farm.dashboards.build import build
 
-        return build(store, run_id).resolve()
+        return build(store, run_id, index_seconds=INDEX_SECONDS, lacking=tell_lacking).resolve()
     from farm.process import command
     from farm.process.own_modules import module_words, own_variables
 

@@ -37,11 +37,18 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     serve = actions.add_parser(
         "serve",
         help="serve the pages live",
-        description="Serve the pages of the store, including the pages of runs in progress, until Ctrl-C.",
+        description="Serve the pages of the store, including the pages of runs in progress, until Ctrl-C. If other "
+        "hosts can reach the address, readers need a token: the address with the token is printed.",
         epilog="example: farm dashboard serve --port 8000",
     )
     serve.add_argument("--host", default="127.0.0.1", help="listen on this address (default: this host only)")
     serve.add_argument("--port", type=int, default=8000, help="listen on this port (default: 8000)")
+    serve.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="readers need the token in this file (default: $FARM_DASHBOARD_TOKEN; else, where other hosts can reach "
+        "the address, a new token, which is printed; else none)",
+    )
     for action in (build, serve):  # --out may follow the action's name too; SUPPRESS keeps a value given before it
         action.add_argument("--out", metavar="STORE", default=argparse.SUPPRESS, help=common.STORE_HELP)
 
@@ -52,9 +59,10 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "serve":
         if not 0 < args.port < 65536:
             raise UsageError(f"--port {args.port}: use a port from 1 to 65535", id="dashboard-port-range")
+        from farm.dashboards import access
         from farm.dashboards.serve import serve
 
-        serve(store, host=args.host, port=args.port)
+        serve(store, host=args.host, port=args.port, token=access.chosen(args.host, args.token_file))
         return 0
     from farm.dashboards.build import ReadLast, build
 
@@ -76,5 +84,14 @@ def run(args: argparse.Namespace) -> int:
     def no_index(error: StoreError) -> None:
         print(f"farm dashboard: {sentence(error)}; the pages show no nights", file=sys.stderr)
 
-    print(build(once if found else store, found.id if found else None, unreadable=report, no_index=no_index))
+    seconds = common.INDEX_SECONDS if found else None
+    page = build(
+        once if found else store,
+        found.id if found else None,
+        unreadable=report,
+        no_index=no_index,
+        index_seconds=seconds,
+        lacking=common.tell_lacking,
+    )
+    print(page)
     return 3 if damaged else 0

@@ -16,7 +16,7 @@ from typing import Any
 
 from farm.report.format import cells, count, number
 from farm.report.provenance import devices, flat
-from farm.report.queries import Row, RunLike, counts, parse, writer
+from farm.report.queries import Row, RunLike, counts, is_subject, parse, writer
 from farm.report.run_lines import RunLine, run_line, unreadable
 from farm.sites.merging import told_of_kit
 from farm.store.results import place
@@ -51,6 +51,7 @@ class Proof:
     tools: tuple[str, ...]  # one entry per tool chain
     environments: tuple[str, ...]
     last: str  # ISO 8601, UTC: when the last of its cells ended
+    covered: tuple[tuple[str, str, int, int], ...] = ()  # of subjects: (op, provider, cells that passed, cells)
 
     @property
     def cells(self) -> int:
@@ -74,9 +75,20 @@ def proofs(run: RunLike) -> list[Proof]:
                 tools=tuple(dict.fromkeys(tool_chain(str(r.get("fingerprint") or "")) for r in rows)),
                 environments=tuple(dict.fromkeys(n for r in rows for n in named.get(_of(r), ()))),
                 last=_last(rows) or str(run.head.get("finished") or run.head.get("created") or ""),
+                covered=_covered(rows),
             )
         )
     return out
+
+
+def _covered(rows: Iterable[Row]) -> tuple[tuple[str, str, int, int], ...]:
+    found: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for r in rows:
+        if is_subject(r):
+            of = found[str(r.get("op")), str(r.get("provider"))]
+            of[0] += r.get("status") in ("passed", "built")
+            of[1] += 1
+    return tuple((op, provider, passed, all_) for (op, provider), (passed, all_) in sorted(found.items()))
 
 
 def _grouped(rows: Iterable[Row]) -> dict[tuple[str, str, str], list[Row]]:
@@ -244,36 +256,109 @@ def families(known: Mapping[str, Sequence[Proof]]) -> list[EvidenceFamily]:
     return sorted(out, key=lambda f: (f.backend not in FAMILIES, f.backend == "sim"))
 
 
+@dataclass(frozen=True)
+class Covered:
+    """The newest proof of an op's provider on one backend's target by one kind of evidence."""
+
+    backend: str
+    evidence: str
+    target: str
+    passed: int
+    cells: int
+    run: str
+    last: str
+
+
+def coverage(known: Mapping[str, Sequence[Proof]]) -> dict[tuple[str, str], dict[str, list[Covered]]]:
+    """What ran where: (op, provider) of subjects -> backend -> its targets and kinds of evidence, strongest first.
+    Counts are those of the newest run."""
+    newest: dict[tuple[str, str, str, str, str], Covered] = {}
+    for run, mine in known.items():
+        for p in mine:
+            for op, provider, passed, cells_ in p.covered:
+                key = (op, provider, p.backend, p.evidence, p.target)
+                if key not in newest or newest[key].last < p.last:
+                    newest[key] = Covered(p.backend, p.evidence, p.target, passed, cells_, run, p.last)
+    order = [*KINDS]
+    out: dict[tuple[str, str], dict[str, list[Covered]]] = {}
+    for (op, provider, backend, *_), one in sorted(newest.items()):
+        out.setdefault((op, provider), {}).setdefault(backend, []).append(one)
+    for of in out.values():
+        for found in of.values():
+            found.sort(key=lambda c: (order.index(c.evidence) if c.evidence in order else len(order), c.target))
+    return out
+
+
+def evidence_json(known: Mapping[str, Sequence[Proof]]) -> dict[str, Any]:
+    """The page of evidence as data."""
+    return {
+        "kinds": dict(KINDS),
+        "simulated": any(p.evidence == "simulated" for of in known.values() for p in of),
+        "backends": [
+            {
+                "backend": f.backend,
+                "never": list(f.never),
+                "evidence": [
+                    {
+                        "evidence": x.evidence,
+                        "target": x.target,
+                        "runs": x.runs,
+                        **({"newest": x.newest.run, **asdict(x.newest.proof)} if x.newest else {}),
+                    }
+                    for x in f.lines
+                ],
+            }
+            for f in families(known)
+        ],
+        "coverage": [
+            {"op": op, "provider": provider, "backends": {b: [asdict(c) for c in of] for b, of in found.items()}}
+            for (op, provider), found in coverage(known).items()
+        ],
+    }
+
+
 def collect(
-    found: Iterable[RunLike], load: Callable[[str], RunLike], kept: Mapping[str, Any], large: int
+    found: Sequence[RunLike],
+    load: Callable[[str], RunLike],
+    kept: Mapping[str, Any],
+    large: int,
+    late: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Run -> {"as_of", "proofs", "line" of the list of runs} as plain data.  `kept` is used for runs that have not
     changed since, and for those of at least `large` bytes while they are being written.  A run that cannot be read has
     no proofs and the verdict `unreadable`: whatever is in its folder must not fail another run, so every exception
-    counts as that."""
+    counts as that.  Once it is `late`, the cells of older runs are not read: these have a line and, until another
+    time, no proofs."""
     out: dict[str, Any] = {}
-    for run in found:
+    for run in reversed(found):
         name, folder = run.id, Path(getattr(run, "dir", "nowhere"))
-        as_of, known = _as_of(folder), kept.get(name) or {}
-        if known and as_of and (known.get("as_of") == as_of or (_size(as_of) >= large and writer(run))):
+        mark, known = as_of(folder), kept.get(name) or {}
+        if known and mark and (known.get("as_of") == mark or (_size(mark) >= large and writer(run))):
             out[name] = known
             continue
         try:
             one = load(name)
+            if late() and getattr(one, "complete", False):
+                line = asdict(run_line(one.head, name, lambda one=one: one))  # type: ignore[misc]
+                out[name] = {"as_of": "", "proofs": [], "line": line}
+                continue
             line = asdict(run_line(one.head, name, lambda one=one: one))  # type: ignore[misc]
-            out[name] = {"as_of": as_of, "proofs": [asdict(p) for p in proofs(one)], "line": line}
+            out[name] = {"as_of": mark, "proofs": [asdict(p) for p in proofs(one)], "line": line}
         except Exception as error:
             again = isinstance(error, OSError)  # which may pass without a change of the files
             line = asdict(unreadable(name, str(error) or type(error).__name__))
-            out[name] = {"as_of": "" if again else as_of, "proofs": [], "line": line}
-    return out
+            out[name] = {"as_of": "" if again else mark, "proofs": [], "line": line}
+    return {run.id: out[run.id] for run in found}
 
 
 def thaw(collected: Mapping[str, Any]) -> dict[str, list[Proof]]:
     """The result of `collect`, or a file of it, as proofs."""
     lists = ("devices", "nodes", "tools", "environments")
     return {
-        run: [Proof(**{**p, **{n: tuple(p[n]) for n in lists}}) for p in entry["proofs"]]
+        run: [
+            Proof(**{**p, **{n: tuple(p[n]) for n in lists}, "covered": tuple(tuple(c) for c in p["covered"])})
+            for p in entry["proofs"]
+        ]
         for run, entry in collected.items()
     }
 
@@ -293,7 +378,7 @@ def _size(as_of: str) -> int:
     return int(as_of.rpartition(":")[2])
 
 
-def _as_of(folder: Path) -> str:
+def as_of(folder: Path) -> str:
     """Changes when a run does; "" where that is unknown."""
     for name in ("run.json", "journal.jsonl"):
         try:

@@ -271,6 +271,31 @@ def as_shown(run: RunLike) -> RunLike:
     return _Running(run.id, run.head, rows, run.dir, name, getattr(run, "damage", None))
 
 
+@dataclass(frozen=True)
+class _Part:
+    """Some rows of a run."""
+
+    id: str
+    head: dict[str, Any]
+    complete: bool
+    rows: Sequence[Row]
+    dir: Path
+    writer: str
+
+
+def part(run: RunLike, rows: Sequence[Row]) -> RunLike:
+    """A run of which only these rows are shown."""
+    return _Part(run.id, run.head, run.complete, rows, run.dir, writer(run))
+
+
+def by_place(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    """(backend or named target, op) -> rows."""
+    found: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        found[place(row), str(row.get("op"))].append(row)
+    return dict(found)
+
+
 def strict_peers(run: RunLike) -> bool:
     return "--strict-peers" in f"{run.head.get('command')} {run.head.get('argv')}"
 

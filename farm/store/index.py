@@ -51,9 +51,10 @@ class Indexed:
 class Index:
     """The index of a store, as it was when it was opened.  Open it with `opened`."""
 
-    def __init__(self, store: Store, stamp: Stamp, added: int = 0, removed: int = 0):
+    def __init__(self, store: Store, stamp: Stamp, added: int = 0, removed: int = 0, lacks: int = 0):
         self._store, self._folder, self._stamp = store, store.path / FOLDER, stamp
-        self.added, self.removed = added, removed
+        #: Runs added and taken out when it was opened, and those that the time given was too short for.
+        self.added, self.removed, self.lacks = added, removed, lacks
         made = (_indexed(name, kept) for name, kept in stamp.runs.items())
         #: Oldest first.
         self.runs: tuple[Indexed, ...] = tuple(sorted(made, key=lambda r: (r.created, r.id)))
@@ -186,8 +187,9 @@ def _indexed(name: str, kept: Mapping[str, Any]) -> Indexed:
     )
 
 
-def opened(store: Store) -> Index:
-    """The index, brought up to date; as it is, where it cannot be written.  A damaged one is made anew.  StoreError if
+def opened(store: Store, seconds: float | None = None) -> Index:
+    """The index, brought up to date; as it is, where it cannot be written.  A damaged one is made anew.  `seconds`: how
+    long it may take to add runs, newest first; what is left is added another time (`Index.lacks`).  StoreError if
     there is none and none can be written, or there is no store."""
     folder = store.path / FOLDER
     if not (store.path / "runs").is_dir():
@@ -199,10 +201,10 @@ def opened(store: Store) -> Index:
             if stamp is not None:  # another process has been writing for long: what it has not added yet is missing
                 return Index(store, stamp)
             try:
-                return Index(store, *files.update(store))
+                return Index(store, *files.update(store, seconds))
             except (KeyError, TypeError, ValueError, AttributeError):  # files that the farm did not write
                 (folder / files.STAMP).unlink(missing_ok=True)
-                return Index(store, *files.update(store))
+                return Index(store, *files.update(store, seconds))
     except OSError as error:
         if (stamp := files.read_stamp(folder)) is not None:  # a store that may only be read
             return Index(store, stamp)

@@ -94,8 +94,9 @@ def mark(run: Run) -> list[int]:
     return []
 
 
-def update(store: Store) -> tuple[Stamp, int, int]:
-    """Bring the index up to date: (its stamp, runs added, runs taken out).  OSError if it cannot be written."""
+def update(store: Store, seconds: float | None = None) -> tuple[Stamp, int, int, int]:
+    """Bring the index up to date: (its stamp, runs added, runs taken out, runs that it lacks).  `seconds`: after that
+    time no further run is added; the newest come first.  OSError if it cannot be written."""
     folder = store.path / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     stamp = read_stamp(folder)
@@ -106,7 +107,7 @@ def update(store: Store) -> tuple[Stamp, int, int]:
     left = {n: kept for n, kept in known.left.items() if n in runs and kept["mark"] == marks[n]}
     new = [n for n in runs if (n not in known.runs or n in gone) and n not in left]
     if not fresh and not gone and not new and left == known.left:
-        return known, 0, 0
+        return known, 0, 0, 0
     try:
         _take_out(folder, known, gone)
     except (OSError, ValueError):  # a damaged part: its runs are read again
@@ -115,15 +116,20 @@ def update(store: Store) -> tuple[Stamp, int, int]:
             new += [name] if name in runs and name not in new else []
         _take_out(folder, known, gone & set(known.runs))
     known.left = left
-    added = _add(folder, known, [runs[n] for n in new], marks)
+    until = None if seconds is None else time.monotonic() + seconds
+    added = _add(folder, known, [runs[n] for n in sorted(new, reverse=True)], marks, until)
     _merge(folder, known)
     _retire(folder, known, time.time())
     _write_stamp(folder, known)
-    return known, added, len(gone - set(new))
+    lacks = sum(n not in known.runs and n not in known.left for n in new)
+    return known, added, len(gone - set(new)), lacks
 
 
-def _add(folder: Path, known: Stamp, runs: Sequence[Run], marks: dict[str, list[int]]) -> int:
-    """Read runs into new parts of at most 2^18 rows; those that cannot be are left out, with the reason."""
+def _add(
+    folder: Path, known: Stamp, runs: Sequence[Run], marks: dict[str, list[int]], until: float | None = None
+) -> int:
+    """Read runs into new parts of at most 2^18 rows; those that cannot be are left out, with the reason.  None is begun
+    after `until`, except the first."""
     tables: list[Any] = []
     names: list[str] = []
     added = 0
@@ -136,9 +142,11 @@ def _add(folder: Path, known: Stamp, runs: Sequence[Run], marks: dict[str, list[
             tables.clear()
             names.clear()
 
-    for left, run in zip(range(len(runs), 0, -1), runs):
-        if left <= APART:
+    for at, run in enumerate(runs):
+        if at <= APART:
             flush()
+        if until is not None and added and time.monotonic() > until:
+            break
         try:
             if why := _why_not(run):
                 known.left[run.id] = {"mark": marks[run.id], "why": why}

@@ -111,7 +111,7 @@ def night(number: int, backends: tuple[str, ...] = tuple(TARGETS)) -> list[dict[
             "node": f"node-{backend}",
             "fingerprint": json.dumps({"torch": "2.11.0", "triton": "3.6.0", "driver": driver}),
             "revision": revision(number),
-            "started": 1.76e9 + 86400 * number + cell["index"],
+            "started": created(number).timestamp() + cell["index"],
             "seconds": 0.4,
         }
         if failed := _failure(number, row, hidden):

@@ -73,8 +73,9 @@ def test_write_leaves_the_old_page_when_it_fails(tmp_path):
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
-def ask(app, path: str) -> tuple[int, dict[str, str], str]:
+def ask(app, path: str, headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], str]:
     """One GET over ASGI, without a socket."""
+    path, _, query = path.partition("?")
     sent = []
 
     asked = []
@@ -88,8 +89,9 @@ def ask(app, path: str) -> tuple[int, dict[str, str], str]:
     async def send(message):
         sent.append(message)
 
-    scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b""}
-    scope |= {"headers": [], "http_version": "1.1", "scheme": "http", "server": ("x", 80), "client": ("y", 1)}
+    scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": query.encode()}
+    scope |= {"headers": [(k.encode(), v.encode()) for k, v in (headers or {}).items()]}
+    scope |= {"http_version": "1.1", "scheme": "http", "server": ("x", 80), "client": ("y", 1)}
     asyncio.run(asyncio.wait_for(app(scope, receive, send), 30))
     body = b"".join(m.get("body", b"") for m in sent if m["type"] == "http.response.body")
     head = {k.decode(): v.decode() for k, v in sent[0]["headers"]}

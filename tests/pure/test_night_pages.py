@@ -122,7 +122,7 @@ def _without(made: index.Index, run: str) -> Any:
 def test_every_page_stands_alone_is_small_and_has_its_data(pages: Path) -> None:
     found = sorted(pages.glob("*.html"))
     kinds = {p.name.split("-")[0].removesuffix(".html") for p in found}
-    assert kinds == {"index", "evidence", "run", "backend", "cell", "compare"}
+    assert kinds == {"index", "evidence", "run", "backend", "cell", "compare", "parity"}
     assert len([p for p in found if p.name.startswith("backend-")]) == 3
     for page in found:
         html = page.read_text(encoding="utf-8")
@@ -214,7 +214,7 @@ def test_the_server_shows_what_the_builder_writes(store: Path, pages: Path) -> N
         status, head, body = ask(live, path + ".json")
         assert status == 200 and head["content-type"].startswith("application/json") and json.loads(body), path
     ranked = ask(live, f"/run/{LAST}")[2].partition('id="ranked"')[2].partition("</section>")[0]
-    leads = re.findall(r'href="(/cell/[^"]+)"', ranked)
+    leads = re.findall(r'href="(/run/[^"]+)"', ranked)
     assert leads and ask(live, leads[0])[0] == 200
     assert json.loads(ask(live, "/night.json")[2])["run"] == LAST
     for path in ("/cell/none", "/backend/none", f"/compare/{a}/none", "/cell/..%2f", "/compare/../.."):

@@ -122,7 +122,7 @@ def test_pages_of_thirty_nights_in_a_browser(tmp_path: Path, monkeypatch: pytest
     assert main(["dashboard", "build", "last", "--out", str(tmp_path / "store")]) == 0
     told = assert_sound(tmp_path / "store" / "pages", tmp_path)
     kinds = {name.partition("-")[0].removesuffix(".html") for name in told}
-    assert kinds == {"index", "evidence", "run", "backend", "cell", "compare"}
+    assert kinds == {"index", "evidence", "run", "backend", "cell", "compare", "parity"}
     assert sum(found["picked"] for found in told.values()) >= 2 + 5, "contents of a run and of comparisons"
 
 
