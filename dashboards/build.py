@@ -456,7 +456,10 @@ def _index_links(out: Path) -> Links:
 
 
 def write(path: Path, text: str) -> None:
-    """A reader sees the old file or the new one, never a part of it."""
+    """A reader sees the old file or the new one, never a part of it.  A device that somebody named is written to."""
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

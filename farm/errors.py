@@ -31,6 +31,7 @@
             ├── _DeviceGone        actor.device
             ├── Hung               backends._amdsmi
             ├── BadField           field_checks              also a ValueError
+            ├── BadRecord          compare.records           also a ValueError
             ├── NotAFile           judge.judge
             ├── NotInside          shipping.files            also a ValueError
             ├── BadCalibration     timing.roof               also a ValueError

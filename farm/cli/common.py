@@ -224,19 +224,28 @@ def export(run: Run, kind: str) -> str:
         return exports.FORMATS[kind](run, log_of)
 
 
+def write_named(path: Path, text: str) -> None:
+    """Write to what a user named, so that a reader sees the complete file or the one before.  A pipe or a device
+    (/dev/stdout, /dev/null) is written to; it is never replaced, which root could.  OSError."""
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
+
+
 def write_export(run: Run, kind: str, path: Path, option: str) -> None:
     """Write a run to a file, so that a reader sees the complete one or the one before."""
     made = export(run, kind)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        if path.exists() and not path.is_file():  # a pipe, or /dev/stdout
-            path.write_text(made, encoding="utf-8")
-            return
-        beside.write_text(made, encoding="utf-8")
-        beside.replace(path)
+        write_named(path, made)
     except OSError as error:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
         raise StoreError(
             f"{option} {path}: cannot be written ({error.strerror}); name another file", id="export-unwritable"
         ) from None

@@ -170,9 +170,10 @@ class _FromPlan:
     blobs: Mapping[str, bytes] = {}
 
     def __init__(self, args: argparse.Namespace):
-        from farm.cli.run import PlanPart, read_plan
+        from farm.cli.run import PlanPart, check_plan_alone, read_plan
 
         again = argparse.Namespace(**{"backend": None, "cells": None, **vars(args)})
+        check_plan_alone(again)
         part = PlanPart(again, read_plan(again.plan, "--plan"))
         self.subject: LoadedSubject | None = part.subject
         self.own, self.shipped = common.packed(part.providers)
@@ -261,6 +262,9 @@ def _has(kit: Kit, name: str) -> bool:
 def _write(path: Path, blob: bytes) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        if path.exists() and not path.is_file():  # as `common.write_named`
+            path.write_bytes(blob)
+            return
         beside.write_bytes(blob)
         beside.replace(path)
     except OSError as error:

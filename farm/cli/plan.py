@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -63,13 +62,9 @@ def run(args: argparse.Namespace) -> int:
         providers, _ = common.packed(calls)
         text = planfile.write(found, providers, subject.packed.described() if subject else {}, arms)
     if args.out:
-        beside = args.out.with_name(f".{args.out.name}.{os.getpid()}")  # an older plan is not lost to a full disk
         try:
-            beside.write_text(text, encoding="utf-8")
-            beside.replace(args.out)
+            common.write_named(args.out, text)  # an older plan is not lost to a full disk
         except OSError as error:
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)
             what = f"--out {args.out}: cannot be written ({error.strerror}); name a file in a folder with space"
             raise StoreError(what, id="plan-out-unwritable") from None
     if args.json:

@@ -101,9 +101,12 @@ def refuse_token() -> None:
 
 
 def write(place: Path, text: str) -> None:
-    """A file in place of whatever has its name: a link in a checkout says where its author wants to write.
-    UsageError."""
+    """A file in place of whatever file or link has its name: a link in a checkout says where its author wants to write.
+    A device is written to.  UsageError."""
     try:
+        if not place.is_symlink() and place.exists() and not place.is_file():
+            place.write_text(text, encoding="utf-8")
+            return
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=place.parent, delete=False) as file:
             file.write(text)
         Path(file.name).chmod(0o644)

@@ -97,6 +97,8 @@ def once(args: argparse.Namespace) -> int:
     common.use_contracts(args)
     if again is not None and not again.statuses:
         return _nothing_failed(common.store(args), again.run_id)
+    if args.plan:
+        check_plan_alone(args)
     file = read_plan(args.plan, "--plan") if args.plan else None
     if file and file.arms:
         from farm.cli import ab
@@ -238,6 +240,23 @@ class Matrices:
         return found
 
 
+def check_plan_alone(args: argparse.Namespace) -> None:
+    """UsageError for what would change a plan beside --plan."""
+    given = {
+        "MATRIX": args.matrices,
+        "--select": args.select is not None,
+        "--backend": args.backend is not None,
+        "--set": args.overrides,
+        "--cells": args.cells is not None,
+        "--provider": args.provider,
+    }
+    for name in (name for name, there in given.items() if there):
+        raise UsageError(
+            f"--plan determines what runs, but {name} would change the plan; omit {name}, or plan again",
+            id="run-plan-with-more",
+        )
+
+
 class PlanPart:
     """What a site's part of a plan requests.  The plan determines all of it."""
 
@@ -245,19 +264,6 @@ class PlanPart:
 
     def __init__(self, args: argparse.Namespace, file: PlanFile, again: FailedCells | None = None):
         self.args, self.file = args, file
-        given = {
-            "MATRIX": args.matrices,
-            "--select": args.select is not None,
-            "--backend": args.backend is not None,
-            "--set": args.overrides,
-            "--cells": args.cells is not None,
-            "--provider": args.provider,
-        }
-        for name in (name for name, there in given.items() if there):
-            raise UsageError(
-                f"--plan determines what runs, but {name} would change the plan; omit {name}, or plan again",
-                id="run-plan-with-more",
-            )
         where = f"--plan {args.plan}"
         if not args.target:
             have = ", ".join(planfile.parts(self.file.plan))

@@ -17,6 +17,7 @@ import numpy as np
 
 from farm.compare.decide import Verdict
 from farm.compare.noise import Known
+from farm.errors import FarmSignal
 from farm.field_checks import BadField, integer, listed, number, one_of, optional, record, text, verify
 
 SCHEMA = 1
@@ -77,7 +78,7 @@ class Record:
         return {"schema": SCHEMA, "run": self.run, "made": self.made, "same": self.same, "cells": kept}
 
 
-class BadRecord(ValueError):
+class BadRecord(FarmSignal, ValueError):
     """A file that is no record; the message is the reason."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from test_journal_damage import CELLS, a_run, row_of
 
-from farm.cli import common
+from farm.cli import common, kit, pr_measure
 from farm.cli.main import main
 from farm.dashboards import build as pages
 from farm.errors import FarmError, StoreError
@@ -183,3 +184,23 @@ def test_a_link_among_a_runs_logs_is_not_followed(tmp_path: Path) -> None:
     writer.take_logs(run)
     assert (writer.dir / "logs/one.txt").read_text() == "a log"
     writer.close()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [common.write_named, pr_measure.write, pages.write, lambda path, text: kit._write(path, text.encode())],
+    ids=["an export or a plan", "a result", "a page", "a kit"],
+)
+def test_a_device_that_is_named_is_written_to_and_never_replaced(
+    write: Callable[[Path, str], None], tmp_path: Path
+) -> None:
+    """Root can: `--comment /dev/null` made it a file, and every other program of the host read it."""
+    master, slave = os.openpty()
+    try:
+        write(Path(os.ttyname(slave)), "all of it\n")
+        assert os.read(master, 100).split() == [b"all", b"of", b"it"]
+        write(tmp_path / "new", "text")
+        assert (tmp_path / "new").read_text() == "text" and [p.name for p in tmp_path.iterdir()] == ["new"]
+    finally:
+        os.close(master)
+        os.close(slave)
