@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# What is proven on a GPU host, in one go:  benchmarks/gpu_check.sh STORE one|two|changes|hardware
+# What is proven on a GPU host, in one go:  benchmarks/gpu_check.sh STORE one|two|changes|hardware|attention
 #   one   make run on the GPU, the hardware tests, the reference matrix
 #   two   the reference matrix on both GPUs (fills caches), then on one, then on both, and cells per second of each
 #   changes   what has changed since a GPU was last there: confined children, unfriendly inputs, new ops, the norms under
 #             torch.compile, the host's time for an eager call; without Ray
+#   attention  which of torch's attention kernels is wrong for strided or misaligned tensors, and 143 cells beside it
 #   hardware  the hardware tests of one GPU, without Ray; 7 minutes
 # Needs torch, triton and (for one, two) ray importable by python3; prints a table last.  Takes 3 to 6 minutes.
 set -u
@@ -50,6 +51,10 @@ EOF
   farm run matrices/smoke.yaml --backend cuda --out "$store" --no-page
   farm run matrices/unfriendly.yaml --backend cuda --out "$store" --no-page
   farm run matrices/{softmax,layer_norm,swiglu,rope,cross_entropy,attention}.yaml --backend cuda --out "$store" --no-page
+elif [ "$what" = attention ]; then
+  "$python" -m pytest -q -s tests/hardware/test_cuda_attention.py 2>&1 | tail -40 | cut -c1-160
+  farm run matrices/no_false_accusation.yaml --strict-peers --backend cuda --address inline --out "$store" --no-page \
+    --select 'op=layer_norm|cross_entropy|attention,seed=0'
 elif [ "$what" = hardware ]; then
   "$python" -m pytest -q -m "cuda and not ray" tests/hardware 2>&1 | tail -15 | cut -c1-220
 else
