@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +16,14 @@ from farm import kernel_package
 from farm.actor import waiting
 from farm.cli import common, failed, run_command
 from farm.cli.text import counted, sentence
+from farm.cluster.local import spool_folder
 from farm.contracts import discovery
 from farm.errors import ContractError, FarmError, InfraError, MatrixError, UsageError
+from farm.judge.pool import KeptJudges, keeping
+from farm.node import config as nodes
 from farm.process import interrupts
 from farm.shipping import providers as shipping
+from farm.store import spool
 
 #: How often files are looked at, and how long they must stay as they are: an editor writes in several steps.
 LOOK_SECONDS, SETTLED_SECONDS = 0.1, 0.05
@@ -36,7 +41,7 @@ def run(args: argparse.Namespace, once: Callable[[argparse.Namespace], int]) -> 
     known: Concerns = {}
     code: int | None = None
     clause = ""
-    with interrupts.heard() as heard, waiting.waiting() as children:
+    with interrupts.heard() as heard, waiting.waiting() as children, _judges(args):
         while True:
             known = concerns(args, known)
             seen = Seen.of(known)  # before the run reads them: what is saved from now on counts
@@ -64,6 +69,21 @@ def run(args: argparse.Namespace, once: Callable[[argparse.Namespace], int]) -> 
             clause = selection(known, changed)
             names = ", ".join(sorted(path.name for path in changed))
             print(f"\nsaved: {names}; running {clause or 'every cell'}", file=sys.stderr)
+
+
+@contextmanager
+def _judges(args: argparse.Namespace) -> Iterator[None]:
+    """All runs share judges, where no sandbox or container hides their files from children."""
+    if args.sandbox or args.environment or not nodes.environment(nodes.load(), "default").own:
+        yield
+        return
+
+    def remove(folder: str) -> None:
+        spool.remove(folder)
+        spool.remove(spool.reserve(folder))
+
+    with keeping(KeptJudges(lambda: spool_folder(f"watch-{secrets.token_hex(2)}"), remove)):
+        yield
 
 
 def _of_a_file(error: FarmError) -> bool:

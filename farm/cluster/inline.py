@@ -42,7 +42,7 @@ class InlineCluster:
         ]
 
     def start(self, slot: DeviceHandle, config: dict[str, Any]) -> None:
-        leave_reference(self.spool)
+        leave_reference(self._judges.spool)
         self._judges.begin(limits.of(config["deadlines"], node_config.load().deadlines))
         actor = DeviceActor({**config, "spool": self.spool, "device_id": slot.device_id}, self._judges)
         self._actors[slot.device] = actor

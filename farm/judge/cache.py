@@ -1,9 +1,9 @@
-"""Inputs and references: made by this process for this run, and gone with it.
+"""Inputs and references: made by this process for its run (or the runs of one `farm run --watch`), and gone with it.
 
 Code under test runs as the same user, so it can write every file that a path leads to, with its manifest, its digest
 and any key that is stored.  Therefore what a verdict depends on has no path: small arrays are plain memory, large ones
-maps of files without a name, whose descriptors are closed.  Nothing is kept between runs, so no run can depend on what
-an earlier one wrote.  Children get copies (`GivenFiles`), which nobody reads again.
+maps of files without a name, whose descriptors are closed.  Nothing is kept that a run could write, so no run can
+depend on what an earlier one wrote.  Children get copies (`GivenFiles`), which nobody reads again.
 """
 
 from __future__ import annotations

@@ -10,9 +10,10 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -51,13 +52,57 @@ class Judges(Protocol):
         """Start to judge; `done(judged dict)` is called from another thread, also after a failure or `seconds`."""
 
 
+class KeptJudges:
+    """Judges that serve one run after another, as `farm run --watch` makes them: inputs and references of the run
+    before are there already.  They have a folder of their own; other contracts need other judges."""
+
+    def __init__(self, make_folder: Callable[[], str], remove: Callable[[str], None]):
+        self._make_folder, self._remove = make_folder, remove
+        self._now: tuple[str, str, JudgeProcesses] | None = None  # contracts, folder
+
+    def take(self, threads: int) -> tuple[str, JudgeProcesses]:
+        """(folder, processes) for the contracts that this process has now."""
+        packed = contracts.pack()
+        known = contracts.text(packed) if packed else ""
+        if self._now is None or self._now[0] != known:
+            self.close()
+            folder = self._make_folder()
+            self._now = known, folder, JudgeProcesses(folder, threads, sum(GROUPS.values()))
+        return self._now[1:]
+
+    def close(self) -> None:
+        if self._now is not None:
+            _, folder, processes = self._now
+            self._now = None
+            processes.close()
+            self._remove(folder)
+
+
+#: Of this process, while `keeping` lasts.
+_kept: list[KeptJudges] = []
+
+
+@contextmanager
+def keeping(kept: KeptJudges) -> Iterator[None]:
+    """Runs of this process share judges as long as this lasts."""
+    _kept.append(kept)
+    try:
+        yield
+    finally:
+        _kept.remove(kept)
+        kept.close()
+
+
 class LocalJudges:
     """The pool for `--address inline`: threads of this process that wait for processes of its own."""
 
     def __init__(self, spool: str, threads: int | None = None):
         threads = threads or max(2, min(8, (os.cpu_count() or 2) // 2))
-        self._spool = spool
-        self._processes = JudgeProcesses(spool, threads, sum(GROUPS.values()))
+        self._mine = not _kept
+        if self._mine:
+            self.spool, self._processes = spool, JudgeProcesses(spool, threads, sum(GROUPS.values()))
+        else:
+            self.spool, self._processes = _kept[-1].take(threads)
         self._pools = {group: ThreadPoolExecutor(n, thread_name_prefix=group) for group, n in GROUPS.items()}
         self._coming: dict[str, Future[dict[str, Any]]] = {}  # by `prepared_key`
         self._recent = RecentAnswers()
@@ -67,7 +112,7 @@ class LocalJudges:
     def begin(self, table: Mapping[str, float]) -> None:
         """A run of these limits begins: its first judge is started."""
         self._table = table
-        contracts.leave(self._spool)
+        contracts.leave(self.spool)
         self._processes.lock_s = table["lock"]
         self._processes.begin()
 
@@ -119,7 +164,8 @@ class LocalJudges:
     def close(self) -> None:
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
-        self._processes.close()
+        if self._mine:
+            self._processes.close()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from concurrent.futures import Future
@@ -205,3 +206,28 @@ def test_the_cause_decides_whose_fault_it_is(cause: Exception, owner: str, tmp_p
 def test_memory_and_timeouts_are_nobodys_bug() -> None:
     assert {fault_owner(e) for e in (MemoryError(), TimeoutError(), RuntimeError(), OSError())} == {"infra"}
     assert {fault_owner(e) for e in (KeyError("x"), AssertionError(), ZeroDivisionError())} == {"harness"}
+
+
+def test_judges_serve_the_runs_of_a_watch_until_contracts_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+    removed: list[str] = []
+    numbers = itertools.count()
+    monkeypatch.setattr(pool.JudgeProcesses, "close", lambda self: closed.append(self._spool))
+    packed: list[Any] = [None]
+    monkeypatch.setattr(pool.contracts, "pack", lambda: packed[0])
+    monkeypatch.setattr(pool.contracts, "text", str)
+    kept = pool.KeptJudges(lambda: str(tmp_path / str(next(numbers))), removed.append)
+    with pool.keeping(kept):
+        first, second = pool.LocalJudges("run-1"), pool.LocalJudges("run-2")
+        assert first._processes is second._processes and first.spool == second.spool == str(tmp_path / "0")
+        first.close()
+        assert not closed and not removed, "the next run needs them"
+        packed[0] = "another contract"
+        third = pool.LocalJudges("run-3")
+        assert third.spool == str(tmp_path / "1") and closed == removed == [first.spool]
+    assert closed == removed == [first.spool, third.spool]
+    alone = pool.LocalJudges("run-4")
+    alone.close()
+    assert alone.spool == "run-4" and closed[-1] == "run-4" and removed[-1] != "run-4"
