@@ -140,7 +140,7 @@ def test_arms_of_simulated_devices_crash_and_hang_each_for_themselves(
         "op": "rms_norm",
         "axes": {"shape": [{"rows": 2, "hidden": [64, 65, 66, 67]}], "dtype": "float32"},
         "providers": ["farm"],
-        "deadlines": {"check": 0.5},
+        "deadlines": {"check": 2},
         "sim": {"default": {}, "rules": rules},
     }
     Path("m.yaml").write_text(json.dumps(data))
