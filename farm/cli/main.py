@@ -40,6 +40,7 @@ COMMANDS = {
     "judge": "judge a run again from the run's stored metrics (no device needed)",
     "index": "bring the index of a store up to date, or check it",
     "night": "show what is new in the newest night of a store, and notify somebody",
+    "prune": "delete old runs that nothing refers to",
     "dashboard": "build or serve the pages of a store",
     "export": "write a run as JUnit XML, Markdown, JSON, CSV, or Liger-Kernel's CSV",
     "import": "take benchmark results that others have published into a store",
