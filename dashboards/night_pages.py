@@ -102,6 +102,7 @@ def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
         "sentence": sentence,
         "bad": bool(faults or nights.silent or any(n.kind in ("new", "slower") for n in nights.news)),
         "simulated": found.simulated,
+        "imported": found.run.kind == "imported",
         "silent": [
             (backend, last, [(t, links.backend(t)) for t in found.silent_targets if t.partition(":")[0] == backend])
             for backend, last in nights.silent.items()
@@ -142,6 +143,7 @@ def night_json(found: Newest) -> dict[str, Any]:
         "created": found.run.created,
         "revision": found.run.revision,
         "simulated": found.simulated,
+        "imported": found.run.kind == "imported",
         "summary": _sentence(nights.news, faults, len(nights.silent), first=len(found.runs) == 1),
         "nights": [{"run": n.id, "created": n.created, "revision": n.revision} for n in nights.nights],
         "silent": {backend: last.id for backend, last in nights.silent.items()},
@@ -233,6 +235,7 @@ def backend_page(found: Newest, target: str, links: Links, repeat: Repeat, silen
         run=found.run,
         silent=silent,
         simulated=simulated,
+        imported=any(r["evidence"] == "imported" for r in rows),
         sentence=sentence[:1].upper() + sentence[1:],
         bad=bool(silent or faults or sick or any(n.kind in ("new", "slower") for n in news)),
         tools=sorted(found.nights.tools.get(found.run.id, {}).get(backend, {}).items()),

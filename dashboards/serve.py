@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from farm.dashboards import arms_page, live_page, night_pages, parity_page, views
+from farm.dashboards import arms_page, live_page, metrics, night_pages, parity_page, views
 from farm.dashboards.access import NeedsToken
 from farm.dashboards.build import KEPT, StoreLike, cell_facts_in, cell_facts_of, comparison, kept, need_store, run_lines
 from farm.dashboards.compare_page import as_json
@@ -84,8 +84,8 @@ def _need() -> None:
 def app(store: StoreLike, token: str = "") -> Any:
     """A Starlette application: `/`, `/evidence`, `/run/<id>`, `/run/<id>/results` (of two arms), `/run/<id>/<cell>`,
     `/run/<id>/part/<place>/<op>`, `/run/<id>/log/<name>`, `/live/<id>`, `/backend/<target>`, `/parity/<op>`,
-    `/cell/<key>`, `/compare/<a>/<b>`; JSON of a page at its address with `.json` (of the first: `/night.json`).
-    `token`: who has none gets nothing."""
+    `/cell/<key>`, `/compare/<a>/<b>`, `/metrics`; JSON of a page at its address with `.json` (of the
+    first: `/night.json`).  `token`: who has none gets nothing."""
     _need()
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
@@ -166,6 +166,15 @@ def app(store: StoreLike, token: str = "") -> Any:
 
         data = lambda: night_pages.night_json(night) if night else {}  # noqa: E731
         return answer(request, (mark, _digest(listed)), page, data)
+
+    def measured(request: Request) -> Response:
+        """The newest night for Prometheus: made anew each time, since ages grow."""
+        found, (_, night) = index(), newest()
+        known = (len(found.runs), len(found.left_out)) if found else (0, 0)
+        asked = "application/openmetrics-text" in request.headers.get("accept", "")
+        text = metrics.text(metrics.gauges(night, time.time(), *known), asked)
+        headers = {**HEADERS, "Cache-Control": "no-cache"}
+        return Response(text, headers=headers, media_type=metrics.OPENMETRICS if asked else metrics.PLAIN)
 
     def evidences(request: Request) -> Response:
         listed = lines()
@@ -323,6 +332,7 @@ def app(store: StoreLike, token: str = "") -> Any:
     routes = [
         Route("/", safe(runs)),
         Route("/night.json", safe(runs)),
+        Route("/metrics", safe(measured)),
         *(Route(path + end, safe(page)) for path, page in named.items() for end in (".json", "")),
         Route("/run/{run_id}/log/{name:path}", safe(log)),
         Route("/run/{run_id}/results", safe(results)),

@@ -79,12 +79,14 @@ class Quality(str, Enum):
 
 
 class Evidence(str, Enum):
-    """What a result proves.  `simulated` marks the scripted fakes of backend `sim`: it proves nothing of a kernel."""
+    """What a result proves.  `simulated` marks the scripted fakes of backend `sim`: it proves nothing of a kernel.
+    `imported` marks what others have published: nothing of it was run or judged here."""
 
     INTERPRETED = "interpreted"
     COMPILED = "compiled"
     EXECUTED = "executed"
     SIMULATED = "simulated"
+    IMPORTED = "imported"
 
 
 class Owner(str, Enum):

@@ -32,7 +32,7 @@ PAGE_CELLS = 10_000  # the page of a larger run takes seconds, and hundreds of m
 PAGE_SECONDS = 900.0  # 10^5 cells take some 10 s on a quiet host
 #: A run that ends adds older runs to the index of its store for so long; 1,000 runs of 1,000 cells take 42 s.
 INDEX_SECONDS = 5.0
-FORMATS = ("junit", "markdown", "json", "csv")  # the keys of farm.report.exports.FORMATS
+FORMATS = ("junit", "markdown", "json", "csv", "liger")  # the keys of farm.report.exports.FORMATS
 STORE_HELP = "use this store (default: $FARM_STORE, else ./farm-results)"
 
 
@@ -221,6 +221,8 @@ def export(run: Run, kind: str) -> str:
             return f"({error})"
 
     with readable(run):
+        if kind == "liger" and (published := run.published()):
+            return published
         return exports.FORMATS[kind](run, log_of)
 
 

@@ -95,6 +95,11 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"{source.id} was compiled, not executed, so there is nothing to judge", id="judge-run-compiled"
         )
+    if head.get("kind") == results.IMPORTED:
+        raise UsageError(
+            f"{source.id} was imported: its outputs were not published, so there is nothing to judge",
+            id="judge-run-imported",
+        )
     if head.get("arms") and not head.get("comparison"):
         raise UsageError(
             f"{source.id} is an interrupted comparison of two arms; run farm resume {source.id}, then judge it",

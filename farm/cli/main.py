@@ -11,6 +11,7 @@ import traceback
 from contextlib import nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 from farm import __version__
@@ -39,8 +40,10 @@ COMMANDS = {
     "judge": "judge a run again from the run's stored metrics (no device needed)",
     "index": "bring the index of a store up to date, or check it",
     "night": "show what is new in the newest night of a store, and notify somebody",
+    "prune": "delete old runs that nothing refers to",
     "dashboard": "build or serve the pages of a store",
-    "export": "write a run as JUnit XML, Markdown, JSON or CSV",
+    "export": "write a run as JUnit XML, Markdown, JSON, CSV, or Liger-Kernel's CSV",
+    "import": "take benchmark results that others have published into a store",
     "contract": "check the contract of an op: is it sound, and which faults does it find?",
     "calibrate": "measure each device's roof",
     "nodes": "list, join, drain and restore the nodes of a cluster",
@@ -57,6 +60,8 @@ SUPERVISED = {
     "compile": "compile",
     "profile": "profile",
 }
+#: Commands whose modules have other names, since Python has them for itself.
+MODULES = {"import": "import_"}
 SECRETS = ("RAY_AUTH_TOKEN",)
 
 
@@ -65,6 +70,10 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {printable(message)}; {self.prog} --help shows an example\n")
+
+
+def _module(command: str) -> ModuleType:
+    return import_module(f"farm.cli.{MODULES.get(command, command)}")
 
 
 def parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -82,7 +91,7 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, what in COMMANDS.items():
         if only is None or name == only:
-            import_module(f"farm.cli.{name}").add(commands)
+            _module(name).add(commands)
         else:
             commands.add_parser(name, help=what)
     return top
@@ -193,7 +202,7 @@ def _command(arguments: list[str]) -> int:
     args.argv = list(arguments)
     try:
         with surviving() if args.command in ("run", "resume", "ab", "compile") else nullcontext():
-            code: int = import_module(f"farm.cli.{args.command}").run(args)
+            code: int = _module(args.command).run(args)
             sys.stdout.flush()
         return code
     except FarmError as error:

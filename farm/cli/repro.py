@@ -81,7 +81,9 @@ def _check(cell: Cell, row: Row, head: Mapping[str, Any]) -> None:
             id="repro-arm",
         )
     why = ""
-    if row["status"] in _WITHOUT_VERDICT:
+    if row.get("evidence") == "imported":
+        why = "others have published it, and it did not run here"
+    elif row["status"] in _WITHOUT_VERDICT:
         why = f"it has no verdict ({row['status']})"
     elif row["status"] in ("skipped", "built"):
         why = "it was not executed"

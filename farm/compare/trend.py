@@ -12,8 +12,9 @@ x is ln(time in microseconds), of shape (cells, nights), NaN where a night gave 
    which may lie anywhere within OUTLIER_RANGE.  The evidence for a step is by how much the best pair of levels explains
    the nights better than any one level: a log likelihood ratio.  An outlier is as likely before as after a step, so
    one odd night is worth about 9 at most, however odd, and two that agree about 18.
-4. A step also needs a size of LEAST, a t-statistic beyond SCORE, and a newest night nearer to the level after it.
-   Cells of one `group` that step in one night in one direction support each other: AGREEING of them need less each.
+4. A step also needs a size of LEAST (LARGE with few nights before it), a t-statistic beyond SCORE, and a newest night
+   nearer to the level after it.  Cells of one `group` that step in one night in one direction support each other:
+   AGREEING of them need less each.
 
 One night after a step makes it *suspected*; a *regression* or an *improvement* takes two nights with enough evidence.
 Nothing here is confirmed.  The bounds are chosen by simulation (benchmarks/trend_simulation.py).
@@ -31,7 +32,9 @@ from farm.compare.noise import FLOOR, PRIOR_FREEDOM, Array, median
 
 Codes = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-FEWEST_BEFORE = 4
+#: So many nights before a step; two are enough for a step of LARGE, which two outliers seldom make in one direction.
+FEWEST_BEFORE, FEWEST_BEFORE_LARGE = 4, 2
+LARGE = math.log(1.25)
 FEWEST_CONTROLS = 5
 LEAST = math.log1p(0.02)
 #: Where so large a share of a device's cells are within UNMOVED of their level, the device is unmoved, whatever the
@@ -160,7 +163,7 @@ def steps(x: Array, group: Codes | None = None) -> Steps:
     for night in range(1, nights):
         mine = some[there[some, night]]
         n, m = there[mine, :night].sum(axis=1), there[mine, night:].sum(axis=1)
-        enough = n >= FEWEST_BEFORE
+        enough = n >= FEWEST_BEFORE_LARGE
         mine, n, m = mine[enough], n[enough], m[enough]
         if not len(mine):
             continue
@@ -168,7 +171,8 @@ def steps(x: Array, group: Codes | None = None) -> Steps:
         before = _level(left, sigma[mine])
         after = _after(right, before, m, sigma[mine])
         last = x[mine, newest[mine]]
-        kept = (np.abs(after - before) > LEAST) & (np.abs(last - after) <= np.abs(last - before))
+        least = np.where(n >= FEWEST_BEFORE, LEAST, LARGE)
+        kept = (np.abs(after - before) > least) & (np.abs(last - after) <= np.abs(last - before))
         if not kept.any():
             continue
         mine, n, m, before, after = mine[kept], n[kept], m[kept], before[kept], after[kept]

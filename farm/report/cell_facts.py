@@ -185,7 +185,8 @@ def lines(found: Mapping[str, Any], log_path: str = "", log_lines: int = 40) -> 
             yield f"  {name:9} {text}"
     yield from _table("peers", [_peer(p) for p in found["peers"]])
     yield from _table("earlier", [_before(e) for e in found["earlier"]])
-    yield f"  again     {found['again']}"
+    if found["again"]:
+        yield f"  again     {found['again']}"
     if found["log"]:
         text = found["log"].rstrip().splitlines()
         cut = f", the last {log_lines} of {len(text)} lines" if len(text) > log_lines else ""

@@ -27,6 +27,7 @@ KINDS: Mapping[str, str] = {
     "compiled": "built for the target without a device: proves that kernels build; shows registers, spills and memory",
     "interpreted": "ran on a CPU, Triton kernels in the interpreter: proves numerics, never speed",
     "simulated": "ran on a simulated device, which follows a script: proves nothing about a kernel",
+    "imported": "published by others, on hardware as they state it: nothing of it was run or judged here",
 }
 #: Hardware that kernels are written for: for these, missing kinds of evidence are listed too.
 FAMILIES = ("cuda", "rocm", "ascend")

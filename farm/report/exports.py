@@ -1,4 +1,4 @@
-"""A run in the formats that other tools read: JUnit XML, Markdown, JSON and CSV."""
+"""A run in the formats that other tools read: JUnit XML, Markdown, JSON, CSV, and Liger-Kernel's CSV."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from farm.report import liger
 from farm.report.junit import junit
 from farm.report.markdown import markdown
 from farm.report.queries import Row, RunLike, as_shown, parse
@@ -53,4 +54,5 @@ FORMATS: Mapping[str, Export] = {
     "markdown": lambda run, log: markdown(run),
     "json": lambda run, log: as_json(run),
     "csv": lambda run, log: as_csv(run),
+    "liger": lambda run, log: liger.exported(run),
 }

@@ -27,7 +27,7 @@ from farm.report.queries import (
     worst_row,
     writer,
 )
-from farm.store.results import place
+from farm.store.results import IMPORTED, place
 
 _LAYOUT = re.compile(r"/(\w+_layout)=(\w+)")
 
@@ -109,8 +109,11 @@ def _layouts(row: Row) -> dict[str, str]:
 
 
 def repeat(run: RunLike, rows: Sequence[Row]) -> str:
-    """A command that reruns at least these cells: every axis on which they have few values is selected."""
+    """A command that reruns at least these cells: every axis on which they have few values is selected; "" for what
+    was imported."""
     first = rows[0]
+    if run.head.get("kind") == IMPORTED:
+        return ""
     paths = {m.get("name"): m.get("path") for m in run.head.get("matrices") or []}
     names = list(dict.fromkeys(r.get("matrix") or "" for r in rows))
     built = all(is_build(r) for r in rows)

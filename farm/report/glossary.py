@@ -64,7 +64,7 @@ infrastructure failure: A failure of the farm or of a device (`infra_error`, `lo
 doubt: A run is in doubt if a subject passes a cell in which every peer, `torch` among them, is inaccurate with the
   same inputs: the reference or the tolerances may be wrong.
 evidence: What a result proves: `interpreted` (ran in Triton's interpreter on a CPU), `compiled` (built for the
-  target), `simulated`, or `executed` (ran on the device).
+  target), `simulated`, `executed` (ran on the device), or `imported` (published by others, nothing of it checked).
 timing policy: How a time is measured, by name and version: `rotating_graph`, `events`, `profiler`, `mspti` or `host`.
   Times of different policies are never compared.
 timing quality: Whether a time can be used: `ok`, `launch_bound`, `noisy`, `throttled`, `impossible` or `none`.

@@ -86,6 +86,7 @@ KINDS: Mapping[str, str] = {
     "nothing-supported": "nothing",
     "all-compiled": "built",
     "all-simulated": "simulated",
+    "all-imported": "nothing",
     "all-passed": "passed",
     "passed-by-evidence": "passed",
 }
@@ -360,6 +361,8 @@ def _without_findings(run: RunLike, made: RunVerdict) -> RunVerdict:
         name = "all-compiled"
     elif all(r.get("evidence") == "simulated" for r in done):
         name = "all-simulated"
+    elif all(r.get("evidence") == "imported" for r in done):
+        name = "all-imported"
     rest = counts(r for r in own if r.get("status") not in ("passed", "built"))
     made = replace(made, id=name, role=role, passed=passed, rest=rest)
     return replace(made, idle=tuple(idle), impossible=impossible)

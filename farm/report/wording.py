@@ -51,6 +51,10 @@ def _sentence(found: RunVerdict) -> str:
             return f"No findings: {_passed(found, 'compiled')}; nothing was executed{_but(found)}."
         case "all-simulated":
             return f"No findings: {_passed(found, 'passed (simulated devices only)')}{_but(found)}."
+        case "all-imported":
+            return (
+                f"Nothing is proven: {cells(sum(found.passed.values()))} were imported, and none ran here{_but(found)}."
+            )
         case _:
             return f"No findings: {_passed(found, 'passed')}{_but(found)}."
 

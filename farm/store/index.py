@@ -22,6 +22,7 @@ from farm.store import confirmations
 from farm.store import index_files as files
 from farm.store.columns import Texts
 from farm.store.index_files import COLUMNS, FOLDER, Stamp, mark
+from farm.store.results import IMPORTED
 from farm.store.runs import Run, Store
 from farm.store.tables import column_values
 
@@ -37,7 +38,7 @@ class Indexed:
     created: str
     plan: str
     matrices: tuple[str, ...]
-    kind: str  # run, compile, judged, merged, ab; arm: one side of a stage 0
+    kind: str  # run, compile, judged, merged, ab, imported; arm: one side of a stage 0
     revision: str
     #: Digest of the kernels' files, the subject's where there is one; "" where the run did not record it.
     code: str
@@ -74,10 +75,19 @@ class Index:
 
     def last(self, n: int, like: Indexed | None = None) -> list[Indexed]:
         """The newest `n` runs that ran something, oldest first.  `like`: older ones of its plan; if there is none,
-        those of its matrices that have at least half of its cells."""
-        found = [r for r in self.runs if r.kind in ("run", "merged")]
+        those of its matrices that have at least half of its cells.
+
+        What was imported stands beside what ran, never in one row with it: it counts where nothing ran, and for a
+        `like` that was imported, which has no plan: then all that was imported from there is older.
+        """
+        ran = [r for r in self.runs if r.kind in ("run", "merged")]
+        imported = [r for r in self.runs if r.kind == IMPORTED]
+        found = ran or imported
         if like is not None:
+            found = imported if like.kind == IMPORTED else ran
             before = [r for r in found if (r.created, r.id) < (like.created, like.id)]
+            if like.kind == IMPORTED:
+                return [r for r in before if r.matrices == like.matrices][-n:] if n else []
             wide = [r for r in before if r.matrices == like.matrices and 2 * r.cells >= like.cells]
             found = [r for r in before if r.plan == like.plan] or wide
         return found[-n:] if n else []

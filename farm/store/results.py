@@ -31,6 +31,8 @@ NO_RESULT = "planned, no result"
 INTERRUPTED = "the run was interrupted"
 #: Schemas whose rows differ from today's only in columns that they lack: runs of these are resumed and merged.
 ALIKE = (4, 5, 6)
+#: The kind of a run of published results, and the file that keeps them as they were.
+IMPORTED, PUBLISHED = "imported", "published.csv"
 #: Column -> kind of value: text, int, float; JSON values are text.
 COLUMNS: dict[str, str] = {
     **dict.fromkeys(("cell_id", "cell_key"), "text"),

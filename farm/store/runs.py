@@ -42,7 +42,7 @@ from farm.store import lock as runlock
 from farm.store import recovery
 from farm.store.journal import Damage, Follower, Journal, LineReader, encoded
 from farm.store.recovery import CellReader, Concluded
-from farm.store.results import COLUMNS, INTERRUPTED, SCHEMA, planned_row
+from farm.store.results import COLUMNS, IMPORTED, INTERRUPTED, PUBLISHED, SCHEMA, planned_row
 from farm.store.tables import Row, compact, compacted, read_table, read_where, write_table
 from farm.timing import roof
 from farm.timing.roof import Calibration
@@ -611,6 +611,13 @@ class Run:
             raise StoreError(
                 f"{file}: the run's contracts cannot be read ({error}); copy the run again", id="store-contracts"
             ) from None
+
+    def published(self) -> str:
+        """What was imported, as it was published; "" for a run of another kind."""
+        file = self.dir / PUBLISHED
+        if self.head.get("kind") != IMPORTED:
+            return ""
+        return files.read(file, _PLAN_LIMIT, whole=True).decode("utf-8")
 
     def samples(self) -> list[dict[str, Any]]:
         """The raw samples, one row per timed cell; none for a run without run.json."""

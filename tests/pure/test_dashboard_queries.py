@@ -95,6 +95,7 @@ STATED = {
     "nothing-supported": "48",
     "all-compiled": "49 99 50 51 52",
     "all-simulated": "49 99 50 51 52",
+    "all-imported": "49 51 52",
     "all-passed": "49 99 50 51 52",
     "passed-by-evidence": "49 51 52",
 }

@@ -57,7 +57,13 @@ def test_two_nights_that_agree_are_a_regression_and_what_came_back_is_none() -> 
 
 
 def test_series_without_enough_nights_or_times_say_nothing() -> None:
-    for x in (np.zeros((0, 30)), np.zeros((5, 0)), np.full((5, 30), np.nan), quiet(5, 1), quiet(5, 4) + [[0, 0, 1, 1]]):
+    for x in (
+        np.zeros((0, 30)),
+        np.zeros((5, 0)),
+        np.full((5, 30), np.nan),
+        quiet(5, 1),
+        quiet(5, 4) + [[0, 0, 0.2, 0.2]],
+    ):
         found = trend.steps(x)
         assert not found.sure.any() and not found.suspected.any()
 
