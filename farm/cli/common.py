@@ -29,7 +29,7 @@ MAX_DEVICES_RUN = 256  # per backend and node; a node may offer more (node.confi
 TOO_MUCH = (RecursionError, MemoryError)  # what data from elsewhere may be made to cause
 PAGE_CELLS = 10_000  # the page of a larger run takes seconds, and hundreds of megabytes
 PAGE_SECONDS = 900.0  # 10^5 cells take some 10 s on a quiet host
-FORMATS = ("junit", "markdown", "json", "csv")  # the keys of farm.report.exports.FORMATS
+FORMATS = ("junit", "markdown", "json", "csv", "table")  # the keys of farm.report.exports.FORMATS
 STORE_HELP = "use this store (default: $FARM_STORE, else ./farm-results)"
 
 
@@ -197,8 +197,8 @@ def _page(store: Store, run_id: str) -> Path:
     return Path(done.out.strip()).resolve()
 
 
-def export(run: Run, kind: str) -> str:
-    """A run in one of FORMATS."""
+def export(run: Run, kind: str, **table: Any) -> str:
+    """A run in one of FORMATS.  `table`: the options of `farm.report.exports.as_table`."""
     from farm.report import exports
 
     def log_of(row: Any) -> str:
@@ -208,12 +208,12 @@ def export(run: Run, kind: str) -> str:
             return f"({error})"
 
     with readable(run):
-        return exports.FORMATS[kind](run, log_of)
+        return exports.as_table(run, **table) if table else exports.FORMATS[kind](run, log_of)
 
 
-def write_export(run: Run, kind: str, path: Path, option: str) -> None:
+def write_export(run: Run, kind: str, path: Path, option: str, **table: Any) -> None:
     """Write a run to a file, so that a reader sees the complete one or the one before."""
-    made = export(run, kind)
+    made = export(run, kind, **table)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         if path.exists() and not path.is_file():  # a pipe, or /dev/stdout

@@ -38,7 +38,7 @@ COMMANDS = {
     "judge": "judge a run again from the run's stored metrics (no device needed)",
     "index": "bring the index of a store up to date, or check it",
     "dashboard": "build or serve the pages of a store",
-    "export": "write a run as JUnit XML, Markdown, JSON or CSV",
+    "export": "write a run as JUnit XML, Markdown, JSON or CSV, or as a table of speeds",
     "contract": "check the contract of an op: is it sound, and which faults does it find?",
     "calibrate": "measure each device's roof",
     "nodes": "list, join, drain and restore the nodes of a cluster",
