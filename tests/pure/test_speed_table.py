@@ -227,3 +227,18 @@ def speed_table_writers() -> tuple[str, ...]:
     from farm.report.speed_text import WRITERS
 
     return tuple(WRITERS)
+
+
+def test_settings_and_peers_other_modes_count_on_the_page_too() -> None:
+    from farm.dashboards import pages
+    from farm.report import provenance
+    from farm.report.nights import against_peers
+
+    rows = [timed(0, "farm", 10.0), timed(1, "quack", 12.0), timed(2, "quack", 8.0, mode="tuned")]
+    told = {"auto": "its own rules", "tuned": 'a "search"'}
+    rows = [{**r, "provider_version": "0.6.5", "provider_settings": told[r["mode"]]} for r in rows]
+    assert [by for _, by in against_peers(rows)] == [1.25]
+    run = run_of(*rows)
+    assert provenance.settings(run)["cuda"]["quack"] == 'auto: its own rules; tuned: a "search"'
+    links = pages.Links("index.html", lambda run_id: None, lambda name: None)
+    assert "called with: auto: its own rules; tuned: a &#34;search&#34;" in pages.run_page(run, links)
