@@ -15,7 +15,7 @@ On a GPU host (each says so, exit code 2, where there is none):
     parts        matrices in which nothing is timed, many processes a GPU
     gpu_all.sh   all that is to be proven on NVIDIA GPUs, in three calls; parts of it: gpu_kernels.sh, gpu_truth.sh
 
-Anywhere: author_loop (six cells, and after a save), plan (100,000 cells), throughput, compare_simulation, show, wheels,
+Anywhere: author_loop (six cells, and after a save), plan (100,000 cells), throughput, compare_simulation, wheels,
 calibrate_gates, page_picture.sh.
 
 The others are what these are made of: cases, work, check, child and processes (measuring processes), roof, bars,

@@ -63,4 +63,4 @@ else
   farm run matrices/rms_norm.yaml --backend cuda --out "$store" --select "${cells:-$peers}" --run-id zz-2-devices
   "$python" -m benchmarks.throughput "$store" zz-1-device zz-2-devices
 fi
-for run in $(ls "$store/runs" | grep -v zz-); do "$python" -m benchmarks.show "$store" "$run" | cut -c1-175; done
+for run in $(ls "$store/runs" | grep -v zz-); do "$python" -m farm export table "$run" --out "$store" --unit us | cut -c1-240; done

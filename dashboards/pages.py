@@ -272,6 +272,7 @@ def run_page(run: RunLike, links: Links, against: Against | None = None) -> str:
         commit=commit(run.head),
         subject=run.head.get("subject") or {},
         versions=provenance.versions(run),
+        settings=provenance.settings(run),
         matrices={str(m.get("path") or m.get("name")): m.get("sha256") or "" for m in run.head.get("matrices") or []},
         against=against.to_dict() if against else None,
         against_address=against.address if against else None,

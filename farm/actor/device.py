@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import limits
+from farm import limits, providers
 from farm.actor import calibration as supervised
 from farm.actor import child_process, crash_owner, out_of_time, sanitizer
 from farm.actor.backpressure import Backpressure
@@ -591,8 +591,13 @@ class DeviceActor:
                 "subject_revision": subject["revision"],
                 "subject_digest": subject["digest"],
             }
-        version = ready.versions.get(attempt["cell"]["provider"], "") if ready and not own.get("path") else ""
-        return {"provider_version": version}
+        cell = attempt["cell"]
+        if own.get("path") or not ready:
+            return {"provider_version": ""}
+        return {
+            "provider_version": ready.versions.get(cell["provider"], ""),
+            "provider_settings": providers.settings(cell["provider"], cell["mode"]),
+        }
 
     def _report(self, attempt: dict[str, Any], kind: str, **fields: Any) -> None:
         """An event of an attempt.  Of a probe only the end is reported, and as such."""

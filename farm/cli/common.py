@@ -32,7 +32,7 @@ PAGE_CELLS = 10_000  # the page of a larger run takes seconds, and hundreds of m
 PAGE_SECONDS = 900.0  # 10^5 cells take some 10 s on a quiet host
 #: A run that ends adds older runs to the index of its store for so long; 1,000 runs of 1,000 cells take 42 s.
 INDEX_SECONDS = 5.0
-FORMATS = ("junit", "markdown", "json", "csv", "liger")  # the keys of farm.report.exports.FORMATS
+FORMATS = ("junit", "markdown", "json", "csv", "table", "liger")  # the keys of farm.report.exports.FORMATS
 STORE_HELP = "use this store (default: $FARM_STORE, else ./farm-results)"
 
 
@@ -210,8 +210,8 @@ def _page(store: Store, run_id: str) -> Path:
     return Path(done.out.strip()).resolve()
 
 
-def export(run: Run, kind: str) -> str:
-    """A run in one of FORMATS."""
+def export(run: Run, kind: str, **table: Any) -> str:
+    """A run in one of FORMATS.  `table`: the options of `farm.report.exports.as_table`."""
     from farm.report import exports
 
     def log_of(row: Any) -> str:
@@ -223,7 +223,7 @@ def export(run: Run, kind: str) -> str:
     with readable(run):
         if kind == "liger" and (published := run.published()):
             return published
-        return exports.FORMATS[kind](run, log_of)
+        return exports.as_table(run, **table) if table else exports.FORMATS[kind](run, log_of)
 
 
 def write_named(path: Path, text: str) -> None:
@@ -242,9 +242,9 @@ def write_named(path: Path, text: str) -> None:
         raise
 
 
-def write_export(run: Run, kind: str, path: Path, option: str) -> None:
+def write_export(run: Run, kind: str, path: Path, option: str, **table: Any) -> None:
     """Write a run to a file, so that a reader sees the complete one or the one before."""
-    made = export(run, kind)
+    made = export(run, kind, **table)
     try:
         write_named(path, made)
     except OSError as error:

@@ -42,7 +42,7 @@ COMMANDS = {
     "night": "show what is new in the newest night of a store, and notify somebody",
     "prune": "delete old runs that nothing refers to",
     "dashboard": "build or serve the pages of a store",
-    "export": "write a run as JUnit XML, Markdown, JSON, CSV, or Liger-Kernel's CSV",
+    "export": "write a run as JUnit XML, Markdown, JSON, CSV, Liger-Kernel's CSV, or a table of speeds",
     "import": "take benchmark results that others have published into a store",
     "contract": "check the contract of an op: is it sound, and which faults does it find?",
     "calibrate": "measure each device's roof",

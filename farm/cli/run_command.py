@@ -127,8 +127,8 @@ def options(p: argparse.ArgumentParser, *, resumed: bool = False) -> None:
         action="append",
         default=[],
         metavar="KIND=FILE",
-        help="at the end, write the run to this file as junit (with the cells' logs), markdown, json or csv, whatever "
-        "its result; repeatable",
+        help="at the end, write the run to this file as junit (with the cells' logs), markdown, json, csv or table, "
+        "whatever its result; repeatable",
     )
     p.add_argument("--json", action="store_true", help="print the finished run's run.json")
     p.add_argument("--no-page", action="store_true", help="do not build the run's page")

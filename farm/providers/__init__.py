@@ -3,7 +3,26 @@
 A provider module imports nothing heavy at its top, so that a matrix can be read without torch.  It defines
 
     NAME, ROLE ("subject" or "peer"), MODES, OPS, DISTRIBUTION (its pip name, for the version report, or None)
+    SETTINGS                    mode -> how the provider is called in it, in words; a peer has them for every mode
     load(op) -> callable        in the child; ImportError or NotImplementedError(reason) mean `unsupported`
 
-The callable is called as `f(*inputs, *positional parameters, **parameters that differ from the op's defaults)`.
+The callable is called as `f(*inputs, *positional parameters, **parameters that differ from the op's defaults)`,
+with `mode=` for every mode but `auto`.
 """
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import import_module
+
+
+@lru_cache(maxsize=256)
+def settings(name: str, mode: str) -> str:
+    """How a built-in provider is called in a mode; "" if nothing is said of it, or if it is no built-in one."""
+    if not name.isidentifier():
+        return ""
+    try:
+        told: dict[str, str] = getattr(import_module(f"farm.providers.{name}"), "SETTINGS", {})
+    except ModuleNotFoundError:
+        return ""
+    return told.get(mode, "")

@@ -21,6 +21,7 @@ ROLE = "peer"
 MODES = ("auto",)
 OPS = ("rms_norm", "fused_add_rms_norm")
 DISTRIBUTION = "amd-aiter"
+SETTINGS = {"auto": "defaults"}
 DECLARES = {"fused_add_rms_norm": {"sum": "unrounded"}}
 
 

@@ -17,6 +17,7 @@ ROLE = "peer"
 MODES = ("auto",)
 OPS = ("rms_norm", "fused_add_rms_norm")
 DISTRIBUTION = None  # formulas written down here, no package
+SETTINGS = {"auto": "eager, the formulas of Transformers"}
 
 
 def load(op: str) -> Callable[..., Any]:

@@ -9,6 +9,9 @@ always, and its gradient of x and of residual is one tensor.
 Liger writes the gradient into the input where it can: cross_entropy in the forward, swiglu in the backward, rope its
 result into queries and keys.  The farm's contracts of these ops give up no input, so those get a copy, which is part of
 what is timed.
+
+Mode `cutedsl` calls the CuTe DSL kernel of the same name, which Liger itself chooses only where a user asks for it
+(LIGER_KERNEL_IMPL); only rms_norm has one, and it needs nvidia-cutlass-dsl.
 """
 
 from __future__ import annotations
@@ -18,9 +21,13 @@ from typing import Any
 
 NAME = "liger"
 ROLE = "peer"
-MODES = ("auto",)
+MODES = ("auto", "cutedsl")
 OPS = ("rms_norm", "fused_add_rms_norm", "softmax", "layer_norm", "swiglu", "rope", "cross_entropy")
 DISTRIBUTION = "liger-kernel"
+SETTINGS = {
+    "auto": "in_place=False, not Liger's default (inputs that it writes into are copied)",
+    "cutedsl": "CuTe DSL kernels, in_place=False",
+}
 
 
 def load(op: str) -> Callable[..., Any]:
@@ -34,8 +41,19 @@ def _rms_norm() -> Callable[..., Any]:
     from liger_kernel.ops import LigerRMSNormFunction
 
     def rms_norm(
-        x: Any, weight: Any, eps: float = 1e-6, *, offset: float = 0.0, casting: str = "llama", in_place: bool = False
+        x: Any,
+        weight: Any,
+        eps: float = 1e-6,
+        *,
+        offset: float = 0.0,
+        casting: str = "llama",
+        in_place: bool = False,
+        mode: str = "auto",
     ) -> Any:
+        if mode == "cutedsl":
+            from liger_kernel.ops.cutedsl.ops import LigerRMSNormFunction as CuTeFunction
+
+            return CuTeFunction.apply(x, weight, eps, offset, casting, in_place)
         _refuse_wide_rows(x)
         return LigerRMSNormFunction.apply(x, weight, eps, offset, casting, in_place)
 

@@ -20,6 +20,7 @@ OPS = (
     *("softmax", "layer_norm", "swiglu", "rope", "cross_entropy", "attention"),
 )
 DISTRIBUTION = "torch"
+SETTINGS = {"auto": "eager, fused operators where torch has them"}
 
 
 def load(op: str) -> Callable[..., Any]:

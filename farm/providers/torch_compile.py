@@ -7,6 +7,9 @@ says so.
 fused_add_rms_norm is `x + residual` and that norm of it, compiled together, with Inductor told to keep the rounding of
 the addition (`emulate_precision_casts`).  Left alone it may drop it where both end in one kernel, so that y is the norm
 of the rounded or of the unrounded sum, by the shape and by the version.
+
+Mode `auto` is torch.compile's own default.  Mode `max-autotune` has the switches of "max-autotune-no-cudagraphs":
+Inductor measures its choices at the first call; the farm captures the graphs that it times itself.
 """
 
 from __future__ import annotations
@@ -16,10 +19,13 @@ from typing import Any
 
 NAME = "torch_compile"
 ROLE = "peer"
-MODES = ("auto",)
+MODES = ("auto", "max-autotune")
 OPS = ("rms_norm", "fused_add_rms_norm", "matmul", "rms_norm_quantize")
 DISTRIBUTION = "torch"
+SETTINGS = {"auto": "dynamic=False, default mode", "max-autotune": "dynamic=False, max-autotune-no-cudagraphs"}
 
+#: What torch._inductor.list_mode_options gives for max-autotune-no-cudagraphs; it takes a mode or options, not both.
+_MAX_AUTOTUNE = ("max_autotune", "coordinate_descent_tuning")
 _MISSING_TOOLS = ("InvalidCxxCompiler", "TritonMissing", "BackendCompilerFailed: Cannot find a working triton")
 _MISSING_TEXTS = ("No working C++ compiler", "Failed to find C compiler", "Cannot find a working triton", "Python.h")
 
@@ -31,34 +37,44 @@ def load(op: str) -> Callable[..., Any]:
     if op not in OPS:
         raise NotImplementedError(f"provider {NAME} has no {op}; available ops: {', '.join(OPS)}")
     if op == "rms_norm":
-        compiled = _Compiled(_rms_norm)
+        compiled = _modes(_rms_norm)
 
         # Its own signature: a caller asks a provider which keywords it takes.
-        def rms_norm(x: Any, weight: Any, eps: float = 1e-6, *, offset: float = 0.0) -> Any:
-            return compiled(x, weight, eps, offset)
+        def rms_norm(x: Any, weight: Any, eps: float = 1e-6, *, offset: float = 0.0, mode: str = "auto") -> Any:
+            return compiled[mode](x, weight, eps, offset)
 
         return rms_norm
     if op == "fused_add_rms_norm":
-        both = _Compiled(_fused_add_rms_norm, "emulate_precision_casts")
+        both = _modes(_fused_add_rms_norm, "emulate_precision_casts")
 
         def fused_add_rms_norm(
-            x: Any, residual: Any, weight: Any, eps: float = 1e-6, *, offset: float = 0.0
+            x: Any, residual: Any, weight: Any, eps: float = 1e-6, *, offset: float = 0.0, mode: str = "auto"
         ) -> tuple[Any, Any]:
-            y, total = both(x, residual, weight, eps, offset)
+            y, total = both[mode](x, residual, weight, eps, offset)
             return y, total
 
         return fused_add_rms_norm
     if op == "rms_norm_quantize":
-        quantizing = _Compiled(_rms_norm_quantize)
+        quantizing = _modes(_rms_norm_quantize)
 
         def rms_norm_quantize(
-            x: Any, weight: Any, eps: float = 1e-6, *, quantized: str = "int8", group: int = 0
+            x: Any, weight: Any, eps: float = 1e-6, *, quantized: str = "int8", group: int = 0, mode: str = "auto"
         ) -> tuple[Any, Any]:
-            q, scale = quantizing(x, weight, eps, quantized, group)
+            q, scale = quantizing[mode](x, weight, eps, quantized, group)
             return q, scale
 
         return rms_norm_quantize
-    return _Compiled(torch.matmul)
+    products = _modes(torch.matmul)
+
+    def matmul(a: Any, b: Any, *, mode: str = "auto") -> Any:
+        return products[mode](a, b)
+
+    return matmul
+
+
+def _modes(function: Callable[..., Any], *switches: str) -> dict[str, _Compiled]:
+    """Mode -> `function`, compiled in it."""
+    return {"auto": _Compiled(function, *switches), "max-autotune": _Compiled(function, *switches, *_MAX_AUTOTUNE)}
 
 
 def _rms_norm(x: Any, weight: Any, eps: float, offset: float) -> Any:

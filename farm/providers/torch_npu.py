@@ -19,6 +19,7 @@ ROLE = "peer"
 MODES = ("auto",)
 OPS = ("rms_norm", "fused_add_rms_norm")
 DISTRIBUTION = "torch-npu"
+SETTINGS = {"auto": "defaults"}
 
 
 def load(op: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""A run in the formats that other tools read: JUnit XML, Markdown, JSON, CSV, and Liger-Kernel's CSV."""
+"""A run in the formats that other tools read: JUnit XML, Markdown, JSON, CSV, Liger-Kernel's CSV; and as a table."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from farm.report import liger
 from farm.report.junit import junit
 from farm.report.markdown import markdown
 from farm.report.queries import Row, RunLike, as_shown, parse
+from farm.report.speed_table import speed_tables
+from farm.report.speed_text import WRITERS
 from farm.store.results import COLUMNS
 
 #: Columns that hold JSON.
@@ -48,6 +50,13 @@ def as_csv(run: RunLike) -> str:
     return out.getvalue()
 
 
+def as_table(
+    run: RunLike, unit: str = "gbps", losses_first: bool = False, of: str = "", written_as: str = "markdown"
+) -> str:
+    """Speeds by shape and provider (`farm.report.speed_table`), in a format of `speed_text.WRITERS`."""
+    return WRITERS[written_as](speed_tables(run, unit, losses_first, of))
+
+
 #: Format -> how it is made from a run and a function that gives the text of a row's log.
 FORMATS: Mapping[str, Export] = {
     "junit": junit,
@@ -55,4 +64,5 @@ FORMATS: Mapping[str, Export] = {
     "json": lambda run, log: as_json(run),
     "csv": lambda run, log: as_csv(run),
     "liger": lambda run, log: liger.exported(run),
+    "table": lambda run, log: as_table(run),
 }

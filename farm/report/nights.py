@@ -22,7 +22,7 @@ from farm.report.findings import where
 from farm.report.format import FARM_FAULTS
 from farm.report.night_series import Night, Series
 from farm.report.pairs import change
-from farm.report.queries import extrapolated, is_subject, parse, races, same_cell
+from farm.report.queries import extrapolated, is_subject, parse, races, same_cell, speed_counts
 from farm.store.confirmations import CONFIRMED, NOT_CONFIRMED
 
 Row = Mapping[str, Any]
@@ -421,10 +421,11 @@ def _share(row: Row) -> bool:
 
 
 def against_peers(rows: Sequence[Row]) -> list[tuple[Row, float]]:
-    """(subject's row, its time / the best peer's) for each cell where both race."""
+    """(subject's row, its time / the best peer's) for each cell where the subject races and a peer has a speed, in
+    whichever of its modes."""
     best: dict[tuple[str, ...], float] = {}
     for r in rows:
-        if not is_subject(r) and races(r):
+        if not is_subject(r) and speed_counts(r) and float(r["time_us_p50"]) > 0:
             cell = same_cell(r)
             best[cell] = min(best.get(cell, math.inf), float(r["time_us_p50"]))
     mine = [(r, same_cell(r)) for r in rows if is_subject(r) and races(r)]

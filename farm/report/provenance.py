@@ -52,6 +52,24 @@ def versions(run: RunLike) -> dict[str, dict[str, str]]:
     return {backend: {p: ", ".join(sorted(v)) for p, v in known.items()} for backend, known in found.items()}
 
 
+def settings(run: RunLike) -> dict[str, dict[str, str]]:
+    """Backend -> provider -> how it was called: `defaults`, or `auto: defaults; tuned: ...` where several modes ran."""
+    found: dict[str, dict[str, dict[str, str]]] = defaultdict(lambda: defaultdict(dict))
+    for row in run.rows:
+        if row.get("provider_settings"):
+            known = found[str(row.get("backend") or "")][str(row.get("provider"))]
+            known[str(row.get("mode") or "auto")] = str(row["provider_settings"])
+    return {
+        backend: {
+            p: "; ".join(f"{mode}: {text}" for mode, text in told.items())
+            if len(told) > 1
+            else next(iter(told.values()))
+            for p, told in known.items()
+        }
+        for backend, known in found.items()
+    }
+
+
 def vitals(rows: Sequence[Row]) -> str:
     """A device's range over its timed cells (median clock and power, and the highest temperature, of each cell):
     `; while timed 1200-1980 MHz, 35-61 degrees, 120-640 W, 2 cells throttled`; "" where nothing was read."""

@@ -7,8 +7,8 @@ The columns are the schema of `cells.parquet`.  Schema history:
         throttle, kernels_per_call
     4   neighbours_busy; evidence is what the device reports (`simulated` for a fake that simulates a vendor's device)
     5   judged_by; every line of the journal has a checksum
-    6   contract (the content of a contract outside the farm), provider_version, subject, subject_revision,
-        subject_digest, places
+    6   contract (the content of a contract outside the farm), provider_version, provider_settings, subject,
+        subject_revision, subject_digest, places
 """
 
 from __future__ import annotations
@@ -94,6 +94,7 @@ COLUMNS: dict[str, str] = {
             "fingerprint",
             "revision",
             "provider_version",
+            "provider_settings",
             "subject",
             "subject_revision",
             "subject_digest",
@@ -111,7 +112,15 @@ LATER_COLUMNS = frozenset(
     (
         *("resources", "bytes_counted", "bytes_requested", "peak_memory_live_mib", "bitwise_repeatable"),
         *("sm_clock_mhz", "temperature_c", "power_w", "throttle", "kernels_per_call", "neighbours_busy", "judged_by"),
-        *("contract", "provider_version", "subject", "subject_revision", "subject_digest", "places"),
+        *(
+            "contract",
+            "provider_version",
+            "provider_settings",
+            "subject",
+            "subject_revision",
+            "subject_digest",
+            "places",
+        ),
     )
 )
 _EMPTY: dict[str, Any] = {name: "" if kind == "text" else None for name, kind in COLUMNS.items()}

@@ -13,7 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 VENDOR = {"pynvml", "amdsmi", "acl", "torch_npu", "mspti", "cupy", "hip"}
-PEERS = {"liger_kernel", "quack", "transformers", "aiter", "flash_attn"}
+PEERS = {"liger_kernel", "quack", "transformers", "aiter", "flash_attn", "flashinfer", "vllm", "apex", "tilegym"}
+PEERS |= {"transformer_engine", "transformer_engine_torch"}
 PURE = (
     "accuracy",
     "actor/capture/fallback",
