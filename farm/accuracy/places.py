@@ -349,8 +349,8 @@ def finish(
     `names`: what one index of each axis is called (`row`, `head`).  `kinds`: kind of row -> the numbers of such rows.
     `compared`: the rows that were compared (ascending), None for all of them.  The keys: `count`, `of` (elements
     compared), `shape`, `axes` (names), `first` (multi-index), `box` ([first, last] of each axis), `pattern` and
-    `values` (words), `kinds` (what they hold -> how many), `examples` ([{at, got, expected}]), `map` (lines of digits, 0 none to 9 all
-    wrong) and `compared_rows` (None for all).
+    `values` (words), `kinds` (what they hold -> how many), `examples` ([{at, got, expected}]), `map` (lines of digits,
+    0 none to 9 all wrong) and `compared_rows` (None for all).
     """
     shape, rows = marks.shape, marks.rows
     width = math.prod(shape[1:])
