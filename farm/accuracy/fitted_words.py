@@ -21,9 +21,10 @@ _POOLED = 64  # elements of all lines
 _ROWS = 6
 _LITTLE = 0.02
 _BETTER = 0.25  # share of a simpler law's error that a law of more parameters may leave
+_LEFT = 0.3  # share of a sum that must be left: any formula has a small part that is unrelated to the rest
 _FAR = 4.0  # of values, in those of their lines
-_ORDERED = 0.7, 3.5  # of a trend: the least correlation of ranks, and the least in standard deviations of chance
-_TIMES = 4.0  # by which an error grows
+_ORDERED = 0.7, 4.0  # of a trend: the least correlation of ranks, and the least in standard deviations of chance
+_TIMES = 2.5  # by which an error grows
 _NORMAL = 5.0  # medians: what is larger would decide a fit alone
 #: Values after which a trend says more.
 OPEN = ("each ", "about ", "too ", "off by about ", "unrelated ")
@@ -170,7 +171,7 @@ def _share(lines: Sequence[Array]) -> str:
         return ""
     missing = want - got
     apart = float((got * missing).sum()) / math.sqrt(float((got**2).sum() * (missing**2).sum()))
-    if abs(apart) < chance and 0.05 < share < 0.95:
+    if abs(apart) < chance and _LEFT < share < 1 - _LITTLE:
         return f"about {share:.2g} of what is expected, as a sum without {100 * (1 - share):.0f} % of its terms"
     return f"about {share:.2g} of what is expected, and a rest unrelated to it" if related >= 0.5 else ""
 
