@@ -114,7 +114,7 @@ def _common(lines: Sequence[LineSample], dtype: str, line: str, names: Sequence[
         return moved
     factors = [_factor(s, eps) for s in lines]
     known_factors = [f for f in factors if f is not None]
-    if known_factors and len(known_factors) >= 0.9 * len(factors):
+    if known_factors and len(known_factors) >= 0.9 * len(factors) and _one_way(got, want, known_factors, eps):
         low, high = min(known_factors), max(known_factors)
         middle = float(np.median(known_factors))
         if high - low <= (4 * eps + 1e-3) * abs(middle):
@@ -126,6 +126,14 @@ def _common(lines: Sequence[LineSample], dtype: str, line: str, names: Sequence[
     if len(diff) > 3 and _mostly(np.abs(diff - middle) <= 4 * eps * (np.abs(want) + abs(middle))):
         return f"off by {middle:+.4g}"
     return fitted_words.fitted([s.panel for s in lines], line) or _tendency(diff, want)
+
+
+def _one_way(got: Array, want: Array, factors: Sequence[float], eps: float) -> bool:
+    """Whether factors next to 1, which the roundings of right values have as well, are a factor: all on one side."""
+    middle = float(np.median(factors)) - 1
+    if abs(middle) > 4 * eps:
+        return True
+    return len(got) >= 2 * _ENOUGH and _mostly((got - want) * want * middle > 0)
 
 
 def _tendency(diff: Array, want: Array) -> str:
