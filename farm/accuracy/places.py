@@ -257,11 +257,12 @@ def _errors(
     """Of each axis the sums of squares of errors and of expected values, [2, indices]: of rows of those with a wrong
     element alone."""
     keep = plain & np.isfinite(want)
-    got, want = (np.where(keep, x, 0.0) for x in (got, want))
-    squares = ((got - want) ** 2, want**2)
-    found = [np.stack([np.bincount(i, x, len(some))[some] for x in squares])]
-    at = np.unravel_index(j, inner) if inner else ()
-    return (*found, *(np.stack([np.bincount(a, x, n) for x in squares]) for a, n in zip(at, inner)))
+    dense = np.zeros((2, len(some), math.prod(inner)))
+    dense[0, i[keep], j[keep]] = (got[keep] - want[keep]) ** 2
+    dense[1, i[keep], j[keep]] = want[keep] ** 2
+    rest = dense.sum(axis=1).reshape(2, *inner)
+    axes = range(1, 1 + len(inner))
+    return (dense.sum(axis=2)[:, some], *(rest.sum(axis=tuple(a for a in axes if a != axis)) for axis in axes))
 
 
 def _sample(
