@@ -24,6 +24,10 @@ FAMILIES: tuple[str, ...] = ("mixed", "normal", "outlier", "alternating", "tiny"
 #: Families with weights of both signs, of which every 16th is exactly zero.
 SIGNED = ("signed", "large_weight", "upstream", "upstream_nan", "upstream_inf")
 FAMILIES += SIGNED
+#: Plain rows, each around a mean that is far from 0 beside their spread: what subtracts a mean and then counts elements
+#: that are not there (the padding of a block that is wider than the row) is off by as much as the variance itself.
+SHIFTED = "shifted"
+FAMILIES += (SHIFTED,)
 #: Families whose even rows hold one element that is not a number, or an infinity.  Two, since a NaN makes all of a
 #: reduction over rows NaN, and so hides whatever else is wrong with it; an infinity only its own column.
 NONFINITE = {"nan": math.nan, "inf": math.inf}
@@ -43,6 +47,9 @@ _PERIOD = 16  # of a signed weight's zeros
 #: Of every second weight in `signed`.  Fewer and larger ones would hold so much of a row's energy that the rounding of
 #: a correct kernel does not average out: with every 16th 8 times as large, gain_max was 3.01e-3 in 256 bfloat16 rows.
 _LARGE_COLUMN = 4.0
+#: The mean of a row of `shifted`, of either sign: 10 to 20 spreads.  24 lanes of 1024 that count make the variance 4
+#: times as large and more; a float32 variance as the difference of two means still has an error of 1e-4 at most.
+_SHIFTS = np.array([16.0, -16.0, 12.0, -20.0, 24.0], np.float32)
 _LARGE_WEIGHT = {"float16": 2.0**12}  # 2^20 elsewhere: y and dx of plain rows fit
 #: In float16 a single row, whose products with x and with a weight all fit, and whose dw does; 2^16 elsewhere.
 _LARGE_UPSTREAM = {"float16": 2.0**12}
@@ -167,6 +174,8 @@ class Family:
         elif self.name == "alternating":
             np.abs(out, out=out)
             out[:, 1::2] *= np.float32(-1)
+        elif self.name == SHIFTED:
+            out += _SHIFTS[index % len(_SHIFTS)][:, None]
         elif self.name in NONFINITE:
             self._spoil(out, name, index, NONFINITE[self.name])
 

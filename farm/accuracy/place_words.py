@@ -1,4 +1,4 @@
-"""The pattern of wrong elements in words: which indices of which axis, and what their values have in common.  Pure."""
+"""The pattern of wrong elements in words: which indices of which axis.  Pure."""
 
 from __future__ import annotations
 
@@ -14,20 +14,6 @@ Array = Any  # numpy.ndarray
 _FEW = 6  # indices that are listed
 _MOST = 0.5  # share of a pattern's elements that must be wrong for the pattern to be named
 _NEARLY = 0.9  # share of an axis that chance leaves where many of its elements are wrong
-_ENOUGH = 8  # values that tend the same way by chance once in 128
-_LITTLE = 0.1
-_EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-
-
-@dataclass(frozen=True)
-class LineSample:
-    """Wrong finite elements of one line: what they are, what is expected, and what is expected one place before and
-    after (NaN where there is no such place)."""
-
-    got: Array
-    want: Array
-    before: Array
-    after: Array
 
 
 @dataclass(frozen=True)
@@ -61,9 +47,10 @@ class Pattern:
             self._total(a) if a not in some else len(self.sets[a]) for a in range(len(self.shape))
         )
         if share >= _MOST:
-            return f"{100 * share:.0f} % of {self._product(some) if some else 'all elements'}"
+            product = self._product(some).removeprefix("all of ") if some else ""
+            return f"{100 * share:.0f} % of {f'the elements of {product}' if product else 'all elements'}"
         parts = [self._axis(axis) for axis in some if len(self.sets[axis])]
-        return f"scattered: {', '.join(parts)}" if parts else f"scattered over all of it, {100 * share:.2g} %"
+        return f"scattered: {', '.join(parts)}" if parts else "scattered over all of it"
 
     def _end(self, first: int, last: int) -> str:
         if last == math.prod(self.shape) - 1:
@@ -143,7 +130,7 @@ def _of_kinds(found: Array, size: int, many: str, kinds: Mapping[str, Array], ev
         return ""
     plain, tail = found, ""
     touched = [k for k, rows in kinds.items() if np.isin(found, rows).any()]
-    if found[-1] == size - 1 and len(found) > 2:
+    if found[-1] == size - 1 and len(found) > 2 and len(found) != sum(len(kinds[k]) for k in touched):
         without = [k for k, rows in kinds.items() if np.isin(found[:-1], rows).any()]
         if len(without) < len(touched):
             plain, touched, tail = found[:-1], without, f", and the last ({size - 1})"
@@ -205,93 +192,3 @@ def ordinal(n: int) -> str:
     """`64th`, `2nd`."""
     ending = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
     return f"{n}{ending}"
-
-
-#: What wrong elements hold -> the words.
-_HOLD = {
-    "unwritten": "never written",
-    "spread": "computed from memory that was never written",
-    "nan": "computed NaN",
-    "infinite": "infinite",
-    "finite": "finite where NaN or infinity is expected",
-}
-
-
-def values_text(kinds: Mapping[str, int], count: int, lines: Sequence[LineSample], dtype: str, line: str) -> str:
-    """What the wrong elements hold: `never written`, `scaled by 1.024`; "" where they have nothing in common."""
-    odd = {k: kinds[k] for k in _HOLD if kinds.get(k)}
-    plain = count - sum(odd.values())
-    if odd and not plain and len(odd) == 1:
-        return _HOLD[next(iter(odd))]
-    parts = [f"{n:,} {_HOLD[k]}" for k, n in odd.items()]
-    if plain:
-        said = "holding zero" if kinds.get("zero", 0) >= plain else _common(lines, dtype, line)
-        if not odd:
-            return said
-        parts.append(f"{plain:,} {said or 'with a wrong value'}")
-    return ", ".join(parts)
-
-
-def _common(lines: Sequence[LineSample], dtype: str, line: str) -> str:
-    """What the plain wrong values of a sample have in common."""
-    if not lines:
-        return ""
-    got, want, before, after = (
-        np.concatenate([getattr(s, name) for s in lines]) for name in ("got", "want", "before", "after")
-    )
-    if len(got) > 1 and (got == got[0]).all() and not (want == want[0]).all():
-        return f"all {got[0]:.6g}"
-    if dtype not in _EPSILON:
-        diff = got - want
-        return f"off by {diff[0]:+g}" if len(diff) > 1 and (diff == diff[0]).all() else ""
-    eps = _EPSILON[dtype]
-    if _mostly(np.abs(got + want) <= 4 * eps * np.abs(want)):
-        return "sign reversed"
-    if len(got) > 3:
-        for there, words in ((before, "one place before"), (after, "one place after")):
-            apart = np.abs(want - there) > 16 * eps * np.abs(there)  # neighbours that are alike show nothing
-            if apart.sum() > 3 and _mostly((np.abs(got - there) <= 4 * eps * np.abs(there))[apart]):
-                return f"holding the value that is expected {words}"
-    factors = [_factor(s, eps) for s in lines]
-    known_factors = [f for f in factors if f is not None]
-    if known_factors and len(known_factors) >= 0.9 * len(factors):
-        low, high = min(known_factors), max(known_factors)
-        middle = float(np.median(known_factors))
-        if high - low <= (4 * eps + 1e-3) * abs(middle):
-            return f"scaled by {middle:.4g}"
-        if all(len(s.got) > 3 for s in lines) and len(lines) > 1:
-            return f"each {line} scaled by a factor of its own, {low:.4g} to {high:.4g}"
-    diff = got - want
-    middle = float(np.median(diff))
-    if len(diff) > 3 and _mostly(np.abs(diff - middle) <= 4 * eps * (np.abs(want) + abs(middle))):
-        return f"off by {middle:+.4g}"
-    return _tendency(diff, want)
-
-
-def _tendency(diff: Array, want: Array) -> str:
-    """Which way values without a common factor are off, and how far where that is little: a wrong formula is off by as
-    much as the values themselves, sums of too few digits are not."""
-    if len(diff) < _ENOUGH:
-        return ""
-    if (diff > 0).all() or (diff < 0).all():
-        low, high = np.abs(diff).min(), np.abs(diff).max()
-        return f"too {'large' if diff[0] > 0 else 'small'} by {low:.3g} to {high:.3g}"
-    typical = math.sqrt(float(np.mean(want**2)))
-    off = math.sqrt(float(np.mean(diff**2)))
-    return f"off by about {100 * off / typical:.2g} % in both directions" if 0 < off <= _LITTLE * typical else ""
-
-
-def _factor(sample: LineSample, eps: float) -> float | None:
-    """The one factor between a line's values and what is expected; None where there is none."""
-    some = np.abs(sample.want) >= 1e-2 * np.sqrt(np.mean(sample.want**2))
-    some &= sample.want != 0
-    if not some.any():
-        return None
-    ratios = sample.got[some] / sample.want[some]
-    middle = float(np.median(ratios))
-    steady = np.abs(ratios - middle) <= (2 * eps + 1e-6) * max(1.0, abs(middle))
-    return middle if _mostly(steady) and abs(middle - 1) > eps / 4 else None
-
-
-def _mostly(which: Array) -> bool:
-    return bool(which.size) and np.count_nonzero(which) >= 0.95 * which.size

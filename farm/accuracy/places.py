@@ -17,15 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from farm.accuracy import poison_bits
+from farm.accuracy import elsewhere, fitted_words, poison_bits
 from farm.accuracy.dtypes import LARGEST, decode, is_float, ulp
-from farm.accuracy.place_words import LineSample, Pattern, values_text
+from farm.accuracy.place_words import Pattern, plural
+from farm.accuracy.value_words import LineSample, by_kind, values_text
 
 Array = Any  # numpy.ndarray
 
 MAP_ROWS, MAP_COLUMNS = 24, 64  # of the map: rows are all axes but the last
 _LINES, _IN_LINE = 256, 64  # of the sample of values
 _EXAMPLES = 6
+_PANEL = 64  # columns of a line that are looked at, whatever is wrong there
 _NEAR_OVERFLOW = 1 - 2.0**-6
 
 
@@ -43,7 +45,10 @@ class Marks:
     first: int = -1
     last: int = -1
     step: int = 0
-    kinds: dict[str, int] = field(default_factory=dict)  # unwritten, spread, nan, infinite, finite_for_nonfinite, zero
+    #: What they hold (unwritten, spread, nan, infinite, finite, zero) -> how many in each of `rows`.
+    held: dict[str, Array] = field(default_factory=dict)
+    #: Of each axis the squares of plain errors and of what is expected there, by index (of the first axis: by `rows`).
+    errors: tuple[Array, ...] = ()
     lines: tuple[LineSample, ...] = ()
     examples: tuple[tuple[int, str, str], ...] = ()  # position, got, expected
     grid: Array = None
@@ -64,11 +69,23 @@ class Marks:
             self.first,
             other.last,
             math.gcd(self.step, other.step, other.first - self.last),
-            {k: self.kinds.get(k, 0) + other.kinds.get(k, 0) for k in {**self.kinds, **other.kinds}},
+            {
+                k: np.concatenate([m.held.get(k, np.zeros(len(m.rows), np.int64)) for m in (self, other)])
+                for k in {**self.held, **other.held}
+            },
+            tuple(
+                a + b if axis else np.concatenate([a, b], axis=1)
+                for axis, (a, b) in enumerate(zip(self.errors, other.errors))
+            ),
             lines,
             _thinned((*self.examples, *other.examples)),
             self.grid + other.grid,
         )
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """What wrong elements hold -> how many."""
+        return {k: int(of.sum()) for k, of in self.held.items()}
 
 
 def wrong_elements(
@@ -166,7 +183,8 @@ def mark(wrong: Array, stored: Array, want: Array | None, dtype: str, shape: Seq
     if inner:
         rest = rest.reshape(inner)
         axes = [rest.sum(axis=tuple(a for a in range(len(inner)) if a != axis)) for axis in range(len(inner))]
-    kinds, plain, got = _kinds(stored[i, j], dtype, None if want is None else want[i, j])
+    hold, plain, got = _hold(stored[i, j], dtype, None if want is None else want[i, j])
+    held = {k: np.bincount(i[of], minlength=len(wrong))[some] for k, of in hold.items()}
     line = flat // last
     lines_total = max(1, math.prod(shape) // last)
     grid = np.zeros((min(MAP_ROWS, lines_total), min(MAP_COLUMNS, last)), np.int64)
@@ -181,8 +199,9 @@ def mark(wrong: Array, stored: Array, want: Array | None, dtype: str, shape: Seq
         int(flat[0]),
         int(flat[-1]),
         int(np.gcd.reduce(steps)) if steps.size else 0,
-        kinds,
-        () if want is None else _sample(line, flat % last, plain, got, want, i, j, last),
+        held,
+        () if want is None else _errors(got, want[i, j], plain, i, j, inner, some),
+        () if want is None else _sample(flat, plain, got, stored, want, i, j, dtype, shape, numbers),
         _examples(flat, stored[i, j], None if want is None else want[i, j], dtype),
         grid,
     )
@@ -208,8 +227,8 @@ def unwritten(stored: Array, dtype: str) -> Array:
     return np.isin(_bits(stored, dtype), np.array(poison_bits.unwritten(dtype), _bits(stored[:0], dtype).dtype))
 
 
-def _kinds(stored: Array, dtype: str, want: Array | None) -> tuple[dict[str, int], Array, Array]:
-    """How many wrong elements hold what, which hold a plain value, and the values."""
+def _hold(stored: Array, dtype: str, want: Array | None) -> tuple[dict[str, Array], Array, Array]:
+    """Which wrong elements hold what, which hold a plain value, and the values."""
     untouched = unwritten(stored, dtype)
     with np.errstate(invalid="ignore", over="ignore"):
         got = np.asarray(decode(stored, dtype), np.float64)
@@ -229,29 +248,63 @@ def _kinds(stored: Array, dtype: str, want: Array | None) -> tuple[dict[str, int
     }
     if want is not None:
         found["finite"] = plain & ~np.isfinite(want)  # where the reference is not
-    return {k: int(np.count_nonzero(v)) for k, v in found.items() if v.any()}, plain, got
+    return {k: v for k, v in found.items() if v.any()}, plain, got
+
+
+def _errors(
+    got: Array, want: Array, plain: Array, i: Array, j: Array, inner: tuple[int, ...], some: Array
+) -> tuple[Array, ...]:
+    """Of each axis the sums of squares of errors and of expected values, [2, indices]: of rows of those with a wrong
+    element alone."""
+    keep = plain & np.isfinite(want)
+    dense = np.zeros((2, len(some), math.prod(inner)))
+    dense[0, i[keep], j[keep]] = (got[keep] - want[keep]) ** 2
+    dense[1, i[keep], j[keep]] = want[keep] ** 2
+    rest = dense.sum(axis=1).reshape(2, *inner)
+    axes = range(1, 1 + len(inner))
+    return (dense.sum(axis=2)[:, some], *(rest.sum(axis=tuple(a for a in axes if a != axis)) for axis in axes))
 
 
 def _sample(
-    line: Array, column: Array, plain: Array, got: Array, want: Array, i: Array, j: Array, last: int
+    flat: Array,
+    plain: Array,
+    got: Array,
+    stored: Array,
+    want: Array,
+    i: Array,
+    j: Array,
+    dtype: str,
+    shape: tuple[int, ...],
+    numbers: Array,
 ) -> tuple[LineSample, ...]:
     """Values of some wrong elements of some lines (a line is a vector along the last axis), with what is expected there
     and one place further in either direction."""
     keep = np.flatnonzero(plain & np.isfinite(want[i, j]))
     if not keep.size:
         return ()
+    last = shape[-1] if shape else 1
+    line, column = flat // last, flat % last
     names, begins = np.unique(line[keep], return_index=True)
     ends = np.append(begins[1:], len(keep))
     chosen = np.unique(np.linspace(0, len(names) - 1, min(len(names), _LINES // 4)).astype(int))
     each = max(_IN_LINE, 2048 // len(chosen))
+    long = last if len(shape) > 1 else stored.size  # a vector may have come in parts
+    panel = np.unique(np.linspace(0, long - 1, min(long, max(_PANEL, 2048 // len(chosen)))).astype(int))
+    find = elsewhere.Finder(want, shape, numbers, dtype)
     out = []
-    for k in chosen:
+    for number, k in enumerate(chosen):
         of = keep[begins[k] : ends[k]]
+        moved = find.line(got[of], i[of], j[of]) if number % max(1, len(chosen) // elsewhere.LINES) == 0 else None
         of = of[np.unique(np.linspace(0, len(of) - 1, min(len(of), each)).astype(int))]
         row, at = i[of], j[of]
         left = np.where(column[of] > 0, want[row, np.maximum(at - 1, 0)], np.nan)
         right = np.where(column[of] < last - 1, want[row, np.minimum(at + 1, want.shape[1] - 1)], np.nan)
-        out.append(LineSample(got[of], want[row, at], left, right))
+        begin = row[0] * want.shape[1] + at[0] - column[of][0] if len(shape) > 1 else 0
+        held = stored.reshape(-1)[begin + panel]
+        with np.errstate(invalid="ignore", over="ignore"):
+            both = np.stack([np.asarray(decode(held, dtype), np.float64), want.reshape(-1)[begin + panel]])
+        both[:, ~np.isfinite(both).all(axis=0) | unwritten(held, dtype)] = np.nan
+        out.append(LineSample(got[of], want[row, at], left, right, int(numbers[row[0]]), both, moved))
     return tuple(out)
 
 
@@ -296,9 +349,9 @@ def finish(
 
     `names`: what one index of each axis is called (`row`, `head`).  `kinds`: kind of row -> the numbers of such rows.
     `compared`: the rows that were compared (ascending), None for all of them.  The keys: `count`, `of` (elements
-    compared), `shape`, `first` (multi-index), `box` ([first, last] of each axis), `pattern` and `values` (words),
-    `kinds` (what they hold -> how many), `examples` ([{at, got, expected}]), `map` (lines of digits, 0 none to 9 all
-    wrong) and `compared_rows` (None for all).
+    compared), `shape`, `axes` (names), `first` (multi-index), `box` ([first, last] of each axis), `pattern` and
+    `values` (words), `kinds` (what they hold -> how many), `examples` ([{at, got, expected}]), `map` (lines of digits,
+    0 none to 9 all wrong) and `compared_rows` (None for all).
     """
     shape, rows = marks.shape, marks.rows
     width = math.prod(shape[1:])
@@ -306,6 +359,14 @@ def finish(
     sets = [rows, *(np.flatnonzero(a) for a in marks.axes)] if shape else []
     pattern = Pattern(shape, sets, marks.count, names, kinds or {}, compared)
     flat = (marks.first, marks.last, marks.step) if compared is None else None
+    pattern_text, held = pattern.text(flat), marks.kinds
+    line = "row" if len(shape) == 2 else "line"
+    values = values_text(held, marks.count, marks.lines, dtype, line, names)
+    if "of kind" in pattern_text and not (values and held.keys() <= {"zero"}):
+        values = by_kind(rows, marks.held, marks.in_row, marks.lines, kinds or {}, dtype, line, names) or values
+    if not values or values.startswith(fitted_words.OPEN):
+        trend = fitted_words.trend(sets, marks.errors, [plural(n) for n in names])
+        values = ", ".join(part for part in (values, trend) if part)
     lines_total = max(1, math.prod(shape) // (shape[-1] if shape else 1))
     return {
         "count": marks.count,
@@ -313,9 +374,10 @@ def finish(
         "shape": list(shape),
         "first": _index(marks.first, shape),
         "box": [[int(s[0]), int(s[-1])] for s in sets],
-        "pattern": pattern.text(flat),
-        "values": values_text(marks.kinds, marks.count, marks.lines, dtype, "row" if len(shape) == 2 else "line"),
-        "kinds": marks.kinds,
+        "axes": list(names),
+        "pattern": pattern_text,
+        "values": values,
+        "kinds": held,
         "examples": [{"at": _index(p, shape), "got": got, "expected": want} for p, got, want in marks.examples],
         "map": _shades(
             marks.grid, lines_total, shape[-1] if shape else 1, compared, width // max(1, shape[-1]) if shape else 1
@@ -363,12 +425,18 @@ def sentence(output: str, found: Mapping[str, Any]) -> str:
     first = found["examples"][0] if found["examples"] else None
     if first and first["expected"]:
         got = "" if first["got"] == "never written" else f"got {first['got']}, "
-        text += f"; first {first['at']}: {got}expected {first['expected']}"
+        text += f"; first {_at(first['at'], found)}: {got}expected {first['expected']}"
     elif first:
-        text += f"; first {first['at']}"
+        text += f"; first {_at(first['at'], found)}"
     if found.get("compared_rows") is not None:
         text += f" (in the {found['compared_rows']:,} rows that were compared)"
     return text
+
+
+def _at(index: Sequence[int], found: Mapping[str, Any]) -> str:
+    """`[0, 3, 0, 0] (batch, head, query, width)`; of a matrix the index alone."""
+    names = found.get("axes") or ()
+    return f"{index} ({', '.join(names)})" if len(names) == len(index) > 2 else str(index)
 
 
 def report(output: str, found: Mapping[str, Any]) -> str:

@@ -18,6 +18,9 @@ Gates = dict[str, dict[str, float]]
 
 #: A ratio never exceeds this; it is also the ratio of a NaN, of a missing metric, and of any error where none may be.
 WORST = 1e9
+_HUGE_ULP = 1e6
+#: What a metric counts, where the sentence beside it counts something else.
+_MEANINGS = {"mismatch_ratio": "the share of elements that are more than 1 ULP off"}
 
 
 class Verdict(NamedTuple):
@@ -97,10 +100,11 @@ def explain(
 ) -> str:
     """One sentence: which metric of which output exceeds its tolerance, and where its worst element is.  `where`: the
     report of `farm.accuracy.places` on that output, whose sentence comes first and names the place."""
-    output, metric = found.worst_output, found.worst_metric
-    of = metrics.get(output, {})
+    output, of = found.worst_output, metrics.get(found.worst_output, {})
+    metric = _headline(found, of, gates[output])
     value, limit = of.get(metric), gates[output][metric]
-    exceeds = f"{metric} is {number_text(value)}, tolerance {limit:.3g}"
+    meaning = f" ({_MEANINGS[metric]})" if metric in _MEANINGS else ""
+    exceeds = f"{metric} is {_metric_text(metric, value)}{meaning}, tolerance {limit:.3g}"
     if where:
         return f"{places.sentence(output, where)}; {exceeds}{_others(output, metrics, gates)}"
     if metric == "nonfinite" and value is not None:
@@ -111,6 +115,22 @@ def explain(
         place = f"[{of['worst_row']:.0f}, {of['worst_column']:.0f}]"
         text += f"; worst element {place}: got {of['worst_got']:.6g}, want {of['worst_want']:.6g}"
     return text
+
+
+def _headline(found: Verdict, of: Mapping[str, float], limits: Mapping[str, float]) -> str:
+    """The metric that the sentence names: the worst; but a huge max_ulp, which an error next to an expected zero makes
+    of any size, only where no other metric exceeds its tolerance."""
+    if found.worst_metric != "max_ulp" or not (of.get("max_ulp") or 0.0) > _HUGE_ULP:
+        return found.worst_metric
+    ratios = {m: ratio(of.get(m), limit) for m, limit in limits.items() if m != "max_ulp"}
+    worst = max(ratios, key=lambda m: ratios[m], default="")
+    return worst if worst and ratios[worst] > 1 else found.worst_metric
+
+
+def _metric_text(metric: str, value: float | None) -> str:
+    """A metric for people; a count as a count."""
+    whole = metric == "nonfinite" and value is not None and value < CAP
+    return f"{value:,.0f}" if whole else number_text(value)
 
 
 def _others(output: str, metrics: Metrics, gates: Mapping[str, Mapping[str, float]]) -> str:

@@ -50,7 +50,6 @@ from farm.store.recovery import Recovery
 
 ASK_SECONDS = 300.0
 MOST_MINUTES = 7 * 24 * 60.0
-MAX_FINDINGS = 10
 #: What a kit needs of its Python, and what to do without it.
 NEEDED = {"numpy": "NumPy", "torch": "torch", "triton": "Triton"}
 _ASK = """
@@ -380,8 +379,8 @@ def _tell(site: _Site, run_id: str, outcome: Any, seconds: float) -> int:
     for line in progress.unsupported(outcome.rows):
         print(f"  {printable(line)}"[:300])
     bad = [r for r in outcome.rows if Status(r["status"]) in FINDINGS and r["role"] == "subject"]
-    for row in bad[:MAX_FINDINGS]:
-        print(f"  {printable(progress.told(row))}"[:400])
+    for line in progress.finding_lines(bad, None):
+        print(line)
     whole = not outcome.interrupted
     if outcome.summary:
         arms = {one.arm.name: one.described() for one in kit_arms.of_kit(site.kit, None)}

@@ -35,7 +35,7 @@ def told(row: Mapping[str, Any]) -> str:
 
 
 class Plain:
-    """Lines for a log: every failure as it happens, and the standing every few seconds."""
+    """Lines for a log: every failure as it happens (each fault in full once), and the standing every few seconds."""
 
     def __init__(self, cells: Iterable[Cell], out: TextIO | None = None):
         self.out = out or sys.stderr
@@ -46,6 +46,7 @@ class Plain:
         self._eta: Mapping[str, float] = {}
         self._last = time.monotonic()
         self._printed: list[str] = []
+        self._faults: set[tuple[str, ...]] = set()  # of which a cell was printed in full
         self._shown: Counter[str] = Counter()  # `done` when the standing was printed last
 
     def __enter__(self) -> Plain:
@@ -66,8 +67,20 @@ class Plain:
         self._ran[row["backend"]] += row["status"] != Status.SKIPPED.value
         if row["status"] in _BAD:
             self.failed[row["backend"]] += 1
-            self.line(f"  {printable(told(row))}"[:400])
+            self.line(f"  {printable(self._finding(row))}"[:400])
         self.refresh()
+
+    def _finding(self, row: Mapping[str, Any]) -> str:
+        """One failed cell; of a fault that was already printed, the name of the cell and the numbers that are its own
+        are enough."""
+        from farm.report import folded_failures  # only where something failed
+
+        fault = folded_failures.key(row)
+        if row["reason"] and fault in self._faults:
+            own = folded_failures.fault(row)[1]
+            return f"{row['status']}: {row['cell_id']}: the same{f', {own}' if own else ''}"
+        self._faults.add(fault)
+        return told(row)
 
     def eta(self, seconds: Mapping[str, float]) -> None:
         self._eta = seconds
@@ -167,13 +180,24 @@ def not_sent(rows: Iterable[Mapping[str, Any]], here: Callable[[str], bool]) -> 
     ]
 
 
+def finding_lines(bad: Sequence[Mapping[str, Any]], run: Path | None) -> list[str]:
+    """The cells that need attention, each fault once, with its first cell's log in `run`, the folder of their run."""
+    from farm.report import folded_failures  # only where something failed
+
+    out = []
+    for text, first in folded_failures.lines(bad, MAX_FINDINGS):
+        indent = len(text) - len(text.lstrip())
+        out.append(f"  {' ' * indent}{printable(text[indent:])}"[:400])
+        if run is not None and first is not None and first["log"]:
+            out.append(f"    log: {run / first['log']}")
+    return out
+
+
 def print_findings(bad: Sequence[Mapping[str, Any]], run: Path) -> None:
-    """List the first of the cells that need attention; `run` is the folder of their run."""
-    print(f"{counted(len(bad), 'cell')} {'needs' if len(bad) == 1 else 'need'} attention; the first:", file=sys.stderr)
-    for row in bad[:MAX_FINDINGS]:
-        print(f"  {printable(told(row))}"[:400], file=sys.stderr)
-        if row["log"]:
-            print(f"    log: {run / row['log']}", file=sys.stderr)
+    """List the cells that need attention; `run` is the folder of their run."""
+    print(f"{counted(len(bad), 'cell')} {'needs' if len(bad) == 1 else 'need'} attention:", file=sys.stderr)
+    for line in finding_lines(bad, run):
+        print(line, file=sys.stderr)
 
 
 def ending(outcome: Any, code: int, strict_peers: bool) -> str:

@@ -62,6 +62,7 @@ def from_torch(
     bounds: Mapping[str, tuple[int, int]] | None = None,
     dtypes: Sequence[str] = ("float32", "float16", "bfloat16"),
     families: Mapping[str, Mapping[str, Any]] | None = None,
+    more_families: Sequence[str] = (),
     values: Mapping[str, tuple[Any, ...]] | None = None,
     layouts: Mapping[str, tuple[str, ...]] | None = None,
     check_sizes: Mapping[str, int] | None = None,
@@ -84,6 +85,7 @@ def from_torch(
     positional: parameters that providers take by position, behind the inputs.
     bounds: dimension -> smallest and largest size.
     families: own name -> {input: the one value that it is filled with}.
+    more_families: the farm's own beside `mixed` and `normal` (`shifted` for an op that subtracts a mean).
     layouts, check_sizes: as of any contract; without `layouts` every tensor may have strides.
     work: bytes and operations of one call, `work(cell)`, or `work(cell, inputs)` if they depend on the values of the
         inputs (`Contract.work_on`); left out: each tensor once, and `operations_per_element` for each element
@@ -148,7 +150,7 @@ def from_torch(
         for tensor in of:
             if tensor not in named:
                 raise _wrong(f"{where}: the family {name} fills {tensor}, which is not an input", "family")
-    made.families = ("mixed", "normal", *made.fills)
+    made.families = ("mixed", "normal", *more_families, *made.fills)
     made.check_values, made.check_sizes = dict(values or {}), dict(check_sizes or {})
     for name in made.check_values:
         if name not in {p.name for p in parameters}:

@@ -18,6 +18,7 @@ Function = Callable[..., Any]
 #: Name -> function, by op.
 RMS: dict[str, Function] = {}
 FUSED: dict[str, Function] = {}
+LAYER: dict[str, Function] = {}
 #: The first six: those that passed every cell of smoke.yaml until 2026-11-22.
 FIRST = ("abs_weight", "relu_weight", "clamp_weight", "ignores_strides", "only_2d", "dense_dy")
 
@@ -395,3 +396,37 @@ RMS |= {
     )
 }
 FUSED |= {f.__name__: f for f in (dense_residual, residual_has_the_strides_of_x, dense_dsum)}
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, mean: Tensor, variance: Tensor) -> Tensor:
+    return ((x.float() - mean) * torch.rsqrt(variance + eps) * weight.float() + bias.float()).to(x.dtype)
+
+
+def right_layer(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    """layer_norm in two passes, as wide as the row."""
+    mean = x.float().mean(-1, keepdim=True)
+    return layer_norm(x, weight, bias, eps, mean, (x.float() - mean).square().mean(-1, keepdim=True))
+
+
+def padding_counts(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    """A block of the next power of two, whose lanes behind the row are 0 and hold -mean once the mean is subtracted."""
+    hidden = x.shape[-1]
+    padded = torch.nn.functional.pad(x.float(), (0, (1 << (hidden - 1).bit_length()) - hidden))
+    mean = padded.sum(-1, keepdim=True) / hidden
+    return layer_norm(x, weight, bias, eps, mean, (padded - mean).square().sum(-1, keepdim=True) / hidden)
+
+
+def mean_in_x_dtype(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    """The mean is stored in x's dtype between two kernels."""
+    mean = x.float().mean(-1, keepdim=True).to(x.dtype).float()
+    return layer_norm(x, weight, bias, eps, mean, (x.float() - mean).square().mean(-1, keepdim=True))
+
+
+def one_pass_in_x_dtype(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    """The mean of squares less the square of the mean, of squares in x's dtype."""
+    mean = x.float().mean(-1, keepdim=True)
+    variance = x.square().float().mean(-1, keepdim=True) - mean.square()
+    return layer_norm(x, weight, bias, eps, mean, variance.clamp(min=0))
+
+
+LAYER |= {f.__name__: f for f in (padding_counts, mean_in_x_dtype, one_pass_in_x_dtype)}

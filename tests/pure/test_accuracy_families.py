@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.accuracy.dtypes import decode, encode
-from farm.accuracy.inputs import FAMILIES, NONFINITE, NONFINITE_UPSTREAM, SIGNED, Family
+from farm.accuracy.inputs import FAMILIES, NONFINITE, NONFINITE_UPSTREAM, SHIFTED, SIGNED, Family
 
 ROOT = Path(__file__).resolve().parents[2]
 DTYPES = ("float32", "float16", "bfloat16")
@@ -48,12 +48,14 @@ GOLDEN = "20aa1f6745d05132aa4ee38f1a32597126d667665479a0ab1f1452727652dc08"
 GOLDEN_NONFINITE = "b4351f37c6da9ba62ec6ff28769d4d71a29ea97555e96bf6cbccf8320cd4385c"
 GOLDEN_SIGNED = "419ff1c3a8228108f857c8208566d241c830b4e7c109f0509236a4feb0566970"
 GOLDEN_UPSTREAM = "4025a966846fbe5eddb828dd7c384eb16e4eed62a13d641c35bcb14ab216d52d"
+GOLDEN_SHIFTED = "ed5277e8c793b6b57f925e91d438fd339d37de151d3ca1f488d3dfc96d33b894"
 
 
 def test_values_are_the_same_on_every_host() -> None:
     assert digest() == GOLDEN
     assert digest(("nan", "inf")) == GOLDEN_NONFINITE and set(NONFINITE) == {"nan", "inf"}
-    assert digest(SIGNED) == GOLDEN_SIGNED and {*FIRST, *NONFINITE, *SIGNED} == set(FAMILIES)
+    assert digest(SIGNED) == GOLDEN_SIGNED and {*FIRST, *NONFINITE, *SIGNED, SHIFTED} == set(FAMILIES)
+    assert digest((SHIFTED,)) == GOLDEN_SHIFTED
     found = hashlib.sha256()
     for name, dtype in itertools.product(SIGNED, DTYPES):
         made = Family(name, 3).upstream("dy", (1, 9), 4000, dtype, total=11)
@@ -218,6 +220,15 @@ def test_the_other_families_are_what_their_names_say() -> None:
     assert (make("alternating")[:, ::2] >= 0).all() and (make("alternating")[:, 1::2] <= 0).all()
     assert make("tiny").std() == pytest.approx(1.155e-3, rel=0.05)
     assert make("large").std() == pytest.approx(1.155e6, rel=0.05)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_of_shifted_lie_far_from_zero_and_are_plain_around_their_mean(dtype: str) -> None:
+    x = Family(SHIFTED, 1).rows("x", (0, 40), 500, dtype, total=40).astype(np.float64)
+    mean, spread = x.mean(axis=1), x.std(axis=1)
+    assert (abs(mean) > 9 * spread).all() and (abs(mean) < 24 * spread).all() and (mean > 0).any() and (mean < 0).any()
+    plain = Family("normal", 1).rows("x", (0, 40), 500, "float32", total=40)
+    assert np.corrcoef((x - mean[:, None]).ravel(), (plain - plain.mean(axis=1, keepdims=True)).ravel())[0, 1] > 0.99
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

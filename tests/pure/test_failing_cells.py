@@ -40,21 +40,42 @@ def cells(fails: Any) -> list[Row]:
 @pytest.mark.parametrize(
     ("fails", "words"),
     [
-        (lambda d, h, c: h == 1000, ["rms_norm/mine: 4 of 12 cells fail: those with hidden 1000"]),
-        (lambda d, h, c: h >= 1000, ["rms_norm/mine: 8 of 12 cells fail: those with hidden from 1000 on"]),
-        (lambda d, h, c: h != 1000, ["rms_norm/mine: 8 of 12 cells fail: those with hidden other than 1000"]),
-        (lambda d, h, c: c, ["rms_norm/mine: 6 of 12 cells fail: those with causal true"]),
+        (
+            lambda d, h, c: h == 1000,
+            ["rms_norm/mine: 4 of 12 cells fail: those with hidden 1000; those with hidden 64, 1024 pass"],
+        ),
+        (
+            lambda d, h, c: h >= 1000,
+            ["rms_norm/mine: 8 of 12 cells fail: those with hidden from 1000 on; those with hidden 64 pass"],
+        ),
+        (
+            lambda d, h, c: h != 1000,
+            ["rms_norm/mine: 8 of 12 cells fail: those with hidden other than 1000; those with hidden 1000 pass"],
+        ),
+        (
+            lambda d, h, c: c,
+            ["rms_norm/mine: 6 of 12 cells fail: those with causal true; those with causal false pass"],
+        ),
         (
             lambda d, h, c: d == "bfloat16" and h < 1024,
-            ["rms_norm/mine: 4 of 12 cells fail: those with dtype bf16 and hidden up to 1000"],
+            [
+                "rms_norm/mine: 4 of 12 cells fail: those with dtype bf16 and hidden up to 1000; "
+                "those with dtype fp32 or hidden 1024 pass"
+            ],
         ),
         (
             lambda d, h, c: d == "bfloat16" and (h == 64 or c),
-            ["rms_norm/mine: 4 of 12 cells fail, all with dtype bf16, with which 2 cells pass"],
+            [
+                "rms_norm/mine: 4 of 12 cells fail, all with dtype bf16, with which 2 cells pass; "
+                "those with dtype fp32 pass"
+            ],
         ),
         (
             lambda d, h, c: d == "float32" and h == 64 and not c,
-            ["rms_norm/mine: 1 of 12 cells fails: the one with dtype fp32 and hidden 64 and causal false"],
+            [
+                "rms_norm/mine: 1 of 12 cells fails: the one with dtype fp32 and hidden 64 and causal false; "
+                "those with dtype bf16 or hidden 1000, 1024 or causal true pass"
+            ],
         ),
         (lambda d, h, c: ((d == "float32") == c and h != 1000) or h == 1000, []),  # nothing sets them apart
         (lambda d, h, c: True, []),
@@ -76,9 +97,10 @@ def test_kernels_and_targets_are_apart_and_what_did_not_run_counts_as_neither() 
         {**row(6, False, dtype="float16"), "status": "unsupported"},
     ]
     assert said(rows) == [
-        "rms_norm/mine on cpu: 1 of 2 cells fails: the one with dtype fp16",
-        "rms_norm/mine/fast on cpu: 1 of 2 cells fails: the one with dtype fp32",
-        "rms_norm/mine on cuda: 1 of 2 cells fails: the one with operation backward",
+        "rms_norm/mine on cpu: 1 of 2 cells fails: the one with dtype fp16; the one with dtype bf16 passes",
+        "rms_norm/mine/fast on cpu: 1 of 2 cells fails: the one with dtype fp32; the one with dtype bf16 passes",
+        "rms_norm/mine on cuda: 1 of 2 cells fails: the one with operation backward; "
+        "the one with operation forward passes",
     ]
 
 
@@ -91,12 +113,19 @@ def test_what_is_said_is_true_of_every_cell(data: st.DataObject) -> None:
         r["status"] = "inaccurate" if r["index"] in failing else "passed"
     for sentence in said(rows):
         exact = ": those with " in sentence or ": the one with " in sentence
-        named = re.split(r" with ", sentence.partition(", with which")[0])[1].split(" and ")
+        fail, _, contrast = sentence.rpartition("; ")
+        named = re.split(r" with ", fail.partition(", with which")[0])[1].split(" and ")
         hold = {r["index"] for r in rows if all(_holds(clause, r) for clause in named)}
         assert failing <= hold
         assert not exact or hold == failing
         if not exact:
             assert f"with which {len(hold - failing)} cell" in sentence
+        words = re.fullmatch(r"(?:the one|those) with (.*) pass(?:es)?", contrast)
+        assert words
+        link, every = (" or ", any) if " or " in words[1] else (" and ", all)
+        passing = {r["index"] for r in rows if every(_holds(clause, r) for clause in words[1].split(link))}
+        assert passing and not passing & failing and ("those" in contrast) == (len(passing) > 1)
+        assert hold | passing == set(range(12))
 
 
 def _holds(clause: str, r: Row) -> bool:

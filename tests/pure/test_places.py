@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.accuracy import evaluate as core
-from farm.accuracy import place_words, places, poison_bits, prepare
+from farm.accuracy import place_words, places, poison_bits, prepare, tolerances
 from farm.accuracy.dtypes import decode, encode, storage_dtype
 from farm.accuracy.evaluate import evaluate
 from farm.cell import Cell
@@ -363,7 +363,10 @@ FAULTS: dict[str, tuple[str, str, str, str, Any, tuple[str, ...]]] = {
         "forward",
         "y",
         lambda a, d: scale(np.s_[:, :, :-1], np.linspace(1.5, 3, 31)[:, None])(a, d),
-        ("every query but the last (31), each line scaled by a factor of its own, 1.5 to 3; first [0, 0, 0, 0]",),
+        (
+            "every query but the last (31), each line scaled by a factor of its own, 1.5 to 3, the error grows along",
+            "the queries, from 55 % to 200 %; first [0, 0, 0, 0] (batch, head, query, width): got",
+        ),
     ),
     "half of the large rows": (
         "rms_norm",
@@ -373,7 +376,7 @@ FAULTS: dict[str, tuple[str, str, str, str, Any, tuple[str, ...]]] = {
         lambda a, d: put(
             np.isin(np.arange(50) % 5, 2)[:, None] & (np.random.default_rng(1).random((50, 1000)) < 0.6), np.nan
         )(a, d),
-        ("61 % of rows of kind large only (2, 7, 12,", "computed NaN"),
+        ("61 % of the elements of rows of kind large only (2, 7, 12,", "computed NaN"),
     ),
     "sums of few digits": (
         "matmul",
@@ -504,6 +507,49 @@ def test_two_numbers_that_differ_are_shown_with_digits_that_differ(dtype: str) -
     stored = np.nextafter(want.astype(dtype), np.dtype(dtype).type(1))
     marks = places.mark(np.ones((1, 4), bool), stored, want, dtype, (1, 4), np.arange(1))
     assert all(got != expected for _, got, expected in marks.examples)
+
+
+def test_kinds_of_rows_that_fail_differently_are_each_named() -> None:
+    def plant(stored: Any, dtype: str) -> None:
+        scale(rows_of_kind(1, 50), 1.5)(stored, dtype)
+        put(rows_of_kind(2, 50), np.nan)(stored, dtype)
+
+    said = judged(cell("rms_norm"), "y", plant).reason
+    assert "rows of kind tiny and large only (1, 2, 6, 7, 11, 12, ...), those of kind tiny scaled by 1.5, " in said
+    assert "those of kind large computed NaN; first [1, 0]: got" in said
+    both = judged(cell("rms_norm"), "y", scale(np.isin(np.arange(50) % 5, (1, 2)), 1.5)).reason
+    assert ", scaled by 1.5; first" in both and "those of kind" not in both
+
+
+@pytest.mark.parametrize("rows", [5, 6, 33, 50])
+def test_one_wording_for_rows_of_a_kind_whatever_their_number(rows: int) -> None:
+    """Of five rows each kind has one: `every row but 3` there and `all rows but those of kind zero` elsewhere are one
+    pattern."""
+    c = cell("rms_norm", dims=(rows, 64))
+    said = judged(c, "y", put(np.arange(rows) % 5 != 3, 9.0)).reason
+    assert "elements are wrong: all rows but those of kind zero, all 9; first [0, 0]" in said
+
+
+def test_axes_are_named_at_the_first_place_of_a_tensor_that_is_no_matrix() -> None:
+    said = judged(cell("four_d"), "y", unwritten(np.s_[:, 3])).reason
+    assert "first [0, 3, 0, 0] (batch, head, query, width): expected" in said
+    assert "first [3, 77]: got" in judged(cell("rms_norm"), "y", put(np.s_[3, 77], 1.0)).reason
+
+
+def test_the_metric_of_the_sentence_says_what_it_counts_and_is_of_some_size() -> None:
+    gates = {"c": {"max_ulp": 100.0, "mismatch_ratio": 0.04, "rel_l2": 1e-5, "nonfinite": 0.0}}
+
+    def said(**of: float) -> str:
+        metrics = {"c": {"max_ulp": 1.0, "mismatch_ratio": 0.0, "rel_l2": 0.0, "nonfinite": 0.0, **of}}
+        return tolerances.explain(tolerances.verdict(metrics, gates), metrics, gates)
+
+    assert "rel_l2 is 0.5, tolerance 1e-05" in said(max_ulp=3e9, rel_l2=0.5), "not 3e9 ULP next to zero"
+    assert "max_ulp is 3e+09, tolerance 100" in said(max_ulp=3e9), "nothing else exceeds its tolerance"
+    assert "max_ulp is 3e+04, tolerance 100" in said(max_ulp=3e4, rel_l2=2e-5)
+    of_elements = said(mismatch_ratio=0.284)
+    assert "mismatch_ratio is 0.284 (the share of elements that are more than 1 ULP off), tolerance 0.04" in of_elements
+    never = judged(cell("matmul"), "c", unwritten(np.s_[:12])).reason
+    assert "nonfinite is 2,304, tolerance 0" in never
 
 
 def test_an_error_against_zero_is_no_number_of_ulp() -> None:

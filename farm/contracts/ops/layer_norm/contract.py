@@ -21,5 +21,6 @@ CONTRACT = from_torch(
     outputs={"y": "rows hidden"},
     rows="rows",
     positional=("eps",),
+    more_families=("shifted",),
     operations_per_element=8,
 )
