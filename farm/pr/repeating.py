@@ -38,6 +38,13 @@ class Links:
     digest: str = ""
 
 
+def package(text: str) -> str:
+    """What pip installs the farm from, as a word of a command; "" where it is no plain address."""
+    plain_address, at, revision = text.removeprefix("git+").partition("@")
+    known = address(plain_address) and (not at or re.fullmatch(r"[\w.-]+", revision))
+    return shlex.quote(text) if known else ""
+
+
 def address(text: str) -> bool:
     """Whether a text is an address that a comment may show."""
     return _URL.fullmatch(text) is not None
@@ -120,8 +127,8 @@ def _install(result: Json, links: Links, backend: str) -> list[str]:
     onto = backend in _A_DEVICE
     pins = [f"{n}=={f[2]}{'' if onto else f[3] or ''}" for n, f in tools.items()]
     more = [f"--extra-index-url {TORCH_CPU}"] if not onto and any("+cpu" in p for p in pins) else []
-    package = shlex.quote(links.package) if address(links.package) else '"$FARM_PACKAGE"'
-    return [" ".join(["python -m pip install", package, *pins, *more])]
+    source = package(links.package) or '"$FARM_PACKAGE"'
+    return [" ".join(["python -m pip install", source, *pins, *more])]
 
 
 def _expected(one: Json) -> str:

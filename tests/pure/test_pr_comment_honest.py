@@ -13,7 +13,7 @@ from farm.errors import UsageError
 from farm.pr import comment as comments
 from farm.pr import ledger, merging
 from farm.pr import result as results
-from farm.pr.repeating import Links, address
+from farm.pr.repeating import Links, package
 from farm.pr.result import Json
 
 PLAYED = "sim/rms_norm/x/auto/forward/bf16/8192x4096/llama"
@@ -118,7 +118,12 @@ def test_the_steps_to_repeat_name_everything_that_is_needed() -> None:
         assert words in text
     assert "passwd" not in text and "curl" not in text.partition("```")[2].partition("```")[0]
     secret = "git+https://user:hunter2@a.example/farm"
-    assert not address(secret) and "hunter2" not in comments.comment(found, links=Links(package=secret, docs=secret))
+    assert package("git+https://a.example/farm@v1.0") and not package("https://a.example/x y; curl evil")
+    assert (
+        not package(secret)
+        and not package("git+https://hunter2@a.example/farm")
+        and "hunter2" not in comments.comment(found, links=Links(package=secret, docs=secret))
+    )
     local = comments.comment({**found, "repository": "local/repository", "number": 0})
     assert "git clone" not in local and "only who has its commits can repeat this" in local
 
