@@ -74,13 +74,11 @@ def one_cell(result: Json, one: Json | None, links: Links) -> list[str]:
 
 def _sources(result: Json, links: Links) -> str:
     """What is fetched from where, in words."""
-    told = (
-        []
-        if address(links.package)
-        else [f"FARM_PACKAGE: what pip installs the kernel farm {plain(result['farm'])} from"]
-    )
-    if told and result["repository"] != LOCAL:
-        told[0] += f" (the variable of that name in the settings of {plain(result['repository'])})"
+    told = []
+    if not package(links.package):
+        told.append(f"FARM_PACKAGE: what pip installs the kernel farm {plain(result['farm'])} from")
+        if result["repository"] != LOCAL:
+            told[0] += f" (the variable of that name in the settings of {plain(result['repository'])})"
     files = _inputs(result)
     if files:
         names = ", ".join(f"{plain(f['path'])} (SHA-256 {f['sha256'][:12]})" for f in files[:FILES])
@@ -136,18 +134,18 @@ def _expected(one: Json) -> str:
     if one["evidence"] == "simulated":
         told.append("no hardware")
     elif one["same_bits"] is not None:
-        told.append("the same bits" if one["same_bits"] else "other bits")
+        told.append(f"it prints bits equal: {1 if one['same_bits'] else 0} of 1")
     if one["ratio"] and one["speed"] != "none":
         told.append(f"head takes about {sig(one['ratio'])} times base's time")
     elif one["worst_b"] is not None and one["evidence"] != "simulated":
-        told.append(f"largest error {accuracy.error(one)} of the tolerance")
+        told.append(f"on its page the largest error is {accuracy.error(one)} of the tolerance")
     return "; ".join(told)
 
 
 def _took(result: Json) -> str:
     seconds = sum(s["seconds"] for s in result["stages"])
     return (
-        f"The job took {duration(seconds)} for all that it ran, after installing; one cell takes less."
+        f"Allow two minutes for one cell, after installing; the job took {duration(seconds)} for all that it ran."
         if seconds
         else ""
     )

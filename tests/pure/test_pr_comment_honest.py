@@ -113,7 +113,7 @@ def test_the_steps_to_repeat_name_everything_that_is_needed() -> None:
         "subject/x.yaml (SHA-256 777777777777)",
         "about the kernel farm: https://a.example/docs · workflow run: https://github.com/someone/kernels/actions/runs/123",
         "result.json in its artifact farm-result (SHA-256 9999999999999999)",
-        "Expected: passed in base, passed in head; the same bits; largest error 30 % of the tolerance.",
+        "Expected: passed in base, passed in head; it prints bits equal: 1 of 1; on its page the largest error",
     ):
         assert words in text
     assert "passwd" not in text and "curl" not in text.partition("```")[2].partition("```")[0]
