@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import secrets
 import shlex
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import __version__, backends
-from farm.cli import ab, common, run_command, stage_zero
+from farm.cli import ab, common, pr_inputs, run_command, stage_zero
 from farm.cli.pr_asked import Asked
 from farm.cli.text import printable
 from farm.errors import InfraError, UsageError
@@ -140,6 +141,8 @@ class _Work:
             self.repository, self.number, self.config = found.repository, found.number, found.config
             self.command, self.request = found.command, found
             base, head, self.from_fork = base or found.base, head or found.head, found.from_fork
+        else:
+            self.repository, self.number = pr_inputs.named(args)
         if not base:
             raise UsageError(
                 "nothing says what head is compared with; give --base REV, or --event FILE", id="pr-no-base"
@@ -194,9 +197,14 @@ class _Work:
             pairs = [*device, *(p for p in pairs if p["cell"] not in ran)]
             static = measured.with_launches(static or {}, self.launched)
         tests = self._timed("own tests", lambda: self._own_tests(a, b))
+        given = pr_inputs.given(self.args, self.top)
+        pr_inputs.keep(given, (self.args.result or Path("result.json")).parent)
         return {
             "schema": VERSION,
             "farm": __version__,
+            "python": platform.python_version(),
+            "inputs": pr_inputs.told(given),
+            "counts_simulated": described is not None and described.subject.selection.get("simulated") == "counts",
             "repository": self.repository,
             "number": self.number,
             "run": self.id,

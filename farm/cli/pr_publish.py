@@ -4,6 +4,7 @@ token, so it runs no code of a pull request."""
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import sys
 from collections.abc import Mapping
@@ -15,11 +16,13 @@ from farm.cli.pr_measure import TOKEN
 from farm.cli.text import printable
 from farm.errors import FarmError, StoreError, UsageError
 from farm.pr import comment as comments
-from farm.pr import event_file, events, merging, publishing, queue
+from farm.pr import event_file, events, merging, publishing, queue, repeating
 from farm.pr import result as results
 from farm.pr.github import GitHub
 from farm.pr.publishing import Check, Publication
+from farm.pr.repeating import Links
 
+SERVER, DOCS, PACKAGE = "GITHUB_SERVER_URL", "FARM_DOCS", "FARM_PACKAGE"
 REPOSITORY, API, STORE = "GITHUB_REPOSITORY", "GITHUB_API_URL", "FARM_STORE"
 WORKFLOW = "farm-device.yml"
 MAX_HOURS = 30 * 24.0
@@ -29,7 +32,9 @@ def run(args: argparse.Namespace) -> int:
     """Write the comment and the check of results."""
     if args.comment is not None:
         result = merging.merged(*pr_results.read(args.publish))
-        args.comment.write_text(comments.comment(result), encoding="utf-8")
+        payload = event_file.payload(args.event) if args.event else {}
+        text = comments.comment(result, links=_links(args, payload), voice=args.voice)
+        args.comment.write_text(text, encoding="utf-8")
         outcome = results.outcome(result)
         print(f"farm pr: {comments.headline(result, outcome, printable)}")
         return outcome.exit_code
@@ -81,7 +86,25 @@ def _publication(
     else:
         number = args.number or events.mirrored(payload) or result["number"]
         pull = forge.state(number, commits)
-    return number, publishing.publish([result], pull, forge.comments(number, forge.login()), args.voice)
+    own = forge.comments(number, forge.login())
+    return number, publishing.publish([result], pull, own, args.voice, _links(args, payload))
+
+
+def _links(args: argparse.Namespace, payload: Mapping[str, Any]) -> Links:
+    """Where the workflow run and the farm are, by this job's own environment and event."""
+    digest = ""
+    if len(args.publish) == 1 and args.publish[0].is_file():
+        digest = hashlib.sha256(args.publish[0].read_bytes()).hexdigest()
+    run_ = payload.get("workflow_run")
+    number = str(run_.get("id") or "") if isinstance(run_, dict) else ""
+    server = os.environ.get(SERVER) or Links().server
+    return Links(
+        server=server if repeating.address(server) else Links().server,
+        run=number if number.isdecimal() else "",
+        docs=os.environ.get(DOCS) or "",
+        package=os.environ.get(PACKAGE) or "",
+        digest=digest,
+    )
 
 
 def _conclude_without(args: argparse.Namespace, forge: GitHub, payload: Mapping[str, Any], why: str) -> int:

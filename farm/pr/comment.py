@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from farm.pr import accuracy, questions, repeating, timed, untimed
 from farm.pr import ledger as ledgers
-from farm.pr import questions, timed, untimed
 from farm.pr import result as results
 from farm.pr.ledger import Aside, Ledger
 from farm.pr.questions import EVIDENCE
+from farm.pr.repeating import Links
 from farm.pr.result import DEVICES, FAILS, Outcome, statuses
 from farm.report.format import cells, clip, count, duration, label, sig
 from farm.report.markdown import code, plain
@@ -32,27 +33,28 @@ MEANING = {
     "inconclusive": "too much of what was run is undecided to say that head is not worse.",
     "infrastructure failures": "the farm or a device failed, which says nothing about the change.",
 }
-NEUTRAL = "the check is neutral"
-#: Exit code -> what becomes of the check.
-CHECKS = {0: "the check succeeds", 1: "the check fails, where it may block", 3: NEUTRAL, 4: NEUTRAL}
 #: Names of stages, for readers.
-STAGES = {"stage 0": "without a device (stage 0)"}
+STAGES = {"stage 0": "without a device"}
 Json = Mapping[str, Any]
 Say = Callable[[str], str]
 
 
-def comment(result: Json, before: Ledger | None = None, limit: int = LIMIT) -> str:
-    """The text, with its hidden first line, of at most `limit` characters."""
+def comment(
+    result: Json, before: Ledger | None = None, limit: int = LIMIT, *, links: Links | None = None, voice: str = ""
+) -> str:
+    """The text, with its hidden first line, of at most `limit` characters.  `links`, `voice`: what the publishing job
+    knows; "" for a voice that nobody has chosen."""
+    links = links or Links()
     accepted = before.accepted if before else {}
     now = ledgers.after(before, result)
     found = results.outcome(result, accepted)
     head = [
         now.line(),
-        f"### {SIGNS.get(found.name, '◻️')} **{headline(result, found)}**",
+        f"### {_sign(result, found)} **{headline(result, found)}**",
         "",
-        *_what(result, found),
+        *_what(result, found, voice),
         *_warnings(result),
-        *questions.answers(result, accepted),
+        *questions.answers(result, accepted, links),
         *_since(before, now),
         *_acks(now),
         *_backends(result),
@@ -60,14 +62,10 @@ def comment(result: Json, before: Ledger | None = None, limit: int = LIMIT) -> s
         *_unlike_sizes(result),
     ]
     static = untimed.static(result["static"], result["pairs"]) if result["static"] else []
-    tail = [*untimed.outputs(result["pairs"]), *static, *_tests(result), *_foot(result)]
+    foot = [*_foot(result), *repeating.where_from(result, links)]
+    tail = [*untimed.outputs(result["pairs"]), *static, *_tests(result), *foot]
     for groups, moves, full in ((GROUPS, True, 400), (GROUPS, True, 40), (4, True, 0), (2, False, 0)):
-        body = [
-            *head,
-            *timed.changes(result, accepted, groups),
-            *(tail if moves else _foot(result)),
-            *_table(result, full),
-        ]
+        body = [*head, *timed.changes(result, accepted, groups), *(tail if moves else foot), *_table(result, full)]
         text = "\n".join(body) + "\n" + answers(now.asides)
         if len(text) <= limit:
             return text
@@ -76,31 +74,32 @@ def comment(result: Json, before: Ledger | None = None, limit: int = LIMIT) -> s
 
 def headline(result: Json, found: Outcome, say: Say = plain) -> str:
     """The answer and its evidence in one line; `say` makes foreign words harmless where they will be read."""
-    pairs = result["pairs"]
-    parts = []
+    pairs, script = result["pairs"], results.only_simulated(result)
+    parts = ["SIMULATED, no hardware: nothing is known of real speed"] if script else []
+    counting = results.counting(result)
     if found.name == "unchanged":
         parts.append("No kernel changed, and no code that one depends on")
     elif found.name in ("worse", "not covered"):
-        slower = [p for p in pairs if p["speed"] == "regressed" and p["ratio"]]
-        parts += [say(clip(w, 200)) for w in found.why[:3] if not (slower and " regressed: " in w)]
-        broken = next((p for p in pairs if p["status_b"] in FAILS and statuses(p) in ("broken", "new")), None)
-        if broken and parts and " broken: first " in parts[0]:
+        slower = [p for p in counting if p["speed"] == "regressed" and p["ratio"]]
+        why = [say(clip(w, 200)) for w in found.why[:3] if not (slower and " regressed: " in w)]
+        broken = next((p for p in counting if p["status_b"] in FAILS and statuses(p) in ("broken", "new")), None)
+        if broken and why and " broken: first " in why[0]:
             what = (broken["place"] or broken["reason"]).partition("; ")[0] or label(broken["status_b"])
-            parts[0] += f" ({say(clip(what, 160))})"
+            why[0] += f" ({say(clip(what, 160))})"
+        parts += why
         if slower:
-            had_time = questions.was_timed(pairs)
-            worst = timed.speed_words(timed.slowest(slower)[0], say)
+            of = f"{count(len(slower))} of {count(len(questions.was_timed(counting)))} timed cells slower"
             which = "the worst, " if len(slower) > 1 else ""
-            of = f"{count(len(slower))} of {count(len(had_time))} {questions.of_timed(had_time)}"
-            parts.append(f"{of} slower: {which}{worst}")
+            parts.append(of if script else f"{of}: {which}{timed.speed_words(timed.slowest(slower)[0], say)}")
     elif found.name in ("infrastructure failures", "inconclusive"):
         parts.append(f"{found.name.capitalize()}: {say(clip(found.why[0], 200))}")
     else:
         parts += _unknown(result["static"], say)
-        parts.append(_improved(pairs, say) or ("Not worse" if found.exit_code == 0 else ""))
-    if bits := _bits(pairs):
+        executed = [p for p in pairs if p["evidence"] != "simulated"]
+        parts.append(_improved(executed, say) or ("Not worse" if found.exit_code == 0 else ""))
+    if bits := accuracy.headline(pairs):
         parts.append(bits)
-    if failing := sum(statuses(p) == "failing" for p in pairs):
+    if failing := sum(statuses(p) == "failing" for p in counting):
         parts.append(f"{cells(failing)} {'fails' if failing == 1 else 'fail'} in base too")
     parts.append(_same_code(result, say))
     parts.append(_evidence(result, say))
@@ -117,12 +116,28 @@ def _unknown(static: Json | None, say: Say) -> list[str]:
     return [f"nothing is known of {say(clip(first['kernel'], 100))}{others}: {say(clip(first['why'], 120))}"]
 
 
-def _what(result: Json, found: Outcome) -> list[str]:
+def _sign(result: Json, found: Outcome) -> str:
+    return "🧪" if results.only_simulated(result) and found.exit_code != 1 else SIGNS.get(found.name, "◻️")
+
+
+def check_words(exit_code: int, voice: str) -> str:
+    """What becomes of the check, and of merging."""
+    if exit_code == 1 and voice in ("", "block"):
+        if voice:
+            return "Check: failed; blocks merging: yes, where the check is required (voice: block)"
+        return "Check: failed; blocks merging: only where the repository has given the farm the voice block"
+    kind = "none" if voice in ("silent", "report") else "success" if exit_code == 0 else "neutral"
+    return f"Check: {kind}; blocks merging: no{f' (voice: {voice})' if voice else ''}"
+
+
+def _what(result: Json, found: Outcome, voice: str) -> list[str]:
     """The verdict and what it means; who says it, and of what."""
     why = f" Here: {plain(clip(found.why[0], 200))}." if found.why and found.exit_code in (3, 4) else ""
     base, head = (plain(result[arm]["sha"][:12]) for arm in ("base", "head"))
     return [
-        f"**Verdict: {found.name}** ({CHECKS[found.exit_code]}): {MEANING[found.name]}{why}",
+        f"**Verdict: {found.name}**: {MEANING[found.name]}{why}",
+        "",
+        f"{check_words(found.exit_code, voice)}.",
         "",
         f"The kernel farm (a tester of GPU and NPU kernels) ran this change (*head*, {head}) beside the commit that it "
         f"starts from (*base*, {base}). A *cell* is one operator with one size, dtype and direction, with the "
@@ -131,32 +146,22 @@ def _what(result: Json, found: Outcome) -> list[str]:
     ]
 
 
-def _bits(pairs: Sequence[Json]) -> str:
-    known = [p for p in pairs if p["same_bits"] is not None]
-    if not known:
-        return ""
-    differ = [p for p in known if not p["same_bits"]]
-    within = differ and all(p["status_b"] == "passed" for p in differ)
-    others = ", the others within tolerance" if within else ""
-    kinds = {p["evidence"] for p in known}
-    where = " (interpreted on a CPU)" if kinds == {"interpreted"} else " (simulated)" if kinds == {"simulated"} else ""
-    return f"bits identical in {count(len(known) - len(differ))} of {cells(len(known))}{where}{others}"
-
-
 def _same_code(result: Json, say: Say) -> str:
     """The targets for which the change is proven to do nothing, where it does something elsewhere."""
     static = result["static"]
-    same = [t["target"] for t in static["targets"] if t["compiled"] == t["same_code"] > 0] if static else []
-    if not same or not (static["changed"] or static["host"]):
+    all_same = [t for t in static["targets"] if t["compiled"] == t["same_code"] > 0] if static else []
+    if not static or not all_same or not (static["changed"] or static["host"]):
         return ""
-    touched = [t for t in static["targets"] if t["compiled"] - t["unknown"] > t["same_code"]]
-    where = [f"{say(t['target'])} in {_differing(t)} of {count(t['compiled'])} compiled cells" for t in touched[:4]]
-    differs = f"differs for {', '.join(where)}, " if where else ""
-    return f"machine code {differs}{'is ' if where else ''}identical for {', '.join(map(say, same[:4]))}"
-
-
-def _differing(t: Json) -> str:
-    return count(t["compiled"] - t["unknown"] - t["same_code"])
+    same = [t["target"] for t in all_same if not untimed.untested(t, static)]
+    idle = [t["target"] for t in all_same if untimed.untested(t, static)]
+    touched = [t for t in static["targets"] if untimed.differing(t)]
+    counts = ((say(t["target"]), count(untimed.differing(t)), count(t["compiled"])) for t in touched[:4])
+    where = [f"{name} in {differ} of {compiled} compiled cells" for name, differ, compiled in counts]
+    told = [f"differs for {', '.join(where)}"] if where else []
+    told += [f"is identical for {', '.join(map(say, same[:4]))}"] if same else []
+    code = f"machine code {', '.join(told)}" if told else ""
+    untested = f"for {', '.join(map(say, idle[:4]))} no cell compiles a changed kernel" if idle else ""
+    return "; ".join(filter(None, (code, untested)))
 
 
 def _evidence(result: Json, say: Say) -> str:
@@ -166,8 +171,8 @@ def _evidence(result: Json, say: Say) -> str:
     missing = [DEVICES[b] for b in results.not_executed(result)]
     out += [f"no {' or '.join(missing)} ran"] if missing else []
     simulated = sum(p["evidence"] == "simulated" for p in result["pairs"])
-    if simulated:
-        out.append(f"{cells(simulated)} on simulated devices, not on hardware")
+    if simulated and ran:
+        out.append(f"{cells(simulated)} simulated, without hardware")
     if not out:
         any_ran = any(p["evidence"] == "interpreted" for p in result["pairs"])
         out.append("interpreted on a CPU, no device ran" if any_ran else "no device ran")
@@ -193,7 +198,14 @@ def _warnings(result: Json) -> list[str]:
         names = ", ".join(plain(n) for n in static["harness"][:5])
         out.append(f"Head changes what judges or calls the kernels ({names}); base's is used for both arms.")
     if any(p["evidence"] == "simulated" for p in result["pairs"]):
-        out.append("Simulated devices play a script: their times say nothing about any hardware.")
+        counts = (
+            "They count here, as the repository's farm.yaml says"
+            if result.get("counts_simulated")
+            else ("What they find fails no check")
+        )
+        out.append(
+            f"Simulated devices play a script: their results and times say nothing about any hardware. {counts}."
+        )
     return [f"> {line}\n" for line in out]
 
 
@@ -252,15 +264,17 @@ def _unlike_sizes(result: Json) -> list[str]:
 def _tests(result: Json) -> list[str]:
     tests = result["tests"]
     if not tests:
-        return []
+        said = any("own tests" in n["what"] for n in result["not_run"]) or result.get("asked")
+        return [] if said else ["**The repository's own tests**: none ran; its farm.yaml names none (tests:).", ""]
     broken = [t for t in tests if t["status_b"] in FAILS and t["status_a"] not in FAILS]
     both = sum(t["status_b"] in FAILS and t["status_a"] in FAILS for t in tests)
-    passed = sum(t["status_b"] == "passed" for t in tests)
+    passed_a, passed = (sum(t[f"status_{arm}"] == "passed" and t["kind"] == "test" for t in tests) for arm in "ab")
     more = f", {count(both)} failing in base too" if both else ""
-    ran = sum(t["kind"] == "test" and t["status_b"] not in ("skipped", "absent") for t in tests)
-    out = [
-        f"**The repository's own tests**, run in base and in head: {count(passed)} of {count(ran)} pass in head{more}."
-    ]
+    ran_a, ran = (
+        sum(t["kind"] == "test" and t[f"status_{arm}"] not in ("skipped", "absent") for t in tests) for arm in "ab"
+    )
+    pass_ = f"base {count(passed_a)} of {count(ran_a)} pass, head {count(passed)} of {count(ran)}"
+    out = [f"**The repository's own tests**: {pass_}{more}."]
     out += [f"- broken (not so in base): {plain(t['id'])}: {plain(clip(t['reason'], 160))}" for t in broken[:ROWS]]
     benchmarks = [t for t in tests if t["kind"] == "benchmark" and t["us_a"] and t["us_b"]]
     benchmarks.sort(key=lambda t: -t["us_b"] / t["us_a"])
@@ -285,7 +299,7 @@ def _foot(result: Json) -> list[str]:
     base, head = result["base"], result["head"]
     parts = [f"Run {result['run']}", f"base {base['sha'][:12]}", f"head {head['sha'][:12]}"]
     if base["digest"] and head["digest"]:
-        parts.append(f"digests of the files that were compared: {base['digest'][:12]} and {head['digest'][:12]}")
+        parts.append(f"digests of the kernels' files: base {base['digest'][:12]}, head {head['digest'][:12]}")
     stages = [s for s in result["stages"] if s["seconds"] >= 0.05]
     told = ", ".join(f"{STAGES.get(s['stage'], s['stage'])} {duration(s['seconds'])}" for s in stages)
     parts += [f"took: {told}"] if told else []
@@ -293,8 +307,8 @@ def _foot(result: Json) -> list[str]:
     if again := results.repeat(result["repeat"]):
         one = questions.chosen(result, {})
         known = one is not None and results.repeat(one["repeat"])
-        place = ", in the same place:" if known else f". {questions.where(result, again)}"
-        out += [f"Repeat all of it{place}", *code(again), ""]
+        place = ", after the same steps" if known else ", in a clone that has both commits"
+        out += [f"Repeat all of it{place}:", *code(again), ""]
     return out
 
 
@@ -305,14 +319,15 @@ def _table(result: Json, full: int) -> list[str]:
         return []
     rows = sorted(pairs, key=_harm)[:full]
     had_time = any(p["ratio"] for p in rows)
-    times = ("head's time over base's", "GB/s, base → head") if had_time else ()
-    head = ["cell", "base", "head", *times, "bits", "largest error, as a share of the tolerance"]
-    title = f"All {cells(len(pairs))} that ran, the most harmful first"
+    times = ("head's time over base's", "µs", "GB/s, base → head") if had_time else ()
+    head = ["cell", "base", "head", *times, "bits", "largest error, of its tolerance"]
+    order = "broken, slower, other bits, then by error" if had_time else "broken, other bits, then by error"
+    title = f"All {cells(len(pairs))} that ran, in this order: {order}"
     out = [f"<details><summary>{title}</summary>", "", timed.row(*head), timed.row(*["---"] * len(head))]
     for p in rows:
-        rate = f"{sig(p['gbps_a'], 4)} → {sig(p['gbps_b'], 4)}" if p["gbps_a"] and p["gbps_b"] else ""
-        ratio = (sig(p["ratio"], 4) if p["ratio"] else "", rate) if had_time else ()
-        bits = {True: "same", False: "differ", None: ""}[p["same_bits"]]
+        played = p["evidence"] == "simulated"
+        ratio = (timed.ratio(p) or _no_time(p), timed.microseconds(p), timed.rate(p)) if had_time else ()
+        bits = "from a script" if played else {True: "same", False: "differ", None: ""}[p["same_bits"]]
         out.append(
             timed.row(
                 plain(p["cell"]),
@@ -320,13 +335,17 @@ def _table(result: Json, full: int) -> list[str]:
                 label(p["status_b"]),
                 *ratio,
                 bits,
-                untimed.error(p).removesuffix(" in both"),
+                "from a script" if played else accuracy.error(p),
             )
         )
     if len(pairs) > len(rows):
         more = f"and {count(len(pairs) - len(rows))} more, in the artefact"
         out.append(timed.row(more, *[""] * (len(head) - 1)))
     return [*out, "", "</details>", ""]
+
+
+def _no_time(p: Json) -> str:
+    return "undecided" if p["speed"] in ("inconclusive", "unfit") else "" if p["speed"] == "none" else "no ratio"
 
 
 def _harm(p: Json) -> tuple[bool, bool, float, bool, float]:

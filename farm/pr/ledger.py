@@ -131,7 +131,7 @@ def _ratios(of: Mapping[str, Any]) -> dict[str, float]:
 def after(before: Ledger | None, result: results.Json) -> Ledger:
     """The state after a result: what fails now, with the acknowledgements of before."""
     failing, ratios = dict[str, str](), dict[str, float]()
-    for p in result["pairs"]:
+    for p in results.counting(result):
         kind = results.statuses(p)
         if kind == "broken" or (kind == "new" and p["status_b"] in results.FAILS):
             failing[p["cell"]] = p["status_b"]

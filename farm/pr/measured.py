@@ -20,6 +20,14 @@ _MIB = 1 << 20
 _ABSENT = "absent"
 #: Measures of machine code of which more is worse whatever else happened.
 _WORSE = {"spill stores, bytes": "spills", "spill loads, bytes": "spills"}
+#: Timing quality -> what it means.
+_QUALITY = {
+    "impossible": "faster than the device's memory and arithmetic allow",
+    "noisy": "the samples of a round differ too much",
+    "throttled": "the device lowered its clock",
+    "launch_bound": "launching took longer than the kernel",
+    "none": "nothing was timed",
+}
 _FAULTS = tuple(s.value for s in FARM_FAULTS)
 
 
@@ -64,6 +72,8 @@ def _target(answer: Answer, target: Any) -> dict[str, Any]:
         ][:1000],
         "moves": [m for change in target.difference.changes for m in _moves(change)][:1000],
         "sizes": _cut(sizes(parse(row.get("dims")) for row in _planned(answer, target.target)), 1000),
+        "changed_cells": len({c for k in answer.kernels for c in k.all_cells if c.endswith(f"@{target.target}")}),
+        "rewritten": target.difference.rewritten,
     }
 
 
@@ -180,7 +190,7 @@ def _pair(cell: str, a: Row | None, b: Row | None, times: Row, kernels: Mapping[
         "kernels": list(kernels.get(_bare(cell), ()))[:50],
         "status_a": _status(a["status"] if a else _ABSENT),
         "status_b": _status(b["status"] if b else _ABSENT),
-        "reason": _cut(str(either.get("reason") or times.get("note") or ""), 1000),
+        "reason": _cut(str(either.get("reason") or times.get("note") or _unfit(a, b, times)), 1000),
         "place": "",
         "same_bits": same,
         "worst_a": _number(a.get("worst_ratio")) if a else None,
@@ -195,6 +205,15 @@ def _pair(cell: str, a: Row | None, b: Row | None, times: Row, kernels: Mapping[
         **{f"launch_{arm}": _cut(_launch(times.get(f"launch_{arm}")), 1000) for arm in "ab"},
         "repeat": "",
     }
+
+
+def _unfit(a: Row | None, b: Row | None, times: Row) -> str:
+    """Why a cell's times could not be used; "" where they were."""
+    if times.get("verdict") != "unfit":
+        return ""
+    found = [str(row.get("timing_quality") or "none") for row in (a, b) if row is not None]
+    told = dict.fromkeys(f"{q}: {_QUALITY[q]}" if q in _QUALITY else q for q in found)
+    return f"no time could be used ({'; '.join(told)})"
 
 
 def _same_bits(a: Row | None, b: Row | None) -> bool | None:

@@ -38,6 +38,9 @@ def merged(found: Sequence[Json], lost: Mapping[str, str] | None = None) -> dict
             out[key] = [*out[key], *other[key]]
         out["static"] = _static(out["static"], other["static"])
         out["run"] = f"{out['run']}, {other['run']}"
+        out["counts_simulated"] = bool(out.get("counts_simulated") and other.get("counts_simulated"))
+        inputs = [*(out.get("inputs") or ()), *(other.get("inputs") or ())]
+        out["inputs"] = [i for n, i in enumerate(inputs) if i not in inputs[:n]]
     if len(found) > 1:
         ran = {p["backend"] for p in out["pairs"] if p["evidence"] == "executed"}
         missing = [n for r in found for n in r["not_run"] if n["what"] not in ran]

@@ -10,6 +10,7 @@ from farm.pr import comment as comments
 from farm.pr import ledger as ledgers
 from farm.pr import result as results
 from farm.pr.ledger import Ledger
+from farm.pr.repeating import Links
 
 #: How much a repository lets the farm say.  It earns the next one by its record.
 VOICES = ("silent", "report", "advise", "block")
@@ -72,7 +73,9 @@ class Publication:
     stale: str = ""  # a head whose check nobody concludes any more
 
 
-def publish(found: Sequence[results.Json], pull: Pull, own: Sequence[Comment], voice: str = "report") -> Publication:
+def publish(
+    found: Sequence[results.Json], pull: Pull, own: Sequence[Comment], voice: str = "report", links: Links | None = None
+) -> Publication:
     """What to write of one or several sites' results.  `own`: comments of the farm's own login, oldest first."""
     result = merging.merged(found)
     wrong = results.mismatch(result, pull.repository, pull.number, pull.head, pull.bases, pull.trees)
@@ -91,7 +94,7 @@ def publish(found: Sequence[results.Json], pull: Pull, own: Sequence[Comment], v
         code = 1 if set(before.ratios) - set(before.accepted) else before.rest
         ending = Check(pull.head, conclusion(code, voice), title, title) if voice in ("advise", "block") else None
         return Publication(title, (), ending, before.rest, stands=True)
-    text = comments.comment(result, before)
+    text = comments.comment(result, before, links=links, voice=voice)
     title = comments.headline(result, outcome, printable)
     if voice == "silent":
         return Publication(title, exit_code=outcome.exit_code)

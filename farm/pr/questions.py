@@ -5,20 +5,18 @@ What got worse, by how much, how sure, on which hardware, did accuracy change, w
 
 from __future__ import annotations
 
-import re
-import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from farm.pr import accuracy, repeating, timed, untimed
 from farm.pr import result as results
-from farm.pr import timed, untimed
 from farm.pr.result import DEVICES, FAILS, statuses
 from farm.report.format import cells, clip, count, sig
-from farm.report.markdown import code, plain
+from farm.report.markdown import plain
 
 Json = Mapping[str, Any]
-_A_DEVICE = {"cuda": "an NVIDIA GPU", "rocm": "an AMD GPU", "ascend": "an Ascend NPU"}
 #: Evidence -> what it is, where the word stands.
 EVIDENCE = {
     "executed": "compiled and run on the device",
@@ -29,18 +27,22 @@ EVIDENCE = {
 NOT_RUN = 10
 
 
-def answers(result: Json, accepted: Mapping[str, float]) -> list[str]:
+def answers(result: Json, accepted: Mapping[str, float], links: repeating.Links) -> list[str]:
     """A list item for each question, and the command that repeats one cell."""
     told = (
         ("What got worse?", _worse(result, accepted)),
         ("By how much?", _how_much(result, accepted)),
         ("How sure?", _how_sure(result)),
         ("On which hardware?", _hardware(result)),
-        ("Did accuracy change?", _accuracy(result["pairs"])),
+        ("Did accuracy change?", accuracy.answer(result["pairs"], _inaccurate(result))),
         ("What was not run?", _not_run(result)),
     )
     out = [f"- **{question}** {answer}" for question, answer in told]
-    return [*out, *_repeat_one(result, accepted), ""]
+    return [*out, *repeating.one_cell(result, chosen(result, accepted), links), ""]
+
+
+def _inaccurate(result: Json) -> list[Json]:
+    return [p for p in broken(results.counting(result)) if p["status_b"] == "inaccurate"]
 
 
 def broken(pairs: Sequence[Json]) -> list[Json]:
@@ -58,21 +60,32 @@ def was_timed(pairs: Sequence[Json]) -> list[Json]:
     return [p for p in pairs if p["speed"] != "none" and p["ratio"]]
 
 
-def of_timed(had_time: Sequence[Json]) -> str:
-    """`timed cells`, or what these were instead."""
-    simulated = all(p["evidence"] == "simulated" for p in had_time)
-    return "cells timed on simulated devices" if simulated else "timed cells"
+def played(had_time: Sequence[Json]) -> bool:
+    """Whether all times are those of a script."""
+    return bool(had_time) and all(p["evidence"] == "simulated" for p in had_time)
+
+
+def _in_script(pairs: Sequence[Json]) -> str:
+    """What the simulated devices' script made slower, which is no finding."""
+    had_time = was_timed(pairs)
+    if not played(had_time):
+        return ""
+    late = timed.slowest([p for p in had_time if p["speed"] == "regressed"])
+    first = f", slowest {_of(late[0])}" if late else ""
+    of = f"{count(len(late)) if late else 'none'} of {cells(len(had_time))}"
+    return f" In the script that the simulated devices play, {of} {'is' if len(late) == 1 else 'are'} slower{first}."
 
 
 def _worse(result: Json, accepted: Mapping[str, float]) -> str:
-    pairs, static = result["pairs"], result["static"]
+    pairs, static = results.counting(result), result["static"]
     told = []
+    script = "" if result.get("counts_simulated") else _in_script(result["pairs"])
     if wrong := broken(pairs):
         of = f"{count(len(wrong))} of {cells(len(pairs))}"
         told.append(f"{of} broke: right in base, not in head; first {_of(wrong[0])}")
     had_time = was_timed(pairs)
     if late := slower(pairs, accepted):
-        of = f"{count(len(late))} of {count(len(had_time))} {of_timed(had_time)}"
+        of = f"{count(len(late))} of {count(len(had_time))} timed cells"
         told.append(f"{of} got slower; the slowest is {_of(late[0])}")
     if taken := sum(p["speed"] == "regressed" for p in pairs) - len(late):
         told.append(f"{cells(taken)} got slower and somebody accepted it")
@@ -88,13 +101,23 @@ def _worse(result: Json, accepted: Mapping[str, float]) -> str:
         names = ", ".join(plain(n) for n in static["unreached"][:3])
         told.append(f"unknown for {names}: changed, but no cell launches it")
     if told:
-        return f"{_first(told)}{'; '.join(told[1:])}."
+        return f"{_first(told)}{'; '.join(told[1:])}.{script}"
     if results.unchanged(result):
-        return "Nothing: no code that a kernel depends on changed."
+        return f"Nothing: no code that a kernel depends on changed.{script}"
     if not any(p["status_a"] not in (*FAILS, *results.WITHHELD) for p in pairs):
-        return "Nothing is known: no cell worked in base." if pairs else "Nothing is known: no cell ran."
-    speed = f" and none of {count(len(had_time))} timed cells got slower" if had_time else "; speed was not measured"
-    return f"Nothing that was seen: none of {cells(len(pairs))} broke{speed}."
+        nothing = (
+            "no cell worked in base"
+            if pairs
+            else "no cell ran on hardware or was computed"
+            if script
+            else "no cell ran"
+        )
+        return f"Nothing is known: {nothing}.{script}"
+    speed = f"none of {count(len(had_time))} timed cells got slower" if had_time else "speed was not measured"
+    grew = accuracy.grown_words(pairs)
+    inside = f"; {grew}" if grew else ""
+    beyond = "Nothing beyond the tolerances" if grew else "Nothing that was seen"
+    return f"{beyond}: none of {cells(len(pairs))} broke{' and ' if had_time else '; '}{speed}{inside}.{script}"
 
 
 def _first(told: Sequence[str]) -> str:
@@ -104,7 +127,7 @@ def _first(told: Sequence[str]) -> str:
 def _how_much(result: Json, accepted: Mapping[str, float]) -> str:
     pairs = result["pairs"]
     told = []
-    if wrong := [p for p in broken(pairs) if _error(p)]:
+    if wrong := [p for p in broken(results.counting(result)) if _error(p)]:
         told.append(f"the largest error of a broken cell is {_error(wrong[0])} times what is allowed")
     if late := [p for p in slower(pairs, accepted) if p["ratio"]]:
         told.append(f"the slowest takes {timed.amount(late[0])}")
@@ -113,6 +136,9 @@ def _how_much(result: Json, accepted: Mapping[str, float]) -> str:
     if fast := sorted((p for p in pairs if p["speed"] == "improved" and p["ratio"]), key=lambda p: p["ratio"]):
         told.append(f"{cells(len(fast))} got faster, the best takes {timed.amount(fast[0])} ({_of(fast[0])})")
     had_time = was_timed(pairs)
+    if played(had_time) and not result.get("counts_simulated"):
+        words = f" In the script: {'; '.join(told)}." if told else ""
+        return f"Of real speed nothing is known: nothing was timed on hardware.{words}"
     if told:
         return f"{_first(told)}{'; '.join(told[1:])}."
     if had_time:
@@ -126,7 +152,7 @@ def _how_much(result: Json, accepted: Mapping[str, float]) -> str:
 def _error(p: Json) -> str:
     """A broken cell's error over the tolerance; "" where there is no such ratio."""
     worst = p["worst_b"]
-    return sig(worst) if worst and p["status_b"] == "inaccurate" and worst < untimed.NO_RATIO else ""
+    return sig(worst) if worst and p["status_b"] == "inaccurate" and worst < accuracy.NO_RATIO else ""
 
 
 def _how_sure(result: Json) -> str:
@@ -137,26 +163,40 @@ def _how_sure(result: Json) -> str:
         interval = f" (here {sig(one['low'], 4)} to {sig(one['high'], 4)})" if one["low"] and one["high"] else ""
         thresholds = sorted(p["threshold"] for p in had_time if p["threshold"])
         ends = " to ".join(dict.fromkeys(f"{100 * t:.1f} %" for t in (thresholds[:1] + thresholds[-1:])))
-        numbers = [p["rounds"] for p in had_time]
-        rounds = " to ".join(dict.fromkeys((count(min(numbers)), count(max(numbers)))))
+        if played(had_time):
+            told.append("Of real speed nothing is known. What follows is how the script's times were judged.")
         told.append(
-            f"{rounds} rounds a cell, each with a fresh process for base and for head on one device; the ratio of "
+            f"{_rounds(had_time)}, each round with a fresh process for base and for head on one device; the ratio of "
             f"times has a 99 % interval{interval}. A cell counts as slower or faster only if that excludes 1 and "
             f"the ratio is beyond the cell's threshold{f' ({ends})' if ends else ''}."
         )
-        if all(p["evidence"] == "simulated" for p in had_time):
-            told.append("But the devices were simulated, so this says nothing about hardware.")
-        if undecided := sum(p["speed"] in ("inconclusive", "unfit") for p in pairs):
-            told.append(f"Undecided: {cells(undecided)}.")
+        if undecided := [p for p in pairs if p["speed"] in ("inconclusive", "unfit")]:
+            first = f"{_of(undecided[0])} ({timed.undecided_why(undecided[0])})"
+            told.append(f"Undecided: {cells(len(undecided))}{', first' if len(undecided) > 1 else ':'} {first}.")
     elif pairs:
         told.append("Of speed nothing is known.")
-    if any(p["same_bits"] is not None for p in pairs):
+    if accuracy.compared(pairs):
         told.append("Results were compared bit by bit, for the same inputs in both; other inputs were not tried.")
-    if _built(result):
+    built = _built(result)
+    if any(t["same_code"] and not untimed.untested(t, result["static"]) for t in built):
         told.append(
-            "Identical machine code is proof for the cells compiled; where it differs, nothing is known of speed."
+            "Where machine code is identical, the kernel itself behaves identically; launch parameters and host code "
+            "are not covered."
         )
+    if any(untimed.differing(t) for t in built):
+        told.append("Where machine code differs, that alone says nothing of speed.")
     return " ".join(told) or "Nothing was run."
+
+
+def _rounds(had_time: Sequence[Json]) -> str:
+    """`3 rounds for the 4 cells that were clear at once, 12 for 2 cells`."""
+    by = Counter(p["rounds"] for p in had_time)
+    told = [f"{count(n)} rounds for {cells(by[n])}" for n in sorted(by)]
+    if len(told) == 1:
+        return f"{count(min(by))} rounds a cell"
+    if len(told) > 4:
+        told = [f"{count(min(by))} to {count(max(by))} rounds a cell"]
+    return f"{', '.join(told)} (3 to screen all, 7 more for cells in doubt, 5 more to confirm a change)"
 
 
 def _hardware(result: Json) -> str:
@@ -186,40 +226,9 @@ def _named(backend: str) -> str:
     return f" ({DEVICES[backend]})" if backend in DEVICES else ""
 
 
-def _accuracy(pairs: Sequence[Json]) -> str:
-    wrong = [p for p in broken(pairs) if p["status_b"] == "inaccurate"]
-    known = [p for p in pairs if p["same_bits"] is not None]
-    differ = [p for p in known if not p["same_bits"]]
-    errors = [[p[f"worst_{arm}"] for p in known if p[f"worst_{arm}"] is not None] for arm in "ab"]
-    largest = ""
-    if all(errors):
-        a, b = (_largest(values) for values in errors)
-        largest = f" Largest error of all cells: {a} in base, {b} in head, where 1 is the most that is allowed."
-    if wrong:
-        return f"Yes, beyond the tolerance in {cells(len(wrong))}, first {_of(wrong[0])}.{largest}"
-    if not known:
-        return "Not known: no cell gave outputs in both arms that can be compared."
-    if differ:
-        return f"Bits differ in {count(len(differ))} of {cells(len(known))}; {_within(differ)}.{largest}"
-    return f"No: the same bits in all {cells(len(known))} that were compared.{largest}"
-
-
-def _largest(values: Sequence[float]) -> str:
-    return sig(max(values)) if max(values) < untimed.NO_RATIO else "beyond any ratio"
-
-
-def _within(differ: Sequence[Json]) -> str:
-    passed = sum(p["status_b"] == "passed" for p in differ)
-    those = "all" if passed == len(differ) else count(passed)
-    worst = max(differ, key=lambda p: p["worst_b"] or 0)
-    return (
-        f"{those} of these are within the tolerance; the largest error among them, base → head: {untimed.error(worst)}"
-    )
-
-
 def _not_run(result: Json) -> str:
     """Every backend and every group of cells that has no result, with the reason."""
-    told = [f"{_what(n)}: {plain(clip(n['why'], 200))}" for n in result["not_run"][:NOT_RUN]]
+    told = [f"{_what(n)}: {plain(clip(n['why'], 200))}{_compiled_only(result, n)}" for n in result["not_run"][:NOT_RUN]]
     if len(result["not_run"]) > NOT_RUN:
         told.append(f"and {count(len(result['not_run']) - NOT_RUN)} more")
     withheld = sum(any(p[f"status_{arm}"] in results.WITHHELD for arm in "ab") for p in result["pairs"])
@@ -227,16 +236,27 @@ def _not_run(result: Json) -> str:
         told.append(f"{cells(withheld)} without a result: the farm or a device failed")
     unfit = [p for p in result["pairs"] if p["speed"] != "none" and not p["ratio"]]
     if unfit:
-        why = plain(clip(unfit[0]["reason"], 160)) or "its samples cannot be judged"
+        why = timed.undecided_why(unfit[0])
         told.append(f"{cells(len(unfit))} without a time that can be judged: first {_of(unfit[0])} ({why})")
     failing = [p for p in result["pairs"] if statuses(p) == "failing"]
     if failing:
         told.append(f"{cells(len(failing))} ran and failed in base too, so head's part in them is not known")
-    targets = {t["backend"] for t in (result["static"] or {"targets": ()})["targets"]}
-    if missing := [b for b in results.not_executed(result) if b in targets]:
-        names = ", ".join(DEVICES[b] for b in missing)
-        told.append(f"the compiled cells, whose code the change may have moved, on a device ({names})")
+    listed = {n["what"] for n in result["not_run"][:NOT_RUN]}
+    for backend in results.not_executed(result):
+        if backend not in listed and (only := _compiled_only(result, {"what": backend})):
+            told.append(f"{_what({'what': backend})}{only}")
     return f"{'; '.join(told)}." if told else "Nothing that was planned is missing."
+
+
+def _compiled_only(result: Json, entry: Json) -> str:
+    """Of a backend without a device: how many cells were compiled for it alone, and in how many the code differs."""
+    told = []
+    for t in (result["static"] or {"targets": ()})["targets"]:
+        if t["backend"] == entry["what"] in DEVICES and t["compiled"]:
+            state = f"other machine code in {count(untimed.differing(t))}" if untimed.differing(t) else ""
+            state = state or ("identical machine code in all" if t["same_code"] == t["compiled"] else "not comparable")
+            told.append(f"{cells(t['compiled'])} only compiled for {plain(t['target'])} ({state})")
+    return f", {', '.join(told)}" if told else ""
 
 
 def _what(entry: Json) -> str:
@@ -253,30 +273,3 @@ def chosen(result: Json, accepted: Mapping[str, float]) -> Json | None:
     if found:
         return found[0][1][0]
     return max(result["pairs"], key=lambda p: (p["same_bits"] is False, bool(p["kernels"])), default=None)
-
-
-def _repeat_one(result: Json, accepted: Mapping[str, float]) -> list[str]:
-    ask, one = "- **How to repeat one cell?**", chosen(result, accepted)
-    if one is None:
-        return [f"{ask} No cell was compared."]
-    if not (again := results.repeat(one["repeat"])):
-        return [f"{ask} The result has no command for it."]
-    host = _A_DEVICE.get(one["backend"], "any host")
-    return [f"{ask} {_of(one)}, on {host}. {where(result, again)}", "", *code(again)]
-
-
-def where(result: Json, command: str) -> str:
-    """Where a command that repeats something is run, and what has to be there."""
-    words = shlex.split(command)
-    files = list(dict.fromkeys(plain(w) for w in words if re.search(r"\.ya?ml$", w)))
-    own = f" It reads files of the job that measured: {', '.join(files)}." if files else ""
-    box = " --sandbox needs Linux with bubblewrap." if "--sandbox" in words else ""
-    name, fetch, source = "the repository", "", ""
-    if result["number"]:
-        name = plain(result["repository"])
-        fetch = f" (`git fetch origin pull/{result['number']}/head` brings head)"
-        source = " (the workflows' variable FARM_PACKAGE says from where)"
-    return (
-        f"Run it in the root of a clone of {name} that has both commits{fetch}, with the kernel farm "
-        f"{plain(result['farm'])} installed{source} beside torch and triton.{box}{own}"
-    )

@@ -134,7 +134,7 @@ def narrower(kind: str, matrix: str, backends: Sequence[str], ran: bool) -> bool
 def outcome(result: Json, acknowledged: Mapping[str, float] | None = None) -> Outcome:
     """The verdict.  `acknowledged`: cell -> the ratio of times that somebody accepted; a regression up to a threshold
     beyond it does not count."""
-    pairs, static = result["pairs"], result["static"]
+    pairs, static = counting(result), result["static"]
     of_pairs = [_pair(p, acknowledged or {}) for p in pairs]
     unreached = static["unreached"] if static else []
     found = pairs_summary.summary(of_pairs, unreached) if pairs or unreached else None
@@ -152,6 +152,8 @@ def outcome(result: Json, acknowledged: Mapping[str, float] | None = None) -> Ou
     if unseen := _unseen(result):
         return Outcome("not proven", 4, (f"launches of the changed kernel {unseen[0]} are not seen",))
     missing = not_executed(result)
+    if only_simulated(result) and not result.get("counts_simulated"):
+        return Outcome("not proven", 4, ("only simulated devices took part, and what they find does not count",))
     if missing:
         where = ", ".join(f"{b} ({DEVICES[b]})" for b in missing)
         return Outcome("not proven", 4, (f"no changed cell ran on a device of {where}",))
@@ -160,6 +162,17 @@ def outcome(result: Json, acknowledged: Mapping[str, float] | None = None) -> Ou
     if not pairs:
         return Outcome("not proven", 4, ("no cell was compared",))
     return Outcome("not worse", 0, found.why if found else ())
+
+
+def counting(result: Json) -> list[Json]:
+    """The pairs whose findings count.  Simulated devices play a script, which says nothing of the change."""
+    return [p for p in result["pairs"] if p["evidence"] != "simulated" or result.get("counts_simulated")]
+
+
+def only_simulated(result: Json) -> bool:
+    """Whether simulated devices took part, and no real one."""
+    found = {p["evidence"] for p in result["pairs"]}
+    return "simulated" in found and "executed" not in found
 
 
 def unchanged(result: Json) -> bool:

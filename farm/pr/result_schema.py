@@ -65,8 +65,10 @@ _TARGET = _object(
         "failed": _list(_object({"cell": _NAME, "status_a": _STATUS, "status_b": _STATUS, "reason": _LINE}), 1000),
         "moves": _list(_MOVE, 1000),
         "sizes": _LINE,  # of the compiled cells: they may be others than the ones that ran
+        "changed_cells": _COUNT,  # that compile a kernel whose source differs
+        "rewritten": _COUNT,  # whose code differs, but none of its counts
     },
-    optional=("sizes",),  # older results have none
+    optional=("sizes", "changed_cells", "rewritten"),  # older results have none
 )
 _STATIC = _object(
     {
@@ -156,7 +158,10 @@ SCHEMA: dict[str, Any] = {
             "faults": _list(_LINE, 200),
             "stages": _list(_object({"stage": _text(60), "seconds": _NUMBER}), 50),
             "repeat": _LINE,
+            "python": _text(40),
+            "inputs": _list(_object({"path": _NAME, "sha256": _text(64, "^[0-9a-f]{64}$(?!\\n)")}), 200),
+            "counts_simulated": _FLAG,  # what simulated devices find fails the check: for tests of the farm itself
         },
-        optional=("asked",),
+        optional=("asked", "python", "inputs", "counts_simulated"),
     ),
 }

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from farm.pr import accuracy, untimed
 from farm.pr import result as results
-from farm.pr import untimed
 from farm.pr.result import FAILS, statuses
 from farm.report.findings import where
 from farm.report.format import cells, clip, count, label, sig
 from farm.report.markdown import plain
 
 ROWS, REASONS = 10, 5
+SIDE_BY_SIDE = (
+    "A ratio is of rounds in which base and head ran side by side; µs and GB/s are medians of each alone, and may "
+    "differ from it a little."
+)
 Json = Mapping[str, Any]
 Say = Callable[[str], str]
 
@@ -25,19 +29,55 @@ def changes(result: Json, accepted: Mapping[str, float], most: int) -> list[str]
         had_time = rows[0]["status_b"] not in FAILS
         alike = [p for p in pairs if p["op"] == rows[0]["op"] and (p["speed"] != "none" or not had_time)]
         pattern = where([untimed.axes(p) for p in rows], [untimed.axes(p) for p in alike])
-        at = f": only at {plain('; '.join(pattern))}" if pattern else ""
+        at = f": seen at {plain('; '.join(pattern))}{_undecided(alike)}" if pattern else ""
         with_time = sum(p["speed"] != "none" and bool(p["ratio"]) for p in pairs)
         of = f"{count(with_time)} timed" if had_time else count(len(pairs))
-        out += [f"**{title}: {count(len(rows))} of {of} cells**{at}", ""]
+        played = ", in the script of simulated devices" if all(p["evidence"] == "simulated" for p in rows) else ""
+        out += [f"**{title}: {count(len(rows))} of {of} cells{played}**{at}", ""]
         what = "head's time over base's (99 % interval)" if had_time else "what is wrong in head"
-        table = [("cell", what, "GB/s, base → head", "kernels launched, and how"), *map(_cell, rows[:ROWS])]
-        kept = [n for n in range(4) if n < 2 or any(line[n] for line in table[1:])]
+        table = [("cell", what, "µs", "GB/s, base → head", "kernels launched, and how"), *map(_cell, rows[:ROWS])]
+        kept = [n for n in range(5) if n < 2 or any(line[n] for line in table[1:])]
         made = [row(*(line[n] for n in kept)) for line in table]
         out += [made[0], row(*["---"] * len(kept)), *made[1:]]
         if len(rows) > ROWS:
             out.append(row(f"and {count(len(rows) - ROWS)} more, less harmful", *[""] * (len(kept) - 1)))
         out.append("")
+    if any(p["speed"] != "none" and p["ratio"] and p["us_a"] for p in pairs):
+        out += [SIDE_BY_SIDE, ""]
     return [*out, *_failing(pairs), *_crossover(pairs)]
+
+
+def _undecided(alike: Sequence[Json]) -> str:
+    """Where else the pattern may be: the cells that are undecided."""
+    open_ = [p for p in alike if p["speed"] in ("inconclusive", "unfit")]
+    if not open_:
+        return ""
+    pattern = where([untimed.axes(p) for p in open_], [untimed.axes(p) for p in alike])
+    at = f" ({plain('; '.join(pattern))})" if pattern else ""
+    return f"; {cells(len(open_))} undecided{at}"
+
+
+def undecided_why(p: Json) -> str:
+    """Why nothing is decided of a cell's time."""
+    if p["ratio"] and p["low"] and p["high"]:
+        after = f" after {count(p['rounds'])} rounds" if p["rounds"] else ""
+        return f"too noisy: interval {sig(p['low'], 4)} to {sig(p['high'], 4)}{after}"
+    return plain(clip(p["reason"], 160)) or f"{count(p['rounds'])} rounds gave a time that can be judged"
+
+
+def rate(p: Json) -> str:
+    return f"{sig(p['gbps_a'], 4)} → {sig(p['gbps_b'], 4)}" if p["gbps_a"] and p["gbps_b"] else ""
+
+
+def microseconds(p: Json) -> str:
+    return f"{sig(p['us_a'], 4)} → {sig(p['us_b'], 4)}" if p["us_a"] and p["us_b"] else ""
+
+
+def ratio(p: Json) -> str:
+    """Head's time over base's; inside of the threshold only that it is as base's."""
+    if not p["ratio"] or p["speed"] == "none":
+        return ""
+    return "≈ as base" if p["speed"] == "same" else sig(p["ratio"], 4)
 
 
 def _failing(pairs: Sequence[Json]) -> list[str]:
@@ -92,18 +132,19 @@ def slowest(rows: Sequence[Json]) -> list[Json]:
     return sorted(rows, key=lambda p: -(p["ratio"] or 0))
 
 
-def _cell(p: Json) -> tuple[str, str, str, str]:
+def _cell(p: Json) -> tuple[str, str, str, str, str]:
     if p["status_b"] in FAILS:
         what = plain(clip(p["place"] or p["reason"] or label(p["status_b"]), 200))
-        if p["worst_b"] and p["status_b"] == "inaccurate" and p["worst_b"] < untimed.NO_RATIO:
+        if p["worst_b"] and p["status_b"] == "inaccurate" and p["worst_b"] < accuracy.NO_RATIO:
             what += f"; {sig(p['worst_b'])}x the tolerance"
     else:
         interval = f" ({sig(p['low'], 4)} to {sig(p['high'], 4)})" if p["low"] and p["high"] else ""
         what = f"{sig(p['ratio'] or 1.0, 4)}{interval}, {count(p['rounds'])} rounds"
         what += f" on {plain(p['target'])}" if p["target"] else ""
-    rate = f"{sig(p['gbps_a'], 4)} → {sig(p['gbps_b'], 4)}" if p["gbps_a"] and p["gbps_b"] else ""
+        what += f"; {undecided_why(p)}" if p["speed"] == "unfit" else ""
     a, b = plain(clip(p["launch_a"], 120)), plain(clip(p["launch_b"], 120))
-    return plain(p["cell"]), what, rate, a if a == b else f"{a} → {b}"
+    had_time = p["status_b"] not in FAILS
+    return plain(p["cell"]), what, microseconds(p) if had_time else "", rate(p), a if a == b else f"{a} → {b}"
 
 
 def _crossover(pairs: Sequence[Json]) -> list[str]:
@@ -119,19 +160,14 @@ def _crossover(pairs: Sequence[Json]) -> list[str]:
 
 
 def speed_words(p: Json, say: Say) -> str:
-    return f"{say(_short(p))} takes {amount(p)}"
+    return f"{say(p['cell'])} takes {amount(p)}"
 
 
 def amount(p: Json) -> str:
-    """`1.18 times base's time (99 % interval 1.17 to 1.19), 4,211 → 3,573 GB/s`."""
-    rate = f", {sig(p['gbps_a'], 4)} → {sig(p['gbps_b'], 4)} GB/s" if p["gbps_a"] and p["gbps_b"] else ""
+    """`1.18 times base's time (99 % interval 1.17 to 1.19), 32.0 → 37.8 µs, 4,211 → 3,573 GB/s`."""
+    numbers = ((microseconds(p), "µs"), (rate(p), "GB/s"))
     interval = f" (99 % interval {sig(p['low'], 4)} to {sig(p['high'], 4)})" if p["low"] and p["high"] else ""
-    return f"{sig(p['ratio'], 4)} times base's time{interval}{rate}"
-
-
-def _short(p: Json) -> str:
-    """A cell's id without its backend."""
-    return str(p["cell"]).partition("/")[2] or str(p["cell"])
+    return f"{sig(p['ratio'], 4)} times base's time{interval}{''.join(f', {of} {unit}' for of, unit in numbers if of)}"
 
 
 def row(*fields: str) -> str:

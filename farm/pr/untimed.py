@@ -7,24 +7,25 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from farm.pr import accuracy
 from farm.pr.result import FAILS
 from farm.report.findings import where
 from farm.report.format import cells, clip, count, sig
 from farm.report.markdown import plain
 
 ROWS, MOVES, MEASURES, NAMES, SIZES = 10, 12, 6, 8, 6
-#: From here on an error over its tolerance stands for what has no ratio.
-NO_RATIO = 1e8
 #: Measures that say least, told where nothing else moved.
 _MINOR = ("buffers", "multi-buffered", "blocks a core", "text before the binary, bytes", "code, bytes")
 #: What the less familiar measures are.
 MEANINGS = {
-    "occupancy": "share of a multiprocessor's threads that can run at once",
-    "spills": "registers kept in memory for want of room, in bytes",
-    "Unified Buffer": "on-chip memory of an NPU's core",
-    "waits": "points at which units of an NPU's core wait for each other",
-    "vector calls": "calls that work on whole vectors",
-    "scalar accesses": "elements that are read or written one by one",
+    "registers": "per thread, fewer let more threads run at once",
+    "occupancy": "share of a multiprocessor's threads that can run at once, more is usually better",
+    "spills": "registers kept in memory for want of room, in bytes, fewer is better",
+    "Unified Buffer": "on-chip memory of an NPU's core, less leaves room for more tiles",
+    "waits": "points at which units of an NPU's core wait for each other, fewer is usually better",
+    "vector calls": "calls that work on whole vectors, fewer is usually better",
+    "scalar accesses": "elements that are read or written one by one, fewer is better",
+    "code": "size of the machine code, which alone says neither good nor bad",
 }
 _LESS_IS_WORSE = ("occupancy", "blocks a core")
 Json = Mapping[str, Any]
@@ -33,15 +34,15 @@ Json = Mapping[str, Any]
 def outputs(pairs: Sequence[Json]) -> list[str]:
     """Which cells have other bits, the worst first, and where traffic moved."""
     out = []
-    differ = [p for p in pairs if p["same_bits"] is False and p["status_b"] not in FAILS]
+    differ = [p for p in accuracy.compared(pairs) if p["same_bits"] is False and p["status_b"] not in FAILS]
     if differ:
         differ.sort(key=lambda p: -(p["worst_b"] or 0))
         out += [
-            f"**Other bits in {cells(len(differ))}.** Below: the largest error against a float64 reference, as a share "
-            "of what is allowed, base → head.",
+            f"**Other bits in {cells(len(differ))}.** Below: how much of its tolerance the largest error against a "
+            "float64 reference uses, base → head.",
             "",
         ]
-        out += [f"- {plain(p['cell'])}: {error(p)}" for p in differ[:ROWS]]
+        out += [f"- {plain(p['cell'])}: {accuracy.error(p)}" for p in differ[:ROWS]]
         out += [f"- and {count(len(differ) - ROWS)} more, nearer to the reference"] if len(differ) > ROWS else []
         out.append("")
     moved = [p for p in pairs if p["bytes_a"] and p["bytes_b"] and p["bytes_a"] != p["bytes_b"]]
@@ -58,12 +59,6 @@ def outputs(pairs: Sequence[Json]) -> list[str]:
         out += [f"- and {count(len(moved) - ROWS)} more"] if len(moved) > ROWS else []
         out.append("")
     return out
-
-
-def error(p: Json) -> str:
-    """`0.02 → 0.03`: a pair's worst error in base and head, as a share of its tolerance."""
-    a, b = ("none" if p[f"worst_{arm}"] is None else sig(p[f"worst_{arm}"]) for arm in "ab")
-    return f"{a} in both" if a == b else f"{a} → {b}"
 
 
 def static(found: Json, pairs: Sequence[Json]) -> list[str]:
@@ -88,6 +83,16 @@ def static(found: Json, pairs: Sequence[Json]) -> list[str]:
     return out
 
 
+def differing(t: Json) -> int:
+    """Compiled cells of a target whose machine code differs."""
+    return max(t["compiled"] - t["same_code"] - t["unknown"], 0)
+
+
+def untested(t: Json, found: Json) -> bool:
+    """Whether none of a target's cells compiles a kernel that changed, so that its identical code tests nothing."""
+    return bool(found["changed"]) and t.get("changed_cells") == 0 and t["compiled"] == t["same_code"] > 0
+
+
 def machine_code(found: Json) -> list[str]:
     """A row for each target that cells were compiled for, those that differ most first."""
     targets = sorted((t for t in found["targets"] if t["compiled"]), key=lambda t: t["same_code"] - t["compiled"])
@@ -95,14 +100,21 @@ def machine_code(found: Json) -> list[str]:
         return []
     tools = f" ({', '.join(plain(t) for t in found['tools'])})" if found["tools"] else ""
     out = [f"**Compiled without a device, and not run from that**{tools}", ""]
-    out += ["| target | cells | their sizes | identical machine code | differs | could not be compared |"]
-    out += ["|---|--:|---|--:|--:|---|"]
+    head = "target", "cells", "their sizes", "of them compile a changed kernel", "identical machine code", "differs"
+    out += [f"| {' | '.join((*head, 'could not be compared'))} |", "|---|--:|---|--:|--:|--:|---|"]
     for t in targets:
-        differs = t["compiled"] - t["same_code"] - t["unknown"]
         unknown = f"{count(t['unknown'])}: {plain(clip(t['why'], 120))}" if t["unknown"] else "0"
-        first = (plain(t["target"]), count(t["compiled"]), plain(clip(t.get("sizes") or "", 200)))
-        out.append(f"| {' | '.join((*first, count(t['same_code']), count(max(differs, 0)), unknown))} |")
-    return [*out, ""]
+        changed = "not known" if t.get("changed_cells") is None else count(t["changed_cells"])
+        first = (plain(t["target"]), count(t["compiled"]), plain(clip(t.get("sizes") or "", 200)), changed)
+        out.append(f"| {' | '.join((*first, count(t['same_code']), count(differing(t)), unknown))} |")
+    out.append("")
+    if idle := [plain(t["target"]) for t in targets if untested(t, found)]:
+        out += [
+            f"No cell for {', '.join(idle)} compiles a kernel that changed: that its machine code is identical tests "
+            "nothing of the change.",
+            "",
+        ]
+    return out
 
 
 def axes(p: Json) -> dict[str, Any]:
@@ -154,15 +166,22 @@ def _moves(targets: Sequence[Json]) -> list[str]:
     legend = "; ".join(f"{name}: {MEANINGS[name]}" for name in MEANINGS if any(k.startswith(name) for k in known))
     legend = f" {legend}." if legend else ""
     out = [f"**What moved in the machine code**: counts that the compiler reports, not times.{legend}", ""]
+    if rewritten := [t for t in targets if t.get("rewritten")]:
+        words = ", ".join(
+            f"{count(t['rewritten'])} of {count(differing(t))} for {plain(t['target'])}" for t in rewritten
+        )
+        out += [f"Cells whose code differs, but none of these counts, which are not listed: {words}.", ""]
     out += ["| target | kernel | compiled cells | base → head |", "|---|---|---|---|"]
+    backends = {t["target"]: t["backend"] for t in targets}
     ordered = sorted(rows.items(), key=lambda item: _harm(item[1]))
     for (target, kernel, cell), moves in ordered[:MOVES]:
         told = [m for m in moves if m["measure"] not in _MINOR] or moves
         told.sort(key=lambda m: not m["worse"])
         more = f" and {count(moves[0]['cells'] - 1)} more alike" if moves[0]["cells"] > 1 else ""
-        words = "; ".join(map(_words, told[:MEASURES]))
+        amounts = "; ".join(map(_words, told[:MEASURES]))
         named = plain(kernel.replace(" -> ", " → "))
-        out.append(f"| {plain(target)} | {named} | {plain(cell)}{more} | {words} |")
+        id = plain(f"{backends[target]}/{cell}@{target}")
+        out.append(f"| {plain(target)} | {named} | {id}{more} | {amounts} |")
     if len(rows) > MOVES:
         out.append(f"| | and {count(len(rows) - MOVES)} more | | |")
     return [*out, ""]
@@ -192,6 +211,7 @@ def _total(value: float | str | None) -> float | None:
 def _words(m: Json) -> str:
     """`Unified Buffer 188,736 → 139,520 bytes`."""
     name, unit = m["measure"].removesuffix(", bytes"), " bytes" if m["measure"].endswith(", bytes") else ""
+    name = "registers per thread" if name == "registers" else name
     a, b = _total(m["a"]), _total(m["b"])
     if isinstance(m["a"], str) and isinstance(m["b"], str) and a == b:
         return f"{plain(name)} {plain(m['a'])} → {plain(m['b'])}"

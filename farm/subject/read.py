@@ -26,7 +26,7 @@ OVERLAY, BUILD = ("path", "over", "modules"), ("command", "inputs", "gives", "mi
 PROVIDER, ENTRY = ("ops", "backends", "role"), ("call", "modes", "backward", "declares")
 ON_BACKEND, OP_ON_BACKEND = ("ops", "variables"), ("call", "backward", "modes")
 ROLES = ("subject", "peer")
-SELECTION = {"kernels": ("cache_key", "all"), "sentinel": 1000}
+SELECTION = {"kernels": ("cache_key", "all"), "sentinel": 1000, "simulated": ("ignored", "counts")}
 TUNING = {"triton": ("freeze", "each", "none")}
 MAX_MINUTES = 24 * 60.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
@@ -388,6 +388,8 @@ def _selection(node: YamlNode | None) -> dict[str, Any]:
             )
         if key == "kernels" and child.value not in ("cache_key", "all"):
             raise child.unknown(("cache_key", "all"), "values", id="subject-selection-kernels")
+        if key == "simulated" and child.value not in ("ignored", "counts"):
+            raise child.unknown(("ignored", "counts"), "values", id="subject-selection-simulated")
         out[key] = ax._whole(child, 0, 1000) if key == "sentinel" else child.value
     return out
 

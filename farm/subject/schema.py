@@ -64,6 +64,10 @@ def json_schema(ops: Sequence[str], backends: Sequence[str]) -> dict[str, Any]:
                 "For farm pr: which cells a change selects.",
                 {
                     "kernels": _told("How changed kernels are found.", enum=["cache_key", "all"]),
+                    "simulated": _told(
+                        "Whether what simulated devices find may fail a check (default: ignored).",
+                        enum=["ignored", "counts"],
+                    ),
                     "sentinel": _told(
                         "How many other cells run too.", type="integer", minimum=0, maximum=SELECTION["sentinel"]
                     ),

@@ -47,7 +47,7 @@ def pair(cell: str = "cuda/rms_norm/liger/auto/forward/bf16/8192x4096/llama", **
 
 
 def slower(cell: str, ratio: float = 1.18, **given: Any) -> dict[str, Any]:
-    more = {"low": ratio - 0.01, "high": ratio + 0.01, "gbps_b": 4211.0 / ratio, "rounds": 15}
+    more = {"low": ratio - 0.01, "high": ratio + 0.01, "gbps_b": 4211.0 / ratio, "us_b": 32.0 * ratio, "rounds": 15}
     return pair(cell, speed="regressed", ratio=ratio, **{**more, **given})
 
 

@@ -60,7 +60,7 @@ def test_an_answer_stands_beside_the_verdict_and_is_kept_until_the_next_push() -
     done = publishing.publish([what_if(pair(WIDE, speed="improved", ratio=0.9))], PULL, own, "block")
     assert done.check is None and done.exit_code == 0
     (write,) = done.writes
-    assert write.id == 1 and "1 of 1 timed cells slower: rms" in write.body
+    assert write.id == 1 and "1 of 1 timed cells slower: cuda/rms" in write.body
     assert "What if src/x.py changes" in write.body and "not part of the verdict" in write.body
     state = ledgers.read(write.body)
     assert state and state.ratios == {WIDE: 1.18} and len(state.asides) == 1

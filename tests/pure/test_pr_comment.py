@@ -42,8 +42,8 @@ def test_first_line_is_the_answer_with_its_evidence() -> None:
     assert headline(found) == "Bits identical in 12 of 12 cells (interpreted on a CPU); no NPU ran."
     assert results.outcome(found).exit_code == 4
     found = result(slower(WIDE, 1.1786), pair(NARROW))
-    assert headline(found).startswith("1 of 2 timed cells slower: rms\\_norm/liger")
-    assert "takes 1.179 times base's time (99 % interval 1.169 to 1.189), 4,211 → 3,573 GB/s" in headline(found)
+    assert headline(found).startswith("1 of 2 timed cells slower: cuda/rms\\_norm/liger")
+    assert "takes 1.179 times base's time (99 % interval 1.169 to 1.189), 32.00 → 37.72 µs, 4,211" in headline(found)
     assert headline(found).endswith("executed on NVIDIA H200.")
     found = result(static=static(changed=[], targets=[target(compiled=12, same_code=12)]))
     assert headline(found).startswith("No kernel changed")
@@ -295,12 +295,13 @@ def test_first_line_says_what_is_proven_elsewhere_and_whether_bits_that_differ_a
         "ascend910b in 8 of 10 compiled cells, is identical for sm\\_90; no NPU ran."
     )
     text = comments.comment(found)
-    assert "**Verdict: not proven** (the check is neutral)" in text and "on a device of ascend (NPU)." in text
-    assert "Bits differ in 1 of 2 cells; all of these are within the tolerance; the largest" in text
-    assert "1x4096: 0.0210 → 0.0350" in text and "not timed" in text and "time over" not in text
+    assert "**Verdict: not proven**: nothing" in text and "Check: neutral; blocks merging: no." in text
+    assert "on a device of ascend (NPU)." in text
+    assert "Yes, within the tolerance: other bits in 1 of 2 cells; the error grew in 1 cell, up to 1.67 times" in text
+    assert "1x4096: 2.1 % → 3.5 %" in text and "not timed" in text and "time over" not in text
     assert "1x4096: 8,000 → 6,000 (-25.0 %)" in text
-    assert "**What was not run?** cuda (NVIDIA GPU): none; " in text and "| sm\\_90 | 12 |  | 12 | 0 | 0 |" in text
-    assert "**How to repeat one cell?** cpu/rms" in text
+    assert "cuda (NVIDIA GPU): none, 12 cells only compiled for sm\\_90 (identical machine code in all)" in text
+    assert "| sm\\_90 | 12 |  | not known | 12 | 0 | 0 |" in text and "How to repeat one cell?** Here cpu/rms" in text
     assert "within tolerance" not in headline(result(interpreted(1, same_bits=False, status_b="crashed")))
     assert "machine code" not in headline(result(interpreted(1), static=static(targets=[target(unknown=12)])))
 
@@ -323,7 +324,7 @@ def test_machine_code_is_a_row_for_each_kernel_by_harm_with_units() -> None:
         "occupancy 100 % → 50 %",
         "Unified Buffer 188,736 → 139,520 bytes; global loads (hivm) 4 → 3",
     ]
-    assert "8x4096 and 1 more" in rows[2]
+    assert "cuda/rms\\_norm/liger/auto/forward/fp32/8x4096&#64;sm\\_90 and 1 more" in rows[2]
 
 
 def test_instructions_are_kept_by_width() -> None:
@@ -354,15 +355,16 @@ def test_what_nothing_is_known_of_is_in_the_first_line() -> None:
     assert headline(found).startswith("Nothing is known of \\_cached: launches of cutile kernels are not seen")
     assert headline(found).endswith("; no NVIDIA GPU ran.")
     text = comments.comment(found)
-    assert "| sm\\_100 | 6 |  | 0 | 2 | 4: unsupported: no module |" in text
-    assert "| sm\\_90 | 4 |  | 0 | 0 | 4: unsupported: no module |" in text
+    assert "| sm\\_100 | 6 |  | not known | 0 | 2 | 4: unsupported: no module |" in text
+    assert "| sm\\_90 | 4 |  | not known | 0 | 0 | 4: unsupported: no module |" in text
 
 
 def test_how_sure_and_what_is_undecided_are_said() -> None:
     open_ = pair(NARROW, speed="inconclusive", ratio=1.03, low=0.98, high=1.08, threshold=0.035)
     text = comments.comment(result(slower(WIDE), open_, interpreted(1, threshold=None)))
     assert "99 % interval (here 1.170 to 1.190)" in text and "threshold (2.0 % to 3.5 %)" in text
-    assert "3 to 15 rounds a cell" in text and "Undecided: 1 cell." in text
+    assert "3 rounds for 1 cell, 15 rounds for 1 cell (3 to screen all" in text
+    assert f"Undecided: 1 cell: {plain(NARROW)} (too noisy: interval 0.9800 to 1.080 after 3 rounds)." in text
     assert "**Slower, rms\\_norm: 1 of 2 timed cells**" in text
     assert "1 of 2 timed cells**" in text.partition("**Undecided")[2]
     assert text.index("99 % interval") < text.index("**Slower") < text.index("**Undecided")
@@ -372,7 +374,7 @@ def test_how_sure_and_what_is_undecided_are_said() -> None:
 def test_the_pattern_of_slower_cells_is_among_timed_cells() -> None:
     thin = pair(NARROW, axes={"dtype": "bfloat16", "operation": "forward", "rows": "8192", "hidden": "128"})
     text = comments.comment(result(slower(WIDE), thin, interpreted(1, axes={"dtype": "float32", "rows": "8"})))
-    assert "timed cells**: only at hidden 4096" in text
+    assert "timed cells**: seen at hidden 4096" in text
 
 
 def test_cells_that_the_interpreter_could_not_run_are_said() -> None:

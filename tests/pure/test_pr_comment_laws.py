@@ -54,13 +54,17 @@ def test_seven_questions_are_answered_of_a_timed_regression() -> None:
     assert "2 of 3 timed cells got slower; the slowest is cuda/rms" in at["What got worse?"]
     assert "error of a broken cell is 3.00 times" in at["By how much?"]
     assert "takes 1.180 times base's time" in at["By how much?"]
-    assert "3 to 15 rounds" in at["How sure?"] and "beyond the cell's threshold (2.0 %)" in at["How sure?"]
+    assert (
+        "3 rounds for 1 cell, 15 rounds for 2 cells" in at["How sure?"]
+        and "beyond the cell's threshold (2.0 %)" in at["How sure?"]
+    )
     assert at["On which hardware?"] == "NVIDIA H200: 4 cells executed (compiled and run on the device)."
     assert at["Did accuracy change?"].startswith("Yes, beyond the tolerance in 1 cell, first cuda/zeta")
     assert at["What was not run?"] == "rocm (AMD GPU): no device of it ran."
-    assert "on an NVIDIA GPU. Run it in the root of a clone of someone/kernels" in at["How to repeat one cell?"]
-    assert "`git fetch origin pull/7/head` brings head" in at["How to repeat one cell?"]
-    assert wrong["repeat"] in text.partition("How to repeat")[2]
+    assert "on Linux with an NVIDIA GPU" in at["How to repeat one cell?"]
+    steps = text.partition("How to repeat")[2].split("```")[1].splitlines()
+    assert steps[1:3] == ["git clone https://github.com/someone/kernels repeated && cd repeated",
+                          "git fetch origin pull/7/head"] and steps[-1] == wrong["repeat"]  # fmt: skip
 
 
 def test_simulated_times_are_said_to_be_of_no_hardware() -> None:
@@ -68,16 +72,16 @@ def test_simulated_times_are_said_to_be_of_no_hardware() -> None:
     text = comments.comment(result({**slower(WIDE), **played}))
     at = answered(text)
     assert at["On which hardware?"].startswith("None: no GPU or NPU took part; sim: 1 cell simulated (played from a")
-    assert "says nothing about hardware" in at["How sure?"]
-    assert "1 of 1 cells timed on simulated devices slower:" in text.splitlines()[1]
-    assert "on simulated devices, not on hardware" in text.splitlines()[1]
+    assert "Of real speed nothing is known." in at["How sure?"]
+    assert text.splitlines()[1].startswith("### 🧪 **SIMULATED, no hardware: nothing is known of real speed")
+    assert "1.18" not in text.splitlines()[1] and "❌" not in text
 
 
 def test_a_cell_without_a_time_to_judge_is_undecided_and_said() -> None:
     unfit = pair(NARROW, speed="unfit", ratio=None, low=None, high=None, reason="no round gave a time in both arms")
     text = comments.comment(result(slower(WIDE), pair("cuda/a/x/auto/forward/bf16/1x8"), unfit))
     at = answered(text)
-    assert "1 of 2 timed cells got slower" in at["What got worse?"] and "Undecided: 1 cell." in at["How sure?"]
+    assert "1 of 2 timed cells got slower" in at["What got worse?"] and "Undecided: 1 cell: cuda/" in at["How sure?"]
     assert "1 cell without a time that can be judged: first cuda/rms" in at["What was not run?"]
     assert "no round gave a time" in at["What was not run?"] and "**Slower, rms\\_norm: 1 of 2 timed cells**" in text
 
@@ -91,10 +95,10 @@ def test_seven_questions_are_answered_without_a_device() -> None:
     assert at["By how much?"].startswith("Not measured") and "Of speed nothing is known." in at["How sure?"]
     assert "2 cells interpreted (run by Triton's interpreter on a CPU" in at["On which hardware?"]
     assert "compiled for ascend910b (NPU), and not run from that" in at["On which hardware?"]
-    assert at["Did accuracy change?"].startswith("No: the same bits in all 1 cell")
-    assert "on a device (NPU)" in at["What was not run?"]
+    assert at["Did accuracy change?"].startswith("No: the same bits in 1 cell.")
+    assert "ascend (NPU), 12 cells only compiled for ascend910b (other machine code in 10)" in at["What was not run?"]
     assert "1 cell ran and failed in base too" in at["What was not run?"]
-    assert "on any host." in at["How to repeat one cell?"]
+    assert "on Linux with no GPU, Python" in at["How to repeat one cell?"]
     assert "- 1 cell, first cpu/rms\\_norm/liger/auto/forward/fp32/3x4096: crashed: no room" in text
     assert "their sizes differ, as the interpreter is slow." in text
     assert "| rows 8; hidden 4096 |" in text and "| rows 2048; hidden 4096 |" in text

@@ -1,0 +1,148 @@
+"""A comment claims no more than was computed: simulated cells, untouched targets, undecided cells, steps to repeat."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+from pr_results import move, own_test, pair, result, slower, static, target
+
+from farm.cli import pr_inputs
+from farm.errors import UsageError
+from farm.pr import comment as comments
+from farm.pr import ledger, merging
+from farm.pr import result as results
+from farm.pr.repeating import Links, package
+from farm.pr.result import Json
+
+PLAYED = "sim/rms_norm/x/auto/forward/bf16/8192x4096/llama"
+CPU = "cpu/rms_norm/x/auto/forward/fp32/8x4096"
+NO_TIME = {"ratio": None, "us_a": None, "gbps_a": None}
+
+
+def first_line(found: Json) -> str:
+    return comments.comment(found).splitlines()[1]
+
+
+@pytest.mark.parametrize("kind", ["slower", "broken", "lost"])
+def test_what_simulated_devices_find_fails_no_check_unless_the_repository_says_so(kind: str) -> None:
+    bad = {"slower": slower(PLAYED), "broken": pair(PLAYED, status_b="crashed"), "lost": pair(PLAYED, status_b="lost")}
+    found = result(bad[kind], pair(CPU, **NO_TIME))
+    assert results.outcome(found).exit_code == 4 and not ledger.after(None, found).failing
+    assert first_line(found).startswith("### 🧪 **SIMULATED, no hardware") and "❌" not in first_line(found)
+    counted = {**found, "counts_simulated": True}
+    assert results.outcome(counted).exit_code == {"slower": 1, "broken": 1, "lost": 3}[kind]
+    assert "SIMULATED, no hardware" in first_line(counted) and "1.18" not in first_line(counted)
+    assert merging.merged([counted, found])["counts_simulated"] is False  # every site says so, or none
+    hardware = result(bad[kind], pair("cuda/rms_norm/x/auto/forward/bf16/8x8"))
+    assert results.outcome(hardware).exit_code == 0 and "SIMULATED" not in first_line(hardware)
+
+
+def test_bits_are_counted_only_where_they_were_computed() -> None:
+    found = result(pair(PLAYED), pair(CPU, **NO_TIME))
+    assert "bits identical in 1 of 1 cell that was computed (interpreted on a CPU), 1 more" in first_line(found)
+    text = comments.comment(result(pair(PLAYED, same_bits=False), pair(CPU, **NO_TIME)))
+    assert "**Did accuracy change?** No: the same bits in 1 cell" in text and "Other bits" not in text
+
+
+def test_identical_code_of_a_target_that_compiles_no_changed_kernel_proves_nothing() -> None:
+    idle = target(target="ascend910b", backend="ascend", same_code=12, changed_cells=0)
+    touched = target(same_code=12, changed_cells=3)
+    text = comments.comment(result(pair(CPU, **NO_TIME), static=static(targets=[idle, touched])))
+    assert "is identical for sm\\_90; for ascend910b no cell compiles a changed kernel" in text.splitlines()[1]
+    assert "No cell for ascend910b compiles a kernel that changed" in text
+    assert "launch parameters and host code are not covered" in text
+    assert "are not covered" not in comments.comment(result(pair(CPU), static=static(targets=[idle])))
+    assert "are not covered" not in comments.comment(result(pair(CPU), static=static(targets=[target(same_code=0)])))
+
+
+def test_moves_say_what_is_not_listed_and_which_way_is_better() -> None:
+    other = target(moves=[move(worse=False)], rewritten=4)
+    text = comments.comment(result(pair(CPU, **NO_TIME), static=static(targets=[other])))
+    assert "none of these counts, which are not listed: 4 of 10 for sm\\_90." in text
+    assert "registers per thread 64 → 80" in text and "registers: per thread, fewer let more threads run" in text
+
+
+def test_rows_have_both_times_and_no_ratio_inside_of_the_threshold() -> None:
+    axes = {"dtype": "float32", "operation": "forward", "rows": "8", "hidden": "64"}
+    noisy = pair("cuda/rms_norm/x/auto/forward/fp32/8x64", speed="inconclusive", ratio=1.03, axes=axes)
+    text = comments.comment(result(slower("cuda/rms_norm/x/auto/forward/bf16/1x1"), pair(), noisy))
+    table = text.partition("<details>")[2]
+    assert "| 1.180 | 32.00 → 37.76 |" in table and "| ≈ as base | 32.00 → 32.00 |" in table and "1.001" not in table
+    assert text.count("medians of each alone") == 1
+    assert "seen at dtype bf16; rows 8192; hidden 4096; 1 cell undecided (dtype fp32; rows 8; hidden 64)" in text
+
+
+@pytest.mark.parametrize(
+    ("code", "voice", "words"),
+    [
+        (1, "block", "Check: failed; blocks merging: yes, where"),
+        (1, "advise", "Check: neutral; blocks merging: no (voice: advise)"),
+        (1, "report", "Check: none; blocks merging: no (voice: report)"),
+        (1, "", "Check: failed; blocks merging: only where"),
+        (0, "block", "Check: success; blocks merging: no (voice: block)"),
+        (3, "block", "Check: neutral; blocks merging: no (voice: block)"),
+        (4, "", "Check: neutral; blocks merging: no"),
+    ],
+)
+def test_what_becomes_of_the_check_is_in_plain_words(code: int, voice: str, words: str) -> None:
+    assert comments.check_words(code, voice).startswith(words)
+
+
+def test_own_tests_are_counted_in_both_arms_and_their_absence_is_reported() -> None:
+    tests = [own_test(status_b="crashed"), own_test(id="b"), own_test(id="c", kind="benchmark", status_b="unsupported")]
+    assert "own tests**: base 2 of 2 pass, head 1 of 2" in comments.comment(result(pair(), tests=tests))
+    assert "its farm.yaml names none" in comments.comment(result(pair()))
+    said = {"what": "the repository's own tests", "why": "the config block does not ask for it"}
+    assert "names none" not in comments.comment(result(pair(), not_run=[said]))
+
+
+def test_the_steps_to_repeat_name_everything_that_is_needed() -> None:
+    files = [{"path": "subject/x.yaml", "sha256": "7" * 64}, {"path": "../../etc/passwd", "sha256": "7" * 64}]
+    tools = static(tools=["torch 2.13.0+cpu", "triton 3.7.1", "torch 1; curl evil"])
+    found = result(pair(CPU, **NO_TIME), static=tools, inputs=files, python="3.11.7")
+    links = Links(run="123", docs="https://a.example/docs", package="https://a.example/farm.whl", digest="9" * 64)
+    text = comments.comment(found, links=links)
+    for words in (
+        "git clone https://github.com/someone/kernels repeated",
+        "git fetch origin pull/7/head",
+        "gh run download 123 --repo someone/kernels --name farm-result --dir ../farm-result",
+        "pip install https://a.example/farm.whl torch==2.13.0+cpu triton==3.7.1 --extra-index-url",
+        "Python 3.11.7",
+        "subject/x.yaml (SHA-256 777777777777)",
+        "about the kernel farm: https://a.example/docs · workflow run: https://github.com/someone/kernels/actions/runs/123",
+        "result.json in its artifact farm-result (SHA-256 9999999999999999)",
+        "Expected: passed in base, passed in head; it prints bits equal: 1 of 1; on its page the largest error",
+    ):
+        assert words in text
+    assert "passwd" not in text and "curl" not in text.partition("```")[2].partition("```")[0]
+    secret = "git+https://user:hunter2@a.example/farm"
+    assert package("git+https://a.example/farm@v1.0") and not package("https://a.example/x y; curl evil")
+    assert (
+        not package(secret)
+        and not package("git+https://hunter2@a.example/farm")
+        and "hunter2" not in comments.comment(found, links=Links(package=secret, docs=secret))
+    )
+    local = comments.comment({**found, "repository": "local/repository", "number": 0})
+    assert "git clone" not in local and "only who has its commits can repeat this" in local
+
+
+def test_files_of_the_command_line_are_kept_beside_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("s/f.yaml", 'call: "used:f"'), ("s/used.py", "1"), ("s/other.py", "2"), ("repo/m.yaml", "3")):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text)
+    args = argparse.Namespace(matrices=["repo/m.yaml", "s/gone.yaml"], subject="s/f.yaml", repository=None, number=3)
+    files = pr_inputs.given(args, tmp_path / "repo")
+    assert [name for name, _ in files] == ["s/f.yaml", "s/used.py"]
+    pr_inputs.keep(files, tmp_path / "repo")
+    assert (tmp_path / "repo" / pr_inputs.FOLDER / "s" / "used.py").read_text() == "1"
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / pr_inputs.FOLDER).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="leads elsewhere"):
+        pr_inputs.keep(files, tmp_path / "out")
+    assert pr_inputs.named(args) == (pr_inputs.LOCAL, 0)
+    args.repository = "a/b"
+    assert pr_inputs.named(args) == ("a/b", 3)
