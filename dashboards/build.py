@@ -31,8 +31,8 @@ from farm.dashboards.pages import (
     runs_page,
 )
 from farm.errors import StoreError
-from farm.report import cell_facts, evidence, findings, provenance, status_changes
-from farm.report.pairs import FASTER, SLOWER, counts
+from farm.report import cell_facts, confirming, evidence, findings, provenance, status_changes
+from farm.report.pairs import SLOWER, suspected_parts
 from farm.report.provenance import log_path
 from farm.report.queries import RunLike
 from farm.report.run_lines import RunLine
@@ -396,11 +396,17 @@ def comparison(a: RunLike, b: RunLike, found: Comparison, timed: TimeComparison)
     groups["slower"] = [p.row for p in timed.pairs if p.time == SLOWER]
     repeats = {f"the cells that are {kind}": findings.repeat(b, rows) for kind, rows in groups.items() if rows}
     repeats.pop("the cells that are new", None)
+    revisions = [confirming.revision_of(run.head) for run in (a, b)]
+    if groups["slower"] and (command := confirming.in_turn(repeats["the cells that are slower"], *revisions)):
+        repeats["both revisions in turn, which decides whether the slower cells are slower"] = command
     kind = {0: "passed", 1: "findings", 3: "farm_fault"}.get(found.exit_code, "nothing")
     notes = [*found.notes, *timed.unlike, *timed.notes]
     parts = [f"{len(of):,} {kind}" for kind in ("broken", "new", "lost", "fixed") if (of := found.of(kind))]
-    parts += [f"{n:,} suspected {name}" for name, n in counts(timed.pairs).items() if name in (SLOWER, FASTER)]
-    verdict = f"{found.verdict[:1].upper()}{found.verdict[1:]}: {', '.join(parts) or 'nothing changed'}"
+    parts += suspected_parts(timed.pairs)
+    word = found.verdict
+    if groups["slower"] and found.exit_code == 0:  # the verdict rests on statuses, and a page shows times as well
+        kind, word = "inconclusive", "suspected slower"
+    verdict = f"{word[:1].upper()}{word[1:]}: {', '.join(parts) or 'nothing changed'}"
     said = Said(verdict, kind, str(PROVES), notes, repeats)
     return Side(a.id, None, provenance.facts(a)), Side(b.id, None, provenance.facts(b)), said
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,8 @@ from farm.dashboards import svg, trends
 from farm.dashboards.pages import Links, render
 from farm.dashboards.trends import Point
 from farm.dashboards.views import Newest
-from farm.report import parity
+from farm.report import confirming, drifting, parity
+from farm.report.drifting import Drift
 from farm.report.format import FARM_FAULTS, cells, glyph, percent, ratio, sig, when
 from farm.report.nights import News, Standing, line, standings
 from farm.report.pairs import change
@@ -52,10 +54,16 @@ def _entry(news: News, links: Links, repeat: Repeat) -> dict[str, Any]:
     sign = SIGNS.get(news.kind) or glyph(news.status)
     by = change(news.by) if news.by is not None else ""
     command = repeat(news.rows) if news.kind != "fixed" else ""
-    return {"news": news, "sign": sign, "by": by, "compare": compare, "command": command}
+    confirm = ""
+    if news.by is not None and news.before and not news.confirmed and not isinstance(confirming.arms_of(news), str):
+        words = ["farm", "confirm", *(["--faster"] if news.kind == "faster" else [])]
+        confirm = shlex.join([*words, "--cell", str(news.rows[0].get("cell_id"))])
+    return {"news": news, "sign": sign, "by": by, "compare": compare, "command": command, "confirm": confirm}
 
 
-def _sentence(news: Sequence[News], faults: int, silent: int = 0, *, first: bool = False) -> str:
+def _sentence(
+    news: Sequence[News], faults: int, silent: int = 0, drifts: Sequence[Drift] = (), *, first: bool = False
+) -> str:
     """`3 cells newly failing · 24 cells slower (median +16 %) · 1 fixed`"""
     parts = []
     for kind, words in (("new", "newly failing"), ("slower", "slower"), ("failing", "still failing")):
@@ -69,6 +77,7 @@ def _sentence(news: Sequence[News], faults: int, silent: int = 0, *, first: bool
     for kind in ("known", "faster", "fixed"):
         if count := sum(len(n.rows) for n in news if n.kind == kind):
             parts.append(f"{count:,} {kind}")
+    parts += [text] if (text := drifting.sentence(drifts)) else []
     parts += [f"{cells(faults)} without a result (infrastructure)"] if faults else []
     parts += [f"{silent} silent backend{'s' if silent > 1 else ''}"] if silent else []
     return " · ".join(parts) or ("The first night: there is nothing to compare it with." if first else "Nothing new.")
@@ -78,7 +87,7 @@ def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
     """What the front page shows of the newest night."""
     nights, run = found.nights, found.run
     faults = sum(r["status"] in FARM_FAULTS for r in found.rows)
-    sentence = _sentence(nights.news, faults, len(nights.silent), first=len(found.runs) == 1)
+    sentence = _sentence(nights.news, faults, len(nights.silent), nights.drifting, first=len(found.runs) == 1)
     dates = [n.created[:10] for n in nights.nights]
     cards = [
         {
@@ -108,6 +117,7 @@ def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
         ],
         "cards": cards,
         "news": _sections(nights.news, links, repeat),
+        "drifts": nights.drifting,
         "lacks": found.index.lacks,
         "ops": [op for op in parity.ops(found.with_silent) if links.parity(op)],
     }
@@ -119,6 +129,8 @@ def _devices_and_worst(found: Newest, s: Standing, links: Links) -> list[tuple[s
     out: list[tuple[str, str | None, bool]] = []
     for target in s.targets:
         address = links.backend(target)
+        mine = [d for d in found.nights.drifting if d.target == target]
+        out += [(text, _at(address, "drift"), False)] if (text := drifting.sentence(mine)) else []
         for d in found.devices(target):
             if d.by is not None and _odd(d.by):
                 out.append((f"{d.name} {change(d.by)} against its siblings", _at(address, "devices"), True))
@@ -142,7 +154,7 @@ def night_json(found: Newest) -> dict[str, Any]:
         "created": found.run.created,
         "revision": found.run.revision,
         "simulated": found.simulated,
-        "summary": _sentence(nights.news, faults, len(nights.silent), first=len(found.runs) == 1),
+        "summary": _sentence(nights.news, faults, len(nights.silent), nights.drifting, first=len(found.runs) == 1),
         "nights": [{"run": n.id, "created": n.created, "revision": n.revision} for n in nights.nights],
         "silent": {backend: last.id for backend, last in nights.silent.items()},
         "news": [{**n.to_dict(), "text": line(n)} for n in nights.news],
@@ -162,6 +174,7 @@ def night_json(found: Newest) -> dict[str, Any]:
             for s in standings(nights)
         },
         "devices": [shift.to_dict() for shift in nights.moved],
+        "drifts": [d.to_dict() for d in nights.drifting],
     }
 
 
@@ -190,7 +203,8 @@ def _of_target(found: Newest, target: str) -> tuple[list[News], list[dict[str, A
 
 def notable(found: Newest, most: int = 60) -> list[Mapping[str, Any]]:
     """The cells that pages name: the first of each news, then the worst.  Each is a row of the newest night."""
-    rows = [r for n in found.nights.news for r in n.rows[:4]]
+    groups = [n.rows for n in found.nights.news] + [d.rows for d in found.nights.drifting]
+    rows = [r for of in groups for r in of[:4]]
     for target in found.targets:
         mine = [r for r in found.rows if r["target"] == target]
         rows += [r for ranking in rankings(mine, 4) for r, _ in ranking.entries]
@@ -220,7 +234,8 @@ def backend_page(found: Newest, target: str, links: Links, repeat: Repeat, silen
     mine = next((s for s in standings(found.nights) if s.backend == backend), None)
     dates = [n.created[:10] for n in found.nights.nights]
     sick = [d for d in devices if _odd(d.by)]
-    sentence = _sentence(news, sum(n for _, n in faults))
+    drifts = [d for d in found.nights.drifting if d.target == target]
+    sentence = _sentence(news, sum(n for _, n in faults), drifts=drifts)
     sentence = f"did not report on {silent[:10]} · its last night: {sentence}" if silent else sentence
     if sick:
         sentence += f" · {', '.join(d.name for d in sick)} differ{'s' if len(sick) == 1 else ''} from its siblings"
@@ -241,6 +256,7 @@ def backend_page(found: Newest, target: str, links: Links, repeat: Repeat, silen
         devices=[(d, svg.simulated(trends.sibling_strip(d.nights), simulated), _odd(d.by)) for d in devices],
         faults=faults,
         news=_sections(news, links, repeat),
+        drifts=drifts,
         rankings=rankings(rows),
         roof=svg.simulated(trends.history(found.roof(target), "GB/s"), simulated),
         changes=found.tool_changes(backend),
@@ -258,6 +274,7 @@ def backend_json(found: Newest, target: str, silent: str = "") -> dict[str, Any]
         "simulated": any(r["evidence"] == "simulated" for r in rows),
         "devices": [{**vars(d), "against_siblings": d.by, "odd": _odd(d.by)} for d in found.devices(target)],
         "news": [{**n.to_dict(), "text": line(n)} for n in news],
+        "drifts": [d.to_dict() for d in found.nights.drifting if d.target == target],
         "infrastructure_failures": [{"reason": reason, "cells": n} for reason, n in faults],
         "rankings": [_ranking(r) for r in rankings(rows)],
         "roof_gbps": [{"night": p.date, "value": p.value, "changed": p.changed} for p in found.roof(target)],
