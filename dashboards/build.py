@@ -166,7 +166,8 @@ class _Site:
         before, newest = self.before(run.id), self.newest and run.id == self.newest.run.id
         mark = evidence.as_of(run.dir)
         cells = sorted(map(str, self.cells)) if newest else []
-        of = [mark, before.id if before else "", _code(), cells]
+        nights = [r.id for r in self.newest.runs] if self.newest and newest else []
+        of = [mark, before.id if before else "", _code(), cells, nights]
         return hashlib.sha256(json.dumps(of).encode()).hexdigest() if mark.startswith("run.json") else ""
 
     def kept(self, run: RunLike) -> bool:
@@ -204,6 +205,7 @@ def _build_night(site: _Site, newest: views.Newest) -> dict[str, Any]:
     repeat = functools.partial(findings.repeat, run)
     for (key, named), row in site.cells.items():
         facts, points = cell_facts_of(newest.index, run, row)
+        facts["step"] = night_pages.step_of(newest, row)
         _write_both(out / cell_name(key, named), night_pages.cell_page(facts, points, links), facts)
     for target in (*newest.targets, *newest.silent_targets):
         then = newest.of_target(target) or newest
@@ -338,7 +340,8 @@ def _build_run(site: _Site, run: RunLike) -> Path:
         _write_both(
             out / part_name(run.id, where, op), part_page(run, (where, op), links, against), part_json(run, (where, op))
         )
-    _write_both(path, run_page(run, links, against), run_json(run, against))
+    night = night_pages.as_night(site.newest, run.id)
+    _write_both(path, run_page(run, links, against, night), run_json(run, against))
     site.pages[path.name] = site.made_of(run)
     return path
 

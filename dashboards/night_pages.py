@@ -15,7 +15,7 @@ from farm.dashboards.trends import Point
 from farm.dashboards.views import Newest
 from farm.report import confirming, drifting, parity
 from farm.report.drifting import Drift
-from farm.report.format import FARM_FAULTS, cells, glyph, percent, ratio, sig, when
+from farm.report.format import FARM_FAULTS, cells, glyph, number, percent, ratio, sig, when
 from farm.report.nights import News, Standing, line, standings
 from farm.report.pairs import change
 from farm.report.ranked import Ranking, rankings
@@ -83,6 +83,21 @@ def _sentence(
     return " · ".join(parts) or ("The first night: there is nothing to compare it with." if first else "Nothing new.")
 
 
+def as_night(found: Newest | None, run_id: str) -> str:
+    """What the front page says of a run, devices included; "" where it is not the newest night."""
+    if found is None or found.run.id != run_id:
+        return ""
+    nights, faults = found.nights, sum(r["status"] in FARM_FAULTS for r in found.rows)
+    text = _sentence(nights.news, faults, len(nights.silent), nights.drifting, first=len(found.runs) == 1)
+    odd = [
+        f"{d.name} {change(d.by)} against its siblings"
+        for t in found.targets
+        for d in found.devices(t)
+        if d.by and _odd(d.by)
+    ]
+    return " · ".join([text, *odd])
+
+
 def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
     """What the front page shows of the newest night."""
     nights, run = found.nights, found.run
@@ -113,6 +128,10 @@ def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
         "simulated": found.simulated,
         "silent": [
             (backend, last, [(t, links.backend(t)) for t in found.silent_targets if t.partition(":")[0] == backend])
+            for backend, last in nights.silent.items()
+        ],
+        "gone": [
+            (backend, last, next((n for n in reversed(nights.failing(backend)) if n >= 0), 0))
             for backend, last in nights.silent.items()
         ],
         "cards": cards,
@@ -287,10 +306,34 @@ def _ranking(found: Ranking) -> dict[str, Any]:
     return {"title": found.title, "count": found.count, "cells": entries}
 
 
+def step_of(found: Newest, row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a cell's page says of its time against the nights before: a step, else a drift; None without any."""
+    mine = (row.get("cell_key"), str(row.get("cell_id")).partition("@")[2])
+
+    def has(rows: Sequence[Mapping[str, Any]]) -> bool:
+        return any((r.get("cell_key"), str(r.get("cell_id")).partition("@")[2]) == mine for r in rows)
+
+    for news in found.nights.news:
+        if news.by is not None and has(news.rows):
+            data = news.to_dict()
+            text = f"{change(news.by)} since {news.since.created[:10]}"
+            revisions = f" ({'..'.join(r[:10] for r in news.commits)})" if news.commits else ""
+            before = news.before.id if news.before else ""
+            kept = {name: data[name] for name in ("word", "since", "since_created", "range", "cause")}
+            return kept | {"text": text + revisions, "slower": news.kind == "slower", "before": before}
+    for one in found.nights.drifting:
+        if has(one.rows):
+            text = f"drift, {one.by} in its group, since about {one.since.created[:10]}"
+            since = {"since": one.since.id, "since_created": one.since.created}
+            return since | {"word": "drift", "text": text, "slower": one.slower, "before": "", "range": [], "cause": ""}
+    return None
+
+
 def cell_page(facts: Mapping[str, Any], points: Sequence[Point], links: Links) -> str:
     """One cell.  `facts`: of `farm.report.cell_facts.facts`; `points`: its nights."""
     cell, run, its = facts["cell"], facts["run"], facts["samples"]
-    simulated = cell.get("evidence") == "simulated"
+    simulated, step = cell.get("evidence") == "simulated", facts.get("step")
+    since = step["since_created"] if step else ""
     p50, share = cell.get("time_us_p50"), cell.get("share_of_roof")
     levels = [("roof", p50 * share)] if p50 and share else []
     timed = [p for p in facts["peers"] if p["time_us_p50"] is not None]
@@ -307,9 +350,12 @@ def cell_page(facts: Mapping[str, Any], points: Sequence[Point], links: Links) -
         finding=facts["finding"],
         facts=_cell_facts(facts),
         again=facts["again"],
-        history=svg.simulated(trends.history(points, "µs", levels), simulated) if len(points) > 1 else "",
+        history=svg.simulated(trends.history(points, "µs", levels, since=since), simulated) if len(points) > 1 else "",
         samples=svg.simulated(_samples(samples), simulated) if len(samples) > 1 else "",
         samples_text=f"{its['samples']} in the order of the calls; µs" if its else "",
+        metrics=_metrics(cell),
+        step=step,
+        step_address=links.compare(step["before"], step["since"]) if step and step["before"] else None,
         peers=facts["peers"],
         log="\n".join(str(facts["log"]).splitlines()[-60:])[-6000:],
     )
@@ -335,6 +381,26 @@ def _samples(points: Sequence[Point]) -> Markup:
     return svg.picture(width, height, f"{len(values)} samples, {sig(low, 4)} to {sig(high, 4)} µs", shapes, "history")
 
 
+def _mode(cell: Mapping[str, Any]) -> str:
+    """`auto`, `requested row_packed, ran multi_wave_cached`."""
+    asked, ran = str(cell.get("mode") or ""), str(cell.get("mode_resolved") or "")
+    return f"requested {asked}, ran {ran}" if asked and ran and asked != ran else ran or asked
+
+
+def _metrics(cell: Mapping[str, Any]) -> list[tuple[str, float | None, float, float | None]]:
+    """(output.metric, value, tolerance, value / tolerance) of each metric that has a tolerance, the worst first; a
+    value of None is missing or not finite."""
+    out = []
+    for output, limits in (cell.get("gates") or {}).items():
+        of = (cell.get("metrics") or {}).get(output) or {}
+        for name, limit in limits.items():
+            value, tolerance = number(of.get(name)), number(limit)
+            if tolerance is not None:
+                over = value / tolerance if value is not None and tolerance > 0 else None
+                out.append((f"{output}.{name}", value, tolerance, over))
+    return sorted(out, key=lambda m: -(m[3] if m[3] is not None else float("inf")))
+
+
 def _cell_facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(name, text) of what is known of a cell's newest result."""
     cell, its = facts["cell"], facts["samples"]
@@ -345,10 +411,10 @@ def _cell_facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         "time": f"{sig(p50, 4)} µs{spread}, {cell['timing_method']}, {cell['timing_quality']}" if p50 else "",
         "speed": f"{sig(cell['bandwidth_gbps'])} GB/s" if cell.get("bandwidth_gbps") else "",
         "share of roof": percent(share) if share is not None else "",
-        "error": f"{ratio(over)}x tolerance ({cell.get('worst_output')}.{cell.get('worst_metric')})"
+        "worst error": f"{ratio(over)}x tolerance ({cell.get('worst_output')}.{cell.get('worst_metric')})"
         if over is not None
         else "",
-        "mode": str(cell.get("mode_resolved") or ""),
+        "mode": _mode(cell),
         "flags": "; ".join(map(str, cell.get("flags") or [])),
         "parameters": ", ".join(f"{k}={v}" for k, v in (cell.get("params") or {}).items()),
         "revision": str(cell.get("revision") or ""),
