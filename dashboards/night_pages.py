@@ -243,6 +243,16 @@ def _odd(by: float | None) -> bool:
     return by is not None and abs(by - 1) > ODD
 
 
+def _odd_since(nights: Sequence[float | None], created: Sequence[str]) -> str:
+    """The first night since which a device was off its siblings in each night that has a value; the newest one is."""
+    since = created[-1]
+    for by, date in zip(reversed(nights), reversed(created)):
+        if by is not None and not _odd(by):
+            break
+        since = date if by is not None else since
+    return since
+
+
 def backend_page(found: Newest, target: str, links: Links, repeat: Repeat, silent: str = "") -> str:
     """One target: its devices against each other, its news, its worst cells, its roof and tool chain over time.
     `silent`: the newest night, in which it did not report, if `found` is its last one."""
@@ -273,6 +283,8 @@ def backend_page(found: Newest, target: str, links: Links, repeat: Repeat, silen
         line=svg.simulated(trends.night_line(dates, mine.failing, mine.pace), simulated) if mine else "",
         nights="1 night" if len(found.runs) == 1 else f"{len(found.runs)} nights",
         devices=[(d, svg.simulated(trends.sibling_strip(d.nights), simulated), _odd(d.by)) for d in devices],
+        odd_beyond=f"{100 * ODD:g} %",
+        odd_since=[(d.name, _odd_since(d.nights, [r.created for r in found.runs])) for d in sick],
         faults=faults,
         news=_sections(news, links, repeat),
         drifts=drifts,

@@ -80,6 +80,11 @@ def test_a_sick_device_is_told_and_its_cells_are_not_accused(newest: views.Newes
     assert before == pytest.approx(1, abs=0.01) and after == pytest.approx(1.03, abs=0.01)
 
 
+def test_a_backends_page_says_since_when_a_device_is_off(pages: Path) -> None:
+    html = read(pages, "backend-cuda-*.html")
+    assert "<b>cuda:3</b> has been more than 2 % off its siblings since 2026-10-08" in html
+
+
 def test_a_change_of_the_driver_is_on_the_backends_page(newest: views.Newest) -> None:
     assert newest.tool_changes("cuda") == [(night_store.created(15).isoformat(), "driver 575.57 → 580.159")]
     assert newest.tool_changes("rocm") == []
