@@ -5,7 +5,7 @@ cells share is taken off, as for steps (`farm.compare.trend`).
 
 A drift is a level of the last NEAR nights that is off that of the first NEAR ones by LEAST at least, and by SCORE
 standard errors of both medians, in a window of SPAN nights or more, where no single step explains it: either no step
-was found, or a level that bends once and then rises or falls evenly explains the nights better than the best two levels.
+was found, or a level that bends once and then rises or falls evenly explains the nights better than two levels do.
 One cell that drifts accuses nobody: caches, drivers, the host, dust.  The bounds are chosen by simulation
 (benchmarks/trend_simulation.py).
 """
