@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.compare_simulation import Noise
-from farm.compare import trend
+from farm.compare import drift, trend
 from farm.compare.noise import Array
 
 SEED = 20261123
@@ -51,6 +51,13 @@ class World:
         x = self.x[:, some]
         return trend.steps(x - trend.environment(x, self.device[:, some], self.control), self.group)
 
+    def drifts(self, nights: int) -> drift.Drifts:
+        """Cells that drift, as seen in the last of so many nights."""
+        some = slice(max(0, nights - WINDOW), nights)
+        x = self.x[:, some]
+        clean = x - trend.environment(x, self.device[:, some], self.control)
+        return drift.drifts(clean, trend.steps(clean, self.group))
+
 
 def world(rng: np.random.Generator, nights: int, deviation: Array | None = None, outliers: float = 0.004) -> World:
     """Unchanged cells.  deviation: (cells,), drawn by default."""
@@ -73,6 +80,26 @@ def false_regressions(rng: np.random.Generator, begin: int, nights: int = 30) ->
         called |= {int(i) for i in np.flatnonzero(found.sure)}
         suspected += int(found.suspected.sum())
     return len(called), suspected / nights
+
+
+def false_drifts(rng: np.random.Generator, nights: int = 30) -> int:
+    """Cells that are said to drift in one of the nights, of those that have not changed."""
+    made = world(rng, WINDOW + nights)
+    return len({int(i) for night in range(1, nights + 1) for i in np.flatnonzero(made.drifts(WINDOW + night).some)})
+
+
+def drifts_found(rng: np.random.Generator, deviation: float, a_night: float, nights: int = 21) -> tuple[float, float]:
+    """(the share of drifts of so much a night that are found after so many nights, that of steps of the same size in
+    their middle that are called a drift); some of each, no controls."""
+    cells = np.arange(CELLS)
+    ours = cells % 4 != 3
+    drifting, stepping = ours & (cells % 24 < 4), ours & (cells % 24 >= 12) & (cells % 24 < 16)
+    made = world(rng, WINDOW, np.full(CELLS, deviation))
+    made.x[drifting] += a_night * np.maximum(0, np.arange(WINDOW) - (WINDOW - nights - 1))
+    made.x[stepping, WINDOW - nights // 2 :] += a_night * nights
+    found = made.drifts(WINDOW)
+    right = found.some & (found.size > 0)
+    return float(right[drifting].mean()), float(found.some[stepping].mean())
 
 
 def found_after(
@@ -120,6 +147,16 @@ def main() -> int:
             print(f"  {deviation:.1%}  " + "  ".join(f"{s:7.2%}" for s in shares))
             if alone and (shares[1] < LEAST_OF_TWO.get(deviation, 0) or shares[3] < LEAST_OF_FOUR.get(deviation, 0)):
                 broken.append(f"at {deviation:.1%}: {shares[1]:.2%} after two nights, {shares[3]:.2%} after four")
+    rng = np.random.default_rng(args.seed)
+    drifts = sum(false_drifts(rng) for _ in range(args.worlds)) / args.worlds
+    print(f"\n30 nights of {CELLS} unchanged series: {drifts:.2f} drifts")
+    broken += [f"{drifts:.2f} false drifts"] if drifts >= MOST_FALSE else []
+    print("a drift over 21 nights found, and a step of the same size called one")
+    for deviation in (0.004, 0.007, 0.010):
+        for a_night in (0.002, 0.004):
+            share, wrong = drifts_found(rng, deviation, a_night)
+            print(f"  {deviation:.1%}, {a_night:.1%} a night  {share:7.2%}  {wrong:7.2%}")
+            broken += [f"{wrong:.2%} of steps are drifts"] if wrong > 0.01 else []
     print(f"\n{time.process_time() - start:.0f} s of CPU, seed {args.seed}")
     for what in broken:
         print(f"out of bounds: {what}", file=sys.stderr)

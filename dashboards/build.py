@@ -31,8 +31,8 @@ from farm.dashboards.pages import (
     runs_page,
 )
 from farm.errors import StoreError
-from farm.report import cell_facts, evidence, findings, provenance, status_changes
-from farm.report.pairs import FASTER, SLOWER, counts
+from farm.report import cell_facts, confirming, evidence, findings, provenance, status_changes
+from farm.report.pairs import SLOWER, suspected_parts
 from farm.report.provenance import log_path
 from farm.report.queries import RunLike
 from farm.report.run_lines import RunLine
@@ -166,7 +166,8 @@ class _Site:
         before, newest = self.before(run.id), self.newest and run.id == self.newest.run.id
         mark = evidence.as_of(run.dir)
         cells = sorted(map(str, self.cells)) if newest else []
-        of = [mark, before.id if before else "", _code(), cells]
+        nights = [r.id for r in self.newest.runs] if self.newest and newest else []
+        of = [mark, before.id if before else "", _code(), cells, nights]
         return hashlib.sha256(json.dumps(of).encode()).hexdigest() if mark.startswith("run.json") else ""
 
     def kept(self, run: RunLike) -> bool:
@@ -204,6 +205,7 @@ def _build_night(site: _Site, newest: views.Newest) -> dict[str, Any]:
     repeat = functools.partial(findings.repeat, run)
     for (key, named), row in site.cells.items():
         facts, points = cell_facts_of(newest.index, run, row)
+        facts["step"] = night_pages.step_of(newest, row)
         _write_both(out / cell_name(key, named), night_pages.cell_page(facts, points, links), facts)
     for target in (*newest.targets, *newest.silent_targets):
         then = newest.of_target(target) or newest
@@ -338,7 +340,8 @@ def _build_run(site: _Site, run: RunLike) -> Path:
         _write_both(
             out / part_name(run.id, where, op), part_page(run, (where, op), links, against), part_json(run, (where, op))
         )
-    _write_both(path, run_page(run, links, against), run_json(run, against))
+    night = night_pages.as_night(site.newest, run.id)
+    _write_both(path, run_page(run, links, against, night), run_json(run, against))
     site.pages[path.name] = site.made_of(run)
     return path
 
@@ -396,11 +399,17 @@ def comparison(a: RunLike, b: RunLike, found: Comparison, timed: TimeComparison)
     groups["slower"] = [p.row for p in timed.pairs if p.time == SLOWER]
     repeats = {f"the cells that are {kind}": findings.repeat(b, rows) for kind, rows in groups.items() if rows}
     repeats.pop("the cells that are new", None)
+    revisions = [confirming.revision_of(run.head) for run in (a, b)]
+    if groups["slower"] and (command := confirming.in_turn(repeats["the cells that are slower"], *revisions)):
+        repeats["both revisions in turn, which decides whether the slower cells are slower"] = command
     kind = {0: "passed", 1: "findings", 3: "farm_fault"}.get(found.exit_code, "nothing")
     notes = [*found.notes, *timed.unlike, *timed.notes]
     parts = [f"{len(of):,} {kind}" for kind in ("broken", "new", "lost", "fixed") if (of := found.of(kind))]
-    parts += [f"{n:,} suspected {name}" for name, n in counts(timed.pairs).items() if name in (SLOWER, FASTER)]
-    verdict = f"{found.verdict[:1].upper()}{found.verdict[1:]}: {', '.join(parts) or 'nothing changed'}"
+    parts += suspected_parts(timed.pairs)
+    word = found.verdict
+    if groups["slower"] and found.exit_code == 0:  # the verdict rests on statuses, and a page shows times as well
+        kind, word = "inconclusive", "suspected slower"
+    verdict = f"{word[:1].upper()}{word[1:]}: {', '.join(parts) or 'nothing changed'}"
     said = Said(verdict, kind, str(PROVES), notes, repeats)
     return Side(a.id, None, provenance.facts(a)), Side(b.id, None, provenance.facts(b)), said
 

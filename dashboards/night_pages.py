@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,8 +13,9 @@ from farm.dashboards import svg, trends
 from farm.dashboards.pages import Links, render
 from farm.dashboards.trends import Point
 from farm.dashboards.views import Newest
-from farm.report import parity
-from farm.report.format import FARM_FAULTS, cells, glyph, percent, ratio, sig, when
+from farm.report import confirming, drifting, parity
+from farm.report.drifting import Drift
+from farm.report.format import FARM_FAULTS, cells, glyph, number, percent, ratio, sig, when
 from farm.report.nights import News, Standing, line, standings
 from farm.report.pairs import change
 from farm.report.ranked import Ranking, rankings
@@ -52,10 +54,16 @@ def _entry(news: News, links: Links, repeat: Repeat) -> dict[str, Any]:
     sign = SIGNS.get(news.kind) or glyph(news.status)
     by = change(news.by) if news.by is not None else ""
     command = repeat(news.rows) if news.kind != "fixed" else ""
-    return {"news": news, "sign": sign, "by": by, "compare": compare, "command": command}
+    confirm = ""
+    if news.by is not None and news.before and not news.confirmed and not isinstance(confirming.arms_of(news), str):
+        words = ["farm", "confirm", *(["--faster"] if news.kind == "faster" else [])]
+        confirm = shlex.join([*words, "--cell", str(news.rows[0].get("cell_id"))])
+    return {"news": news, "sign": sign, "by": by, "compare": compare, "command": command, "confirm": confirm}
 
 
-def _sentence(news: Sequence[News], faults: int, silent: int = 0, *, first: bool = False) -> str:
+def _sentence(
+    news: Sequence[News], faults: int, silent: int = 0, drifts: Sequence[Drift] = (), *, first: bool = False
+) -> str:
     """`3 cells newly failing · 24 cells slower (median +16 %) · 1 fixed`"""
     parts = []
     for kind, words in (("new", "newly failing"), ("slower", "slower"), ("failing", "still failing")):
@@ -69,16 +77,32 @@ def _sentence(news: Sequence[News], faults: int, silent: int = 0, *, first: bool
     for kind in ("known", "faster", "fixed"):
         if count := sum(len(n.rows) for n in news if n.kind == kind):
             parts.append(f"{count:,} {kind}")
+    parts += [text] if (text := drifting.sentence(drifts)) else []
     parts += [f"{cells(faults)} without a result (infrastructure)"] if faults else []
     parts += [f"{silent} silent backend{'s' if silent > 1 else ''}"] if silent else []
     return " · ".join(parts) or ("The first night: there is nothing to compare it with." if first else "Nothing new.")
+
+
+def as_night(found: Newest | None, run_id: str) -> str:
+    """What the front page says of a run, devices included; "" where it is not the newest night."""
+    if found is None or found.run.id != run_id:
+        return ""
+    nights, faults = found.nights, sum(r["status"] in FARM_FAULTS for r in found.rows)
+    text = _sentence(nights.news, faults, len(nights.silent), nights.drifting, first=len(found.runs) == 1)
+    odd = [
+        f"{d.name} {change(d.by)} against its siblings"
+        for t in found.targets
+        for d in found.devices(t)
+        if d.by and _odd(d.by)
+    ]
+    return " · ".join([text, *odd])
 
 
 def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
     """What the front page shows of the newest night."""
     nights, run = found.nights, found.run
     faults = sum(r["status"] in FARM_FAULTS for r in found.rows)
-    sentence = _sentence(nights.news, faults, len(nights.silent), first=len(found.runs) == 1)
+    sentence = _sentence(nights.news, faults, len(nights.silent), nights.drifting, first=len(found.runs) == 1)
     dates = [n.created[:10] for n in nights.nights]
     cards = [
         {
@@ -107,8 +131,13 @@ def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
             (backend, last, [(t, links.backend(t)) for t in found.silent_targets if t.partition(":")[0] == backend])
             for backend, last in nights.silent.items()
         ],
+        "gone": [
+            (backend, last, next((n for n in reversed(nights.failing(backend)) if n >= 0), 0))
+            for backend, last in nights.silent.items()
+        ],
         "cards": cards,
         "news": _sections(nights.news, links, repeat),
+        "drifts": nights.drifting,
         "lacks": found.index.lacks,
         "ops": [op for op in parity.ops(found.with_silent) if links.parity(op)],
     }
@@ -120,6 +149,8 @@ def _devices_and_worst(found: Newest, s: Standing, links: Links) -> list[tuple[s
     out: list[tuple[str, str | None, bool]] = []
     for target in s.targets:
         address = links.backend(target)
+        mine = [d for d in found.nights.drifting if d.target == target]
+        out += [(text, _at(address, "drift"), False)] if (text := drifting.sentence(mine)) else []
         for d in found.devices(target):
             if d.by is not None and _odd(d.by):
                 out.append((f"{d.name} {change(d.by)} against its siblings", _at(address, "devices"), True))
@@ -144,7 +175,7 @@ def night_json(found: Newest) -> dict[str, Any]:
         "revision": found.run.revision,
         "simulated": found.simulated,
         "imported": found.run.kind == "imported",
-        "summary": _sentence(nights.news, faults, len(nights.silent), first=len(found.runs) == 1),
+        "summary": _sentence(nights.news, faults, len(nights.silent), nights.drifting, first=len(found.runs) == 1),
         "nights": [{"run": n.id, "created": n.created, "revision": n.revision} for n in nights.nights],
         "silent": {backend: last.id for backend, last in nights.silent.items()},
         "news": [{**n.to_dict(), "text": line(n)} for n in nights.news],
@@ -164,6 +195,7 @@ def night_json(found: Newest) -> dict[str, Any]:
             for s in standings(nights)
         },
         "devices": [shift.to_dict() for shift in nights.moved],
+        "drifts": [d.to_dict() for d in nights.drifting],
     }
 
 
@@ -192,7 +224,8 @@ def _of_target(found: Newest, target: str) -> tuple[list[News], list[dict[str, A
 
 def notable(found: Newest, most: int = 60) -> list[Mapping[str, Any]]:
     """The cells that pages name: the first of each news, then the worst.  Each is a row of the newest night."""
-    rows = [r for n in found.nights.news for r in n.rows[:4]]
+    groups = [n.rows for n in found.nights.news] + [d.rows for d in found.nights.drifting]
+    rows = [r for of in groups for r in of[:4]]
     for target in found.targets:
         mine = [r for r in found.rows if r["target"] == target]
         rows += [r for ranking in rankings(mine, 4) for r, _ in ranking.entries]
@@ -212,6 +245,16 @@ def _odd(by: float | None) -> bool:
     return by is not None and abs(by - 1) > ODD
 
 
+def _odd_since(nights: Sequence[float | None], created: Sequence[str]) -> str:
+    """The first night since which a device was off its siblings in each night that has a value; the newest one is."""
+    since = created[-1]
+    for by, date in zip(reversed(nights), reversed(created)):
+        if by is not None and not _odd(by):
+            break
+        since = date if by is not None else since
+    return since
+
+
 def backend_page(found: Newest, target: str, links: Links, repeat: Repeat, silent: str = "") -> str:
     """One target: its devices against each other, its news, its worst cells, its roof and tool chain over time.
     `silent`: the newest night, in which it did not report, if `found` is its last one."""
@@ -222,7 +265,8 @@ def backend_page(found: Newest, target: str, links: Links, repeat: Repeat, silen
     mine = next((s for s in standings(found.nights) if s.backend == backend), None)
     dates = [n.created[:10] for n in found.nights.nights]
     sick = [d for d in devices if _odd(d.by)]
-    sentence = _sentence(news, sum(n for _, n in faults))
+    drifts = [d for d in found.nights.drifting if d.target == target]
+    sentence = _sentence(news, sum(n for _, n in faults), drifts=drifts)
     sentence = f"did not report on {silent[:10]} · its last night: {sentence}" if silent else sentence
     if sick:
         sentence += f" · {', '.join(d.name for d in sick)} differ{'s' if len(sick) == 1 else ''} from its siblings"
@@ -242,8 +286,11 @@ def backend_page(found: Newest, target: str, links: Links, repeat: Repeat, silen
         line=svg.simulated(trends.night_line(dates, mine.failing, mine.pace), simulated) if mine else "",
         nights="1 night" if len(found.runs) == 1 else f"{len(found.runs)} nights",
         devices=[(d, svg.simulated(trends.sibling_strip(d.nights), simulated), _odd(d.by)) for d in devices],
+        odd_beyond=f"{100 * ODD:g} %",
+        odd_since=[(d.name, _odd_since(d.nights, [r.created for r in found.runs])) for d in sick],
         faults=faults,
         news=_sections(news, links, repeat),
+        drifts=drifts,
         rankings=rankings(rows),
         roof=svg.simulated(trends.history(found.roof(target), "GB/s"), simulated),
         changes=found.tool_changes(backend),
@@ -261,6 +308,7 @@ def backend_json(found: Newest, target: str, silent: str = "") -> dict[str, Any]
         "simulated": any(r["evidence"] == "simulated" for r in rows),
         "devices": [{**vars(d), "against_siblings": d.by, "odd": _odd(d.by)} for d in found.devices(target)],
         "news": [{**n.to_dict(), "text": line(n)} for n in news],
+        "drifts": [d.to_dict() for d in found.nights.drifting if d.target == target],
         "infrastructure_failures": [{"reason": reason, "cells": n} for reason, n in faults],
         "rankings": [_ranking(r) for r in rankings(rows)],
         "roof_gbps": [{"night": p.date, "value": p.value, "changed": p.changed} for p in found.roof(target)],
@@ -273,10 +321,34 @@ def _ranking(found: Ranking) -> dict[str, Any]:
     return {"title": found.title, "count": found.count, "cells": entries}
 
 
+def step_of(found: Newest, row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a cell's page says of its time against the nights before: a step, else a drift; None without any."""
+    mine = (row.get("cell_key"), str(row.get("cell_id")).partition("@")[2])
+
+    def has(rows: Sequence[Mapping[str, Any]]) -> bool:
+        return any((r.get("cell_key"), str(r.get("cell_id")).partition("@")[2]) == mine for r in rows)
+
+    for news in found.nights.news:
+        if news.by is not None and has(news.rows):
+            data = news.to_dict()
+            text = f"{change(news.by)} since {news.since.created[:10]}"
+            revisions = f" ({'..'.join(r[:10] for r in news.commits)})" if news.commits else ""
+            before = news.before.id if news.before else ""
+            kept = {name: data[name] for name in ("word", "since", "since_created", "range", "cause")}
+            return kept | {"text": text + revisions, "slower": news.kind == "slower", "before": before}
+    for one in found.nights.drifting:
+        if has(one.rows):
+            text = f"drift, {one.by} in its group, since about {one.since.created[:10]}"
+            since = {"since": one.since.id, "since_created": one.since.created}
+            return since | {"word": "drift", "text": text, "slower": one.slower, "before": "", "range": [], "cause": ""}
+    return None
+
+
 def cell_page(facts: Mapping[str, Any], points: Sequence[Point], links: Links) -> str:
     """One cell.  `facts`: of `farm.report.cell_facts.facts`; `points`: its nights."""
     cell, run, its = facts["cell"], facts["run"], facts["samples"]
-    simulated = cell.get("evidence") == "simulated"
+    simulated, step = cell.get("evidence") == "simulated", facts.get("step")
+    since = step["since_created"] if step else ""
     p50, share = cell.get("time_us_p50"), cell.get("share_of_roof")
     levels = [("roof", p50 * share)] if p50 and share else []
     timed = [p for p in facts["peers"] if p["time_us_p50"] is not None]
@@ -293,9 +365,12 @@ def cell_page(facts: Mapping[str, Any], points: Sequence[Point], links: Links) -
         finding=facts["finding"],
         facts=_cell_facts(facts),
         again=facts["again"],
-        history=svg.simulated(trends.history(points, "µs", levels), simulated) if len(points) > 1 else "",
+        history=svg.simulated(trends.history(points, "µs", levels, since=since), simulated) if len(points) > 1 else "",
         samples=svg.simulated(_samples(samples), simulated) if len(samples) > 1 else "",
         samples_text=f"{its['samples']} in the order of the calls; µs" if its else "",
+        metrics=_metrics(cell),
+        step=step,
+        step_address=links.compare(step["before"], step["since"]) if step and step["before"] else None,
         peers=facts["peers"],
         log="\n".join(str(facts["log"]).splitlines()[-60:])[-6000:],
     )
@@ -321,6 +396,26 @@ def _samples(points: Sequence[Point]) -> Markup:
     return svg.picture(width, height, f"{len(values)} samples, {sig(low, 4)} to {sig(high, 4)} µs", shapes, "history")
 
 
+def _mode(cell: Mapping[str, Any]) -> str:
+    """`auto`, `requested row_packed, ran multi_wave_cached`."""
+    asked, ran = str(cell.get("mode") or ""), str(cell.get("mode_resolved") or "")
+    return f"requested {asked}, ran {ran}" if asked and ran and asked != ran else ran or asked
+
+
+def _metrics(cell: Mapping[str, Any]) -> list[tuple[str, float | None, float, float | None]]:
+    """(output.metric, value, tolerance, value / tolerance) of each metric that has a tolerance, the worst first; a
+    value of None is missing or not finite."""
+    out = []
+    for output, limits in (cell.get("gates") or {}).items():
+        of = (cell.get("metrics") or {}).get(output) or {}
+        for name, limit in limits.items():
+            value, tolerance = number(of.get(name)), number(limit)
+            if tolerance is not None:
+                over = value / tolerance if value is not None and tolerance > 0 else None
+                out.append((f"{output}.{name}", value, tolerance, over))
+    return sorted(out, key=lambda m: -(m[3] if m[3] is not None else float("inf")))
+
+
 def _cell_facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(name, text) of what is known of a cell's newest result."""
     cell, its = facts["cell"], facts["samples"]
@@ -331,10 +426,10 @@ def _cell_facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         "time": f"{sig(p50, 4)} µs{spread}, {cell['timing_method']}, {cell['timing_quality']}" if p50 else "",
         "speed": f"{sig(cell['bandwidth_gbps'])} GB/s" if cell.get("bandwidth_gbps") else "",
         "share of roof": percent(share) if share is not None else "",
-        "error": f"{ratio(over)}x tolerance ({cell.get('worst_output')}.{cell.get('worst_metric')})"
+        "worst error": f"{ratio(over)}x tolerance ({cell.get('worst_output')}.{cell.get('worst_metric')})"
         if over is not None
         else "",
-        "mode": str(cell.get("mode_resolved") or ""),
+        "mode": _mode(cell),
         "flags": "; ".join(map(str, cell.get("flags") or [])),
         "parameters": ", ".join(f"{k}={v}" for k, v in (cell.get("params") or {}).items()),
         "revision": str(cell.get("revision") or ""),

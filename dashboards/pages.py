@@ -250,8 +250,9 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and value != value else value
 
 
-def run_page(run: RunLike, links: Links, against: Against | None = None) -> str:
-    """Everything about one run, in one self-contained file.  `against`: the run that its times are divided by.  A run
+def run_page(run: RunLike, links: Links, against: Against | None = None, night: str = "") -> str:
+    """Everything about one run, in one self-contained file.  `against`: the run that its times are divided by; `night`:
+    what the front page says of it, where it is the newest night.  A run
     of more than PAGE_CELLS cells has a page for each place and op besides (`part_page`), which this one leads to."""
     run = queries.as_shown(run)
     parts = parts_of(run)
@@ -275,6 +276,7 @@ def run_page(run: RunLike, links: Links, against: Against | None = None) -> str:
         settings=provenance.settings(run),
         matrices={str(m.get("path") or m.get("name")): m.get("sha256") or "" for m in run.head.get("matrices") or []},
         against=against.to_dict() if against else None,
+        night=night,
         against_address=against.address if against else None,
         rankings=_ranked(run),
         verdict=verdict,

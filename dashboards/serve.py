@@ -200,7 +200,10 @@ def app(store: StoreLike, token: str = "") -> Any:
             return answer(request, _mark(run), lambda: compare_page(*both(), live_links(run)), lambda: as_json(*both()))
         before, made = against(run)
         return answer(
-            request, (_mark(run), before), lambda: run_page(run, live_links(run), made()), lambda: run_json(run, made())
+            request,
+            (_mark(run), before, newest()[0]),
+            lambda: run_page(run, live_links(run), made(), night_pages.as_night(newest()[1], run.id)),
+            lambda: run_json(run, made()),
         )
 
     def results(request: Request) -> Response:
@@ -276,7 +279,14 @@ def app(store: StoreLike, token: str = "") -> Any:
         rows = found.series(key, ("cell_key", "cell_id", "named", "target"), named) if found else []
         if not found or not rows:
             return missing("No complete run has such a cell; the list of runs is at /")
-        made = functools.lru_cache(1)(lambda: cell_facts_of(found, store.run(rows[-1]["run"]), rows[-1]))
+
+        @functools.lru_cache(1)
+        def made() -> tuple[dict[str, Any], Any]:
+            facts, points = cell_facts_of(found, store.run(rows[-1]["run"]), rows[-1])
+            night = newest()[1]
+            its = night is not None and night.run.id == rows[-1]["run"]
+            return facts | {"step": night_pages.step_of(night, rows[-1]) if night and its else None}, points
+
         return answer(request, hash(found.runs), lambda: night_pages.cell_page(*made(), LINKS), lambda: made()[0])
 
     def cell_of_run(request: Request) -> Response:

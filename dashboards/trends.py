@@ -65,9 +65,11 @@ class Point:
     changed: str = ""  # `driver 575 → 580`
 
 
-def history(points: Sequence[Point], unit: str, lines: Sequence[tuple[str, float]] = (), width: int = 660) -> Markup:
+def history(
+    points: Sequence[Point], unit: str, lines: Sequence[tuple[str, float]] = (), width: int = 660, since: str = ""
+) -> Markup:
     """A value over nights with its spread, failing nights as crosses, changes of the tool chain as dashed lines.
-    `lines`: (name, value) of levels to hold it against."""
+    `lines`: (name, value) of levels to hold it against; `since`: the night from which on it is shaded."""
     height, left, right, top, bottom = 226, 56, 90, 24, 30
     known = [v for p in points for v in (p.value, p.low, p.high) if v is not None]
     levels = [v for _, v in lines]
@@ -86,6 +88,11 @@ def history(points: Sequence[Point], unit: str, lines: Sequence[tuple[str, float
         return top + (height - top - bottom) * (1 - (value - low) / (high - low))
 
     shapes = []
+    began = next((i for i, p in enumerate(points) if since and p.date >= since), None)
+    if began is not None:
+        edge = x(began) - step / 2
+        tip = f"since {since[:10]}"
+        shapes.append(svg.bar(edge, top, width - right + step / 2 - edge, height - top - bottom, "since", tip))
     for i in range(5):
         at = low + (high - low) * i / 4
         shapes.append(svg.line([(left, y(at)), (width - right, y(at))], "tick"))

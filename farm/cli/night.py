@@ -78,9 +78,11 @@ def run(args: argparse.Namespace) -> int:
             print(printable(line(news) + f"; since {news.since.created[:10]}"))
         for shift in nights.moved:
             print(printable(shift.text))
+        for one in nights.drifting:
+            print(printable(one.text))
         for backend, last in nights.silent.items():
             print(f"{backend} did not report; its last results are of {last.created[:10]}")
-        if not (nights.news or nights.moved or nights.silent):
+        if not (nights.news or nights.moved or nights.drifting or nights.silent):
             print("nothing new")
     failed = _notify(store.path, words, told) if words else 0
     new = nights.silent or any(n.kind == "new" or (n.kind == "slower" and n.sure) for n in nights.news)

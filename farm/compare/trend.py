@@ -181,7 +181,7 @@ def steps(x: Array, group: Codes | None = None) -> Steps:
         size = after - before
         nulls = [_likelihood(x[mine] - level[:, None], own, freedom) for level in (before, after, whole[mine])]
         evidence = _likelihood(away, own, freedom) - np.max(nulls, axis=0)
-        score = _score(np.abs(size) / (own * np.sqrt(1 / n + 1 / m)), freedom)
+        score = normal_score(np.abs(size) / (own * np.sqrt(1 / n + 1 / m)), freedom)
         found.keep(night, mine, size, m, own, evidence, score)
     return found.steps(sigma, group)
 
@@ -273,7 +273,7 @@ def _likelihood(away: Array, sigma: Array, freedom: Array) -> Array:
     return np.where(np.isfinite(away), np.logaddexp(ordinary, odd), 0.0).sum(axis=1)
 
 
-def _score(t: Array, freedom: Array) -> Array:
+def normal_score(t: Array, freedom: Array) -> Array:
     """Student-t as the normal value of the same probability, nearly.  Source: Wallace, Annals of Mathematical
     Statistics 30 (1959)."""
     return (8 * freedom + 1) / (8 * freedom + 3) * np.sqrt(freedom * np.log1p(t**2 / freedom))

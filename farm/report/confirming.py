@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,9 +28,13 @@ def chosen(news: Sequence[News], cell: str | None) -> News | None:
 def arms_of(step: News) -> tuple[str, str] | str:
     """`--a` and `--b` of the last good and the first bad revision; else why there are none."""
     assert step.before is not None
-    a, b = step.before.revision, step.since.revision
+    return arms_between(step.before.revision, step.since.revision, step.cause)
+
+
+def arms_between(a: str, b: str, cause: str = "") -> tuple[str, str] | str:
+    """`--a` and `--b` of two nights' revisions; else why there are none.  `cause`: what else may be it."""
     if a == b:
-        return f"both nights measured revision {a or '(unknown)'}, so no commit lies between: {step.cause or 'host'}"
+        return f"both nights measured revision {a or '(unknown)'}, so no commit lies between: {cause or 'host'}"
     out = []
     for revision in (a, b):
         if _COMMIT.fullmatch(revision):
@@ -42,6 +47,22 @@ def arms_of(step: News) -> tuple[str, str] | str:
                 "name both arms with --a and --b"
             )
     return out[0], out[1]
+
+
+def revision_of(head: Mapping[str, Any]) -> str:
+    """The revision that a run measured, as the index names it; of somebody's kernels, theirs."""
+    revision, subject = head.get("revision") or {}, head.get("subject") or {}
+    own = str(revision.get("commit") or revision.get("version") or "") + ("+" if revision.get("dirty") else "")
+    return str(subject.get("revision") or "") or own
+
+
+def in_turn(command: str, a: str, b: str) -> str:
+    """The command that measures cells in two revisions in turn.  `command`: the one that repeats the cells in one; ""
+    where the revisions are not two that can be checked out, or the run took its kernels from elsewhere."""
+    arms, words = arms_between(a, b), shlex.split(command)
+    if isinstance(arms, str) or words[:2] != ["farm", "run"] or {"--wheel", "--release"} & set(words):
+        return ""
+    return shlex.join(["farm", "ab", *words[2:], "--a", arms[0], "--b", arms[1]])
 
 
 def verdicts(rows: Sequence[Mapping[str, Any]], pairs: Sequence[Mapping[str, Any]], *, slower: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from farm.compare import trend
+from farm.compare import drift, trend
 from farm.report.format import HARM
 from farm.store.columns import Texts
 
@@ -142,10 +142,20 @@ class Series:
         return trend.environment(self.x, self.device, self.control)
 
     @cached_property
-    def steps(self) -> trend.Steps:
+    def _any_steps(self) -> trend.Steps:
         places = [tuple(str(r.get(n) or "") for n in ("backend", "target", "op", "provider")) for r in self.rows]
         codes = {place: i for i, place in enumerate(dict.fromkeys(places))}
         return trend.steps(self.x - self.shared, np.array([codes[place] for place in places], dtype=np.int64))
+
+    @cached_property
+    def drifts(self) -> drift.Drifts:
+        """What became slower or faster little by little, beyond what the cells of a device share."""
+        return drift.drifts(self.x - self.shared, self._any_steps)
+
+    @cached_property
+    def steps(self) -> trend.Steps:
+        """Steps of the cells that do not drift."""
+        return drift.without(self._any_steps, self.drifts)
 
 
 def _key(row: Row) -> tuple[str, str, str]:

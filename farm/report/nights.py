@@ -18,6 +18,7 @@ import numpy as np
 
 from farm.compare import trend
 from farm.compare.attribution import NODE, Attribution, Side, attribute
+from farm.report.drifting import Drift, drifts
 from farm.report.findings import where
 from farm.report.format import FARM_FAULTS
 from farm.report.night_series import Night, Series
@@ -343,6 +344,11 @@ class Nights(Series):
         size = math.exp(float(np.median(found.size[numbers])))
         names = tuple(name for name, _ in those)
         return Shift(target, names, everywhere, size, b, self.nights[before], bool(found.sure[numbers].all()), cause)
+
+    @cached_property
+    def drifting(self) -> list[Drift]:
+        """What became slower or faster little by little."""
+        return drifts(self)
 
     def failing(self, backend: str) -> list[int]:
         """Failing cells of a backend's subjects per night; -1 where the backend has no result."""

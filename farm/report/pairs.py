@@ -90,6 +90,20 @@ def moved(pairs: Sequence[Pair]) -> list[Moved]:
     return sorted(out, key=lambda m: (m.time != SLOWER, -len(m.pairs), -abs(m.ratios[1] - 1)))
 
 
+def suspected_parts(pairs: Sequence[Pair]) -> list[str]:
+    """`8 cells slower, +15 % to +17 %, suspected in this pair` of two runs that were not made in turn."""
+    out = []
+    for time in (SLOWER, FASTER):
+        if found := [p.ratio for p in pairs if p.time == time and p.ratio is not None]:
+            out.append(f"{cells(len(found))} {time}, {span(min(found), max(found))}, suspected in this pair")
+    return out
+
+
+def span(least: float, most: float) -> str:
+    """`+15 % to +17 %`."""
+    return change(least) if change(least) == change(most) else f"{change(least)} to {change(most)}"
+
+
 def change(ratio: float) -> str:
     """`+16 %`, `-3.1 %`."""
     by = 100 * (ratio - 1)
@@ -99,6 +113,6 @@ def change(ratio: float) -> str:
 def moved_line(m: Moved) -> str:
     """`24 of 96 cells slower by +15 % to +16 %: cuda rms_norm farm/auto; hidden 16384, 32768`."""
     least, _, most = m.ratios
-    by = change(least) if change(least) == change(most) else f"{change(least)} to {change(most)}"
+    by = span(least, most)
     name = f"{m.backend} {m.op} {m.provider}" + (f"/{m.mode}" if m.mode else "")
     return "; ".join([f"{len(m.pairs)} of {cells(m.of)} {m.time}, {by}: {name}", *m.where])

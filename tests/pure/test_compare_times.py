@@ -50,6 +50,20 @@ def slowed(rows: list[dict[str, Any]], by: float = 1.16) -> list[dict[str, Any]]
     return out
 
 
+def test_slower_cells_are_amber_in_words_and_lead_to_both_revisions_in_turn() -> None:
+    rows = [r for r in wide_rows() if (r["status"], r["backend"], r["evidence"]) == ("passed", "cuda", "executed")]
+    a, b = fake_run(rows, "a"), fake_run(slowed(again(rows, 5)), "b")
+    a.head["revision"], b.head["revision"] = {"commit": "1" * 40}, {"commit": "2" * 40}
+    found = status_changes.compare(a, b)
+    said = comparison(a, b, found, time_changes.times(found))[2]
+    assert found.exit_code == 0 and said.kind == "inconclusive"
+    assert re.fullmatch(r"Suspected slower: \d+ cells slower, \+1\d % to \+1\d %, suspected in this pair", said.verdict)
+    (command,) = [c for c in said.repeats.values() if c.startswith("farm ab ")]
+    assert f"--a revision={'1' * 40} --b revision={'2' * 40}" in command and "--select" in command
+    b.head["revision"]["dirty"] = True
+    assert not any("farm ab" in c for c in comparison(a, b, found, time_changes.times(found))[2].repeats.values())
+
+
 @pytest.fixture(scope="module")
 def planted() -> time_changes.TimeComparison:
     rows = wide_rows()

@@ -80,6 +80,11 @@ def test_a_sick_device_is_told_and_its_cells_are_not_accused(newest: views.Newes
     assert before == pytest.approx(1, abs=0.01) and after == pytest.approx(1.03, abs=0.01)
 
 
+def test_a_backends_page_says_since_when_a_device_is_off(pages: Path) -> None:
+    html = read(pages, "backend-cuda-*.html")
+    assert "<b>cuda:3</b> has been more than 2 % off its siblings since 2026-10-08" in html
+
+
 def test_a_change_of_the_driver_is_on_the_backends_page(newest: views.Newest) -> None:
     assert newest.tool_changes("cuda") == [(night_store.created(15).isoformat(), "driver 575.57 → 580.159")]
     assert newest.tool_changes("rocm") == []
@@ -96,6 +101,7 @@ def test_a_silent_backend_is_said(tmp_path: Path) -> None:
     assert main(["dashboard", "build", "last", "--out", str(tmp_path)]) == 0
     html = (tmp_path / "pages" / "index.html").read_text()
     assert 'data-id="night-silent"' in html and "rocm did not report" in html
+    assert 'class="card silent b-rocm"' in html and "last seen 2026-09-19" in html
     assert json.loads((tmp_path / "pages" / "index.json").read_text())["silent"] == {"rocm": night_store.run_id(1)}
 
 
@@ -149,6 +155,12 @@ def test_from_the_front_page_to_the_cell_and_its_command(pages: Path) -> None:
     assert '<pre class="cmd">farm run matrices/rms_norm.yaml --backend cuda --select' in cell
     assert 'class="history"' in cell and "row_packed" in cell
     data = json.loads((pages / address).with_suffix(".json").read_text())
+    assert re.search(r'v-inconclusive"><b>passed · \+16 % since 2026-10-10 \(b1d5781111\.\.17ba079149\)</b>', cell)
+    assert 'class="since"' in cell and "requested auto, ran multi_wave_cached" in cell
+    assert "farm confirm --cell cuda/rms_norm/farm/auto/backward/" in front
+    failed = re.findall(r'href="(cell-\w+\.html)"><code>rocm/rms_norm/farm/row_packed/backward/bf16/', front)[0]
+    text = (pages / failed).read_text()
+    assert "<code>dw.rel_l2</code>" in text and "5.25x" in text and "requested row_packed" not in text
     assert len(data["history"]) == night_store.NIGHTS - 2 and data["cell"]["status"] == "passed"
     assert "last otherwise" not in front, "each change leads to a comparison"
 
@@ -157,6 +169,7 @@ def test_a_run_is_held_against_the_one_before(pages: Path) -> None:
     html, data = read(pages, "run-*.html"), json.loads(read(pages, "run-*.json"))
     assert 'data-id="run-baseline"' in html and data["baseline"]["run"] == night_store.run_id(night_store.NIGHTS - 2)
     assert data["baseline"]["counts"] == {"broken": 2, "fixed": 1, "failing": 8}
+    assert 'data-id="run-night"' in html and "8 cells slower (+16 %)" in html and "cuda:3 +" in html
     assert 'value="baseline"' in html and data["simulated"] == []
     assert "auto slower than another mode of ours, by 5 % at least" in [r["title"] for r in data["rankings"]]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import trend_simulation as simulation
-from farm.compare import trend
+from farm.compare import drift, trend
 
 
 def quiet(cells: int = 60, nights: int = 26, sd: float = 0.004) -> np.ndarray:
@@ -112,3 +112,32 @@ def test_a_change_of_half_of_the_cells_is_not_taken_for_the_devices(share: float
     found = trend.steps(x - trend.environment(x, np.zeros(x.shape, np.int64), np.zeros(20, dtype=bool)))
     assert np.flatnonzero(found.sure).tolist() == np.flatnonzero(moved).tolist()
     assert found.size[moved] == pytest.approx(0.08, abs=0.01)
+
+
+# drifts
+
+
+def test_unchanged_series_do_not_drift_and_steps_are_no_drift() -> None:
+    """Of 1,000 series over 30 nights fewer than one is said to drift on average; here over 4."""
+    assert simulation.false_drifts(np.random.default_rng(simulation.SEED), 4) <= 1
+    found, wrong = simulation.drifts_found(np.random.default_rng(1), 0.007, 0.004)
+    assert found > 0.95 and wrong == 0
+
+
+def test_a_drift_is_no_step_and_a_step_is_no_drift() -> None:
+    x = quiet(nights=30)
+    x[3] += 0.004 * np.maximum(0, np.arange(30) - 8)
+    x[4] -= 0.004 * np.maximum(0, np.arange(30) - 8)
+    x[5, 20:] += 0.06
+    x[6, 10:] += 0.05
+    x[6, 20:] += 0.05  # two regressions: the clearer one stays
+    x[7, ::9] += 0.3  # odd nights
+    x[8, 8:] = np.nan
+    steps = trend.steps(x)
+    found = drift.drifts(x, steps)
+    assert np.flatnonzero(found.some).tolist() == [3, 4] and found.size[3] > 0.06 > -0.06 > found.size[4]
+    assert abs(found.since[3] - 8) <= 2
+    left = drift.without(steps, found)
+    assert np.flatnonzero(left.sure).tolist() == [5, 6]
+    for short in (x[:, :20], x[:0], np.full((5, 30), np.nan)):
+        assert not drift.drifts(short, trend.steps(short)).some.any()
