@@ -50,4 +50,5 @@ def test_every_provider_that_has_the_op_is_in_it(op: str) -> None:
     view = MATRICES[op].view("cuda")
     assert view is not None and {p.name for p in view.providers} == able
     cpu = MATRICES[op].view("cpu")
-    assert cpu is not None and {p.name for p in cpu.providers} == able - {"torch_compile"}
+    of_gpus = {"flashinfer", "vllm", "apex", "transformer_engine", "tilegym"}
+    assert cpu is not None and {p.name for p in cpu.providers} == able - {"torch_compile"} - of_gpus
