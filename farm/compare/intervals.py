@@ -100,3 +100,37 @@ def verdict(found: Interval | None) -> str:
 def under(found: Interval | None, bar: float) -> bool:
     """Whether the whole interval lies below the bar: only then is a cell *confirmed* to miss it."""
     return found is not None and found.high < bar
+
+
+def upper_bound(count: int, of: int, level: float) -> float | None:
+    """The largest probability under which `count` or fewer of `of` happen with probability 1 - level; None for none.
+
+    Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial", Biometrika
+    26 (1934), one-sided.
+    """
+    if of <= 0:
+        return None
+    if count >= of:
+        return 1.0
+    low, high = count / of, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if _at_most(count, of, middle) > 1 - level:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _at_most(count: int, of: int, p: float) -> float:
+    """P(X <= count) of a binomial."""
+    if p <= 0:
+        return 1.0
+    if p >= 1:
+        return 0.0
+    log_p, log_q = math.log(p), math.log1p(-p)
+    logs = (
+        math.lgamma(of + 1) - math.lgamma(i + 1) - math.lgamma(of - i + 1) + i * log_p + (of - i) * log_q
+        for i in range(count + 1)
+    )
+    return min(1.0, math.fsum(math.exp(v) for v in logs))

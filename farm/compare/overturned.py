@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from farm.compare.decide import Verdict
+from farm.compare.intervals import upper_bound
 
 LEVEL = 0.95
 #: What says something about a cell's time; `inconclusive` and `unfit` are no verdicts.
@@ -93,26 +93,6 @@ def answers(asked: Sequence[Past], pairs: Iterable[Mapping[str, Any]]) -> list[A
 
 
 def at_most(overturned: int, of: int, level: float = LEVEL) -> float:
-    """The largest share of overturned verdicts that is still compatible with this count, one-sided, by Clopper and
-    Pearson; 1 where nothing was measured."""
-    if of <= 0 or overturned >= of:
-        return 1.0
-    low, high = overturned / of, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if _at_most(overturned, of, middle) > 1 - level:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-def _at_most(k: int, n: int, p: float) -> float:
-    """The probability of at most k of n at a chance of p, which is below 1."""
-    if p <= 0:
-        return 1.0
-    logs = [
-        math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) + i * math.log(p) + (n - i) * math.log1p(-p)
-        for i in range(k + 1)
-    ]
-    return min(1.0, math.fsum(map(math.exp, logs)))
+    """The largest share of overturned verdicts that is compatible with this count; 1 where nothing was measured."""
+    found = upper_bound(overturned, of, level)
+    return 1.0 if found is None else found

@@ -16,6 +16,7 @@ from benchmarks import compare_simulation as simulation
 from farm.cli.main import main
 from farm.compare import noise, records
 from farm.compare.decide import Verdict
+from farm.compare.intervals import upper_bound
 from farm.compare.records import BadRecord, CellNoise, Kind, Record
 from farm.store import Store, noise_files
 
@@ -108,7 +109,7 @@ def test_records_change_nothing_of_what_the_simulation_bounds() -> None:
     [(0, 300, 1 - 0.05 ** (1 / 300)), (0, 1, 0.95), (1, 20, 0.2161), (3, 3, 1.0), (0, 0, None)],
 )
 def test_the_bound_is_that_of_clopper_and_pearson(count: int, of: int, bound: float | None) -> None:
-    found = records.upper_bound(count, of)
+    found = upper_bound(count, of, records.LEVEL)
     assert found == (None if bound is None else pytest.approx(bound, rel=1e-3))
 
 
