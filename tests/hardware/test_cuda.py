@@ -227,11 +227,11 @@ def test_backward_faults_are_named_too(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(found) == 18
 
 
-def test_in_place_is_right_and_not_timed(tmp_path: Path) -> None:
+def test_in_place_is_right_and_timed_with_what_it_overwrites_restored(tmp_path: Path) -> None:
     matrix = MATRIX.replace("providers: [farm, torch]", "  in_place: true\nproviders: [farm]")
     code, rows = farm(tmp_path, "--address", "inline", "--select", "operation=backward,dtype=bf16", matrix=matrix)
     assert code == 0, [(r["cell_id"], r["reason"]) for r in rows]
-    assert {r["timing_quality"] for r in rows} == {"none"}
+    assert all(r["time_us_p50"] > 0 for r in rows), [(r["cell_id"], r["timing_quality"], r["flags"]) for r in rows]
 
 
 @pytest.mark.skipif(nvidia_gpus.count() < 2, reason="needs two GPUs on this host")
