@@ -70,7 +70,7 @@ _MORE_FACTS = {
         },
     ),
     "phases_s": mapped(number()),
-    **dict.fromkeys(("compile_s", "check_s"), optional(_SECONDS)),
+    **dict.fromkeys(("compile_s", "tuning_s", "check_s"), optional(_SECONDS)),
     **dict.fromkeys(("peak_memory_mib", "peak_memory_live_mib"), optional(number(0))),
     **dict.fromkeys(("bytes_counted", "bytes_requested"), integer()),
 }

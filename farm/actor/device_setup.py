@@ -15,6 +15,7 @@ from farm import backends, limits
 from farm.actor import child_process, sandboxed, tools, waiting
 from farm.cell import Evidence
 from farm.child import protocol
+from farm.child.tuning import VARIABLE
 from farm.errors import FarmError, Message, UsageError
 from farm.node import config as nodes
 from farm.node import sandbox_host
@@ -106,7 +107,10 @@ class DeviceSetup:
         found = asked if asked.command or asked.python else nodes.environment(self.node, asked.name)
         found = self._sandboxed(found, asked)
         told, first = self._subject(config.get("subject"))
-        cache = {"TRITON_CACHE_DIR": str(Path(config["spool"], f"triton-{name}")), "TRITON_CACHE_AUTOTUNING": "1"}
+        tuning = str(config.get("tuning") or "freeze")
+        frozen = str(int(tuning == "freeze"))
+        cache = {"TRITON_CACHE_DIR": str(Path(config["spool"], f"triton-{name}")), "TRITON_CACHE_AUTOTUNING": frozen}
+        cache |= {VARIABLE: tuning} if tuning == "none" else {}
         own = {**self._subject_variables(config), **(cache if name else {})}
         variables = {**own, **found.variables, **config.get("variables", {})}
         path = (*first, *self._import_path(found, config))

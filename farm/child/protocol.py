@@ -111,7 +111,7 @@ class Measured:
     round: int
     attempt: int
     outputs: list[dict[str, Any]]
-    facts: dict[str, Any]  # mode_resolved, launch, compile_s, check_s, peak_memory_mib, flags
+    facts: dict[str, Any]  # mode_resolved, launch, compile_s, tuning_s, check_s, peak_memory_mib, flags
     timing: dict[str, Any]  # method, samples_us, host_us, launches, quality hints
     spent: bool = False  # something runs or is held that this process cannot be rid of: it should serve no other cell
 

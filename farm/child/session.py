@@ -28,6 +28,7 @@ from farm.child.findings import disqualifying
 from farm.child.integrity import IntegrityWatch
 from farm.child.interpreter_progress import ProgramCount
 from farm.child.protocol import LONGEST_TRACE, TIME, Failed, Measured, Message, Phase, Run, Trial, Tried
+from farm.child.tuning import Tuning
 from farm.errors import CaptureFailed, Unsupported, WrongAnswer
 from farm.field_checks import shortened
 
@@ -69,6 +70,7 @@ class TorchSession:
         self._functions: dict[str, tuple[Callable[..., Any], list[str]]] = {}
         _bind_early(timing_methods)
         self.watch = IntegrityWatch(device, self._held)
+        self.tuning = Tuning()
 
     def run(self, message: Run, say: Say) -> Measured | Tried | Failed:
         """One attempt, or one trial of its capture; every end is a message, and an exception of the code under test
@@ -191,6 +193,7 @@ class _Attempt:
         self.enter("import")
         function, imported = self.s.called(self.m.call, self.m.cell["op"], self.m.tensors)
         self.flag(imported)
+        self.s.tuning.begin()
         if self.s.device.type != "cpu":
             # The first call compiles.  It runs apart, so that the checked call's memory and time are its own.  Every
             # call has tensors of its own: one that overwrites its inputs must not prepare the next one's.
@@ -217,6 +220,8 @@ class _Attempt:
         remains = self.s.watch.remains()
         self.flag(remains)
         self.facts["phases_s"] = self.spent
+        if self.s.tuning.tried:
+            self.facts["tuning_s"] = round(self.s.tuning.seconds, 6)
         return Measured(
             self.m.revision,
             self.m.round,

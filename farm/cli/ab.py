@@ -44,8 +44,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="compare two arms on the same devices: revisions, versions, environments, providers, modes",
         description="Run each cell in two arms on the same device and say whether b is worse than a. An arm is "
         "KEY=VALUE,.. of revision=REV (. for the working tree), version=NAME==VERSION, wheel=FILE, patch=FILE (a diff "
-        "on the revision), environment=NAME, env.NAME=VALUE, provider=NAME, mode=NAME. Exit codes: 0 not worse, 1 "
-        "worse, 3 infrastructure failure, 4 inconclusive.",
+        "on the revision), environment=NAME, env.NAME=VALUE, provider=NAME, mode=NAME, tuning=freeze|each|none. Exit "
+        "codes: 0 not worse, 1 worse, 3 infrastructure failure, 4 inconclusive.",
         epilog=f"example: {EXAMPLE}",
     )
     common.matrix_options(p, needed=False)

@@ -12,7 +12,10 @@ from farm.errors import UsageError
 
 #: Where an arm's files come from; at most one of them.  A patch comes on top of a revision.
 SOURCES = ("revision", "version", "wheel")
-KEYS = (*SOURCES, "patch", "environment", "provider", "mode")
+KEYS = (*SOURCES, "patch", "environment", "provider", "mode", "tuning")
+#: freeze: an autotuned kernel is tuned once per arm and node; each: in every fresh child; none: its first
+#: configuration is taken, and nothing is timed.
+TUNING = ("freeze", "each", "none")
 VARIABLE = "env."
 WORKING_TREE = "."
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(?:\.\w*)?")
@@ -26,7 +29,8 @@ class Arm:
     """`name`: a or b.  `kind`: one of SOURCES, or "" for what the command line's own options name, and `source` which
     one (a revision, WORKING_TREE, `name==version`, a file).  `patch`: a file with a diff, applied to the revision.
 
-    `environment`, `provider`, `mode`: "" for what the run has anyway.  `variables`: of the children.
+    `environment`, `provider`, `mode`: "" for what the run has anyway.  `variables`: of the children.  `tuning`: one of
+    TUNING, "" for what the subject says, else freeze.
     """
 
     name: str
@@ -37,6 +41,7 @@ class Arm:
     variables: Mapping[str, str] = field(default_factory=dict)
     provider: str = ""
     mode: str = ""
+    tuning: str = ""
 
     @property
     def called(self) -> str:
@@ -44,6 +49,7 @@ class Arm:
         told = [self.source and ("working tree" if self.source == WORKING_TREE else self.source)]
         told += [self.patch and f"with {self.patch}", self.environment and f"in {self.environment}"]
         told += [self.provider and f"provider {self.provider}", self.mode and f"mode {self.mode}"]
+        told += [self.tuning and f"tuning {self.tuning}"]
         told += [f"{name}={value}" for name, value in self.variables.items()]
         return " ".join(t for t in told if t) or "as it is"
 
@@ -57,7 +63,8 @@ class Arm:
     def plain(self) -> dict[str, Any]:
         """As a run keeps it; what is empty is left out."""
         own = {name: getattr(self, name) for name in ("name", "kind", "source", "patch", "environment")}
-        own |= {"provider": self.provider, "mode": self.mode, "variables": dict(self.variables)}
+        own |= {"provider": self.provider, "mode": self.mode, "tuning": self.tuning}
+        own |= {"variables": dict(self.variables)}
         return {name: value for name, value in own.items() if value}
 
     @classmethod
@@ -117,6 +124,7 @@ def _arm(name: str, found: Mapping[str, str], variables: Mapping[str, str], refu
         variables=_variables(variables, option, refused),
         provider=_named(found, "provider", option),
         mode=_named(found, "mode", option),
+        tuning=_tuning(found, option),
     )
 
 
@@ -153,6 +161,15 @@ def _named(found: Mapping[str, str], key: str, option: str) -> str:
         raise UsageError(
             f"{option}: {key}={value} is no name; a name has letters, digits, '.', '_' and '-'", id="arm-name"
         )
+    return value
+
+
+def _tuning(found: Mapping[str, str], option: str) -> str:
+    value = found.get("tuning", "")
+    if value and value not in TUNING:
+        near = difflib.get_close_matches(value, TUNING, 1)
+        hint = f'did you mean "{near[0]}"?' if near else f"available: {', '.join(TUNING)}"
+        raise UsageError(f'{option}: "{value}" is no way of tuning; {hint}', id="arm-tuning")
     return value
 
 
@@ -222,7 +239,7 @@ def differences(a: Arm, b: Arm) -> dict[str, tuple[str, str]]:
 
     Files that are named differently can still be the same: their digests say."""
     told = {"files": (_files(a), _files(b))}
-    told |= {key: (getattr(a, key), getattr(b, key)) for key in ("environment", "provider", "mode")}
+    told |= {key: (getattr(a, key), getattr(b, key)) for key in ("environment", "provider", "mode", "tuning")}
     for name in dict.fromkeys([*a.variables, *b.variables]):
         told[VARIABLE + name] = (a.variables.get(name, ""), b.variables.get(name, ""))
     return {key: (left, right) for key, (left, right) in told.items() if left != right}

@@ -41,6 +41,7 @@ class RunArm:
             "revision": self.revision,
             "environment": self.environment.plain(),
             "variables": dict(self.arm.variables),
+            "tuning": self.arm.tuning,
             "subject": self.subject.plain() if self.subject else None,
         }
 

@@ -275,6 +275,7 @@ def _cost(row: Row) -> str:
     parts = [
         (number(row.get("peak_memory_mib")), "peak memory {:.3g} MiB"),
         (number(row.get("compile_s")), "compiled in {:.3g} s"),
+        (number(row.get("tuning_s")), "of which tuning {:.3g} s"),
         (number(row.get("check_s")), "checked in {:.3g} s"),
     ]
     out = [text.format(value) for value, text in parts if value is not None]

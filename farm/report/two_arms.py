@@ -22,6 +22,7 @@ COSTS: Mapping[str, tuple[str, str, float, float]] = {
     "peak_memory_mib": ("peak memory", "MiB", 0.0, 0.0),
     "host_us": ("host time", "us", 0.20, 50.0),
     "compile_s": ("first call", "s", 0.20, 1.0),
+    "tuning_s": ("tuning", "s", 0.20, 1.0),
 }
 
 

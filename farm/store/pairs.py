@@ -30,7 +30,8 @@ _OF_ROW = tuple(c for c in ROUND_COLUMNS if c not in ("cell", "arm", "round", "p
 #: Columns of pairs.parquet that both arms have, with `_a` and `_b` at the end, by kind.
 _BOTH: dict[str, str] = {
     **dict.fromkeys(("cell_id", "cell_key", "provider", "mode", "mode_resolved", "status", "reason"), "text"),
-    **dict.fromkeys(("time_us", "bandwidth_gbps", "worst_ratio", "peak_memory_mib", "host_us", "compile_s"), "float"),
+    **dict.fromkeys(("time_us", "bandwidth_gbps", "worst_ratio", "peak_memory_mib", "host_us"), "float"),
+    **dict.fromkeys(("compile_s", "tuning_s"), "float"),
     **dict.fromkeys(("launch", "output_hash"), "text"),
 }
 #: `change`: of the statuses (farm.report.status_changes); `verdict`: of the times, "" where it was not timed; `ratio`:

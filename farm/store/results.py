@@ -81,7 +81,7 @@ COLUMNS: dict[str, str] = {
     "neighbours_busy": "int",
     **dict.fromkeys(("host_us_p50", "bandwidth_gbps", "tflops", "share_of_roof"), "float"),
     **dict.fromkeys(("bytes_moved", "bytes_counted", "bytes_requested", "operations"), "int"),
-    **dict.fromkeys(("peak_memory_mib", "peak_memory_live_mib", "compile_s", "check_s"), "float"),
+    **dict.fromkeys(("peak_memory_mib", "peak_memory_live_mib", "compile_s", "tuning_s", "check_s"), "float"),
     "resources": "text",
     **dict.fromkeys(
         (
@@ -111,7 +111,16 @@ COLUMNS: dict[str, str] = {
 LATER_COLUMNS = frozenset(
     (
         *("resources", "bytes_counted", "bytes_requested", "peak_memory_live_mib", "bitwise_repeatable"),
-        *("sm_clock_mhz", "temperature_c", "power_w", "throttle", "kernels_per_call", "neighbours_busy", "judged_by"),
+        *(
+            "sm_clock_mhz",
+            "temperature_c",
+            "power_w",
+            "throttle",
+            "kernels_per_call",
+            "neighbours_busy",
+            "judged_by",
+            "tuning_s",
+        ),
         *(
             "contract",
             "provider_version",
@@ -286,6 +295,7 @@ def _measurement(measured: Mapping[str, Any]) -> dict[str, Any]:
         "launch": json.dumps(facts.get("launch", {})),
         "flags": json.dumps(facts.get("flags", [])),
         "compile_s": facts.get("compile_s"),
+        "tuning_s": facts.get("tuning_s"),
         "check_s": facts.get("check_s"),
         **{name: facts.get(name) for name in ("peak_memory_mib", "peak_memory_live_mib")},
         "bytes_moved": moved,

@@ -263,6 +263,7 @@ def _subjects(arm: Arm, home: Repository, subject: Subject, given: str, sandbox:
         command_line.refuse_unboxed(subject, operators=bool(given))
     made = command_line.loaded(subject, home, wheel, arm.source if arm.kind == "version" else "", boxed=sandbox)
     notes = _left_out(arm, home, subject)
+    arm = replace(arm, tuning=arm.tuning or subject.tuning.get("triton", ""))
     return ArmContent(arm, made.packed.revision, made.packed.digest, made, notes=notes, folder=home.folder)
 
 

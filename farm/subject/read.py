@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from farm.compare import arms
 from farm.contracts.base import Contract
 from farm.errors import MatrixError
 from farm.matrix import axes as ax
@@ -27,7 +28,7 @@ PROVIDER, ENTRY = ("ops", "backends", "role"), ("call", "modes", "backward", "de
 ON_BACKEND, OP_ON_BACKEND = ("ops", "variables"), ("call", "backward", "modes")
 ROLES = ("subject", "peer")
 SELECTION = {"kernels": ("cache_key", "all"), "sentinel": 1000, "simulated": ("ignored", "counts")}
-TUNING = {"triton": ("freeze", "each", "none")}
+TUNING = {"triton": arms.TUNING}
 MAX_MINUTES = 24 * 60.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

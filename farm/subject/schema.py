@@ -74,8 +74,8 @@ def json_schema(ops: Sequence[str], backends: Sequence[str]) -> dict[str, Any]:
                 },
             ),
             "tuning": _object(
-                "For farm ab and farm pr: whether an arm's autotuning is kept.",
-                {name: _told("freeze: tuned once per arm.", enum=[*values]) for name, values in TUNING.items()},
+                "For farm ab and farm pr: how autotuned kernels are tuned where an arm does not say it.",
+                {name: _told("As the key tuning of an arm.", enum=[*values]) for name, values in TUNING.items()},
             ),
         },
     }

@@ -19,6 +19,7 @@ import triton.language as tl
 from farm.child import interpreter, interpreter_types
 from farm.child.interpreter import OutOfBounds, to_bfloat16, to_float32
 from farm.child.interpreter_progress import FILE, FORMAT
+from farm.child.tuning import Tuning
 
 
 @triton.jit
@@ -196,6 +197,21 @@ def test_autotune_takes_its_first_configuration():
     x, y = torch.arange(20.0), torch.empty(20)
     tuned[lambda meta: (triton.cdiv(20, meta["BLOCK"]),)](x, y, 20)
     assert torch.equal(x, y) and tuned.best_config.kwargs == {"BLOCK": 8}
+
+
+@pytest.mark.parametrize("asked", ["", "none"])
+def test_tuning_is_counted_and_can_be_left_out(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FARM_TUNING", asked)
+    monkeypatch.setattr(triton.runtime.autotuner.Autotuner, "_bench", triton.runtime.autotuner.Autotuner._bench)
+    tuned.cache.clear()
+    found = Tuning()
+    found.begin()
+    x, y = torch.arange(20.0), torch.empty(20)
+    for _ in range(2):  # the second call tunes nothing
+        tuned[lambda meta: (triton.cdiv(20, meta["BLOCK"]),)](x, y, 20)
+    assert torch.equal(x, y) and found.tried == 2 and (found.seconds == 0) == bool(asked)
+    found.begin()
+    assert found.tried == 0 and found.seconds == 0
 
 
 def test_too_late_is_an_error_and_twice_is_not():

@@ -27,7 +27,7 @@ def test_an_arm_is_what_was_said_of_it() -> None:
 
 def test_an_arm_survives_json() -> None:
     both = "revision=main,patch=x,environment=e,env.B=a,b"
-    for text in ("revision=main,env.X=1", "mode=auto", "wheel=a/b.whl", both):
+    for text in ("revision=main,env.X=1", "mode=auto", "tuning=each", "wheel=a/b.whl", both):
         arm = parse(text)
         kept = json.loads(json.dumps({**arm.plain(), "called": arm.called, "digest": "d", "revision": "r"}))
         assert Arm.of(kept) == arm and planned_arm(kept, "a", refused=NODES) == arm and arm.text == text
@@ -67,6 +67,7 @@ def test_an_arm_of_a_file_is_checked_as_one_of_a_command_line(plain: dict[str, A
         ("revision=a\nb", "arm-revision", "cannot be the name"),
         ("revision=a\0b", "arm-value", "NUL"),
         ("mode=../x", "arm-name", "is no name"),
+        ("tuning=freze", "arm-tuning", 'did you mean "freeze"?'),
         ("environment=-x", "arm-name", "is no name"),
         ("env.=1", "arm-variable-name", "env.NAME=VALUE"),
         ("env.1A=1", "arm-variable-name", "no name of a variable"),

@@ -37,6 +37,12 @@ def prepared(tmp_path: Path, **more: Any) -> DeviceSetup:
 
 def test_each_arm_has_its_own_files_variables_and_cache(tmp_path: Path) -> None:
     setup = prepared(tmp_path, arms={"a": arm("one"), "b": arm("two", X="1", S="mine")})
+    for tuning, frozen in (("freeze", "1"), ("each", "0"), ("none", "0")):
+        own = prepared(tmp_path, arms={"a": {**arm("one"), "tuning": tuning}}).environment.variables
+        assert (own["TRITON_CACHE_AUTOTUNING"], own.get("FARM_TUNING")) == (
+            frozen,
+            "none" if tuning == "none" else None,
+        )
     assert setup.arms == ("a", "b") and setup.arm == "a"
     seen = {}
     for name in setup.arms:

@@ -127,9 +127,13 @@ def test_a_wheel_and_a_revision(repository: Path, tmp_path: Path) -> None:
 
 def test_the_adapters_are_each_arms_own_and_arm_a_describes_both(repository: Path) -> None:
     (repository / "beside.py").write_text("def through(function, *rest):\n    return function(*rest)  # new\n")
-    (repository / "farm.yaml").write_text((repository / "farm.yaml").read_text().replace("liger:", "other:"))
+    (repository / "farm.yaml").write_text(
+        (repository / "farm.yaml").read_text().replace("liger:", "other:") + "tuning: {triton: each}\n"
+    )
     git(repository, "commit", "-qam", "adapters")
-    a, b = contents("revision=HEAD~1", "revision=HEAD", repository)
+    a, b = contents("revision=HEAD~1", "revision=HEAD,tuning=none", repository)
+    assert (a.arm.tuning, b.arm.tuning) == ("", "none")  # arm a says nothing, and so does its farm.yaml
+    assert contents("revision=HEAD", "revision=HEAD~1", repository)[1].arm.tuning == "each"
     assert "# new" in b.sources()["adapters/beside.py"] and "# new" not in a.sources()["adapters/beside.py"]
     assert any("adapters differ (adapters/beside.py)" in note for note in b.notes)
     assert any("that of arm a counts" in note for note in b.notes)
