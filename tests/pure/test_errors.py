@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import re
 from pathlib import Path
 
@@ -19,16 +20,21 @@ def exceptions(tree: dict[str, str]) -> dict[str, list[tuple[str, list[str]]]]:
     """Every exception class by its name: (module, names of its bases), for each place that defines one."""
     found: dict[str, list[tuple[str, list[str]]]] = {}
     for module, text in tree.items():
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ClassDef):
-                bases = [ast.unparse(b).rpartition(".")[2] for b in node.bases]
-                found.setdefault(node.name, []).append((module, bases))
+        for name, bases in classes(text):
+            found.setdefault(name, []).append((module, list(bases)))
     raised = {n for n in dir(builtins) if isinstance(c := getattr(builtins, n), type) and issubclass(c, BaseException)}
     grown = -1
     while grown != len(raised):
         grown = len(raised)
         raised |= {name for name, places in found.items() if any(set(bases) & raised for _, bases in places)}
     return {name: places for name, places in found.items() if name in raised}
+
+
+@functools.cache
+def classes(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """(name, names of its bases) of every class in a source, wherever in it."""
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+    return tuple((n.name, tuple(ast.unparse(b).rpartition(".")[2] for b in n.bases)) for n in nodes)
 
 
 def against(tree: dict[str, str]) -> list[str]:
@@ -43,6 +49,7 @@ def against(tree: dict[str, str]) -> list[str]:
     return twice + out + [f"{name} is not drawn" for name in found if name not in drawn]
 
 
+@functools.cache
 def sources() -> dict[str, str]:
     paths = [p for folder in ("farm", "dashboards") for p in sorted((ROOT / folder).rglob("*.py"))]
     return {str(p.relative_to(ROOT)): p.read_text(encoding="utf-8") for p in paths if "farm/dashboards" not in str(p)}

@@ -64,19 +64,20 @@ def prose_of_page(page: str) -> str:
 
 def messages(source: str, errors: set[str]) -> Iterator[tuple[int, str]]:
     """(line, text) of the strings in a module that may reach a user."""
-    tree = ast.parse(source)
+    nodes = list(ast.walk(ast.parse(source)))
     ignored: set[int] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
             ignored.add(id(body[0].value))  # a docstring
         if isinstance(node, ast.JoinedStr):
             ignored |= {id(part) for part in node.values}
     printed: set[int] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _name(node.func) in PRINTING | errors:
+    printing = PRINTING | errors
+    for node in nodes:
+        if isinstance(node, ast.Call) and _name(node.func) in printing:
             printed |= {id(inner) for argument in _arguments(node) for inner in ast.walk(argument)}
-    for node in ast.walk(tree):
+    for node in nodes:
         text = _text(node)
         if text is None or id(node) in ignored or text in VENDORS:
             continue
@@ -106,11 +107,14 @@ def _text(node: ast.AST) -> str | None:
 def error_classes() -> set[str]:
     """Names of the classes in farm/ whose bases end in an error."""
     names = {"FarmError"}
+    classes = [
+        (node.name, {_name(base) for base in node.bases})
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    ]
     for _ in range(3):
-        for path in SOURCES:
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ClassDef) and names & {_name(base) for base in node.bases}:
-                    names.add(node.name)
+        names |= {name for name, bases in classes if names & bases}
     return names
 
 

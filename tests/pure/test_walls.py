@@ -121,8 +121,9 @@ RISING = (
 )
 
 
-def imports(path: Path) -> set[str]:
-    """Top-level names of every module that a file imports, wherever in it; `farm.x` and `kernels.x` keep two parts."""
+@functools.cache
+def imports(path: Path) -> frozenset[str]:
+    """Dotted names of every module that a file imports, wherever in it."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = []
@@ -130,10 +131,15 @@ def imports(path: Path) -> set[str]:
             names = [a.name for a in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             names = [node.module]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        elif isinstance(node, ast.Call) and name_of(node.func).endswith("import_module"):
             names = [a.value for a in node.args[:1] if isinstance(a, ast.Constant)]
         found |= set(names)
-    return found
+    return frozenset(found)
+
+
+def name_of(called: ast.expr) -> str:
+    """`c` of `a.b.c` or of `c`."""
+    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
 
 
 def files(*places: str) -> list[Path]:
@@ -191,6 +197,8 @@ PROC_ELSEWHERE = (
 
 def starters(text: str) -> set[str]:
     """Names in a source that start a process."""
+    if not any(name in text for name in STARTS):
+        return set()
     nodes = list(ast.walk(ast.parse(text)))
     used = {n.id for n in nodes if isinstance(n, ast.Name)} | {n.attr for n in nodes if isinstance(n, ast.Attribute)}
     return (used | {name.rpartition(".")[2] for _, name in statements(text)}) & STARTS
@@ -198,6 +206,8 @@ def starters(text: str) -> set[str]:
 
 def proc_texts(text: str) -> set[str]:
     """Strings in a source that name something in /proc; docstrings are not looked at."""
+    if "/proc" not in text:
+        return set()
     nodes = list(ast.walk(ast.parse(text)))
     docs = {n.value for n in nodes if isinstance(n, ast.Expr)}
     texts = {n.value for n in nodes if isinstance(n, ast.Constant) and n not in docs and isinstance(n.value, str)}
@@ -432,11 +442,7 @@ def io_of(path: str, text: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and not node.level:
             found |= {(node.module or "").split(".")[0]} & NO_IO
         elif isinstance(node, ast.Call):
-            called = node.func
-            name = (
-                called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else ""
-            )
-            found |= {name} & TOUCHES
+            found |= {name_of(node.func)} & TOUCHES
     return found - DOORS.get(path, set())
 
 
