@@ -36,12 +36,12 @@ _STEPS, _STEP = (1000, 1700), 2.0**-17
 class RmsNormQuantize(Contract):
     """Outputs of different dtypes; q is judged by its distance from the unrounded ratio.
 
-    Version 2 has residual and static_scale between weight and eps.  `sum` says of what y is the norm: of the rounded
-    sum, or of x + residual as float32 holds it, where implementations differ.
+    `sum` says of what y is the norm: of the rounded sum, or of x + residual as float32 holds it, where implementations
+    differ.  A cell of an older run lacks some parameters, and is what their defaults make of it.
     """
 
     op = "rms_norm_quantize"
-    version = 2
+    version = 1
     dimensions = (Dimension("rows", 0, 2**40), Dimension("hidden", 1, 2**30))
     parameters = (
         Parameter("eps", float, 1e-6, low=0.0, positional=True),
