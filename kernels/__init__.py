@@ -10,11 +10,12 @@ from typing import Any
 _PUBLIC = {
     "rms_norm": ".ops.rms_norm.function",
     "fused_add_rms_norm": ".ops.fused_add_rms_norm.function",
+    "rms_norm_quantize": ".ops.rms_norm_quantize.function",
     "RMSNorm": ".modules",
     "FusedAddRMSNorm": ".modules",
 }
 
-__all__ = ["FusedAddRMSNorm", "RMSNorm", "fused_add_rms_norm", "rms_norm"]
+__all__ = ["FusedAddRMSNorm", "RMSNorm", "fused_add_rms_norm", "rms_norm", "rms_norm_quantize"]
 
 
 def __getattr__(name: str) -> Any:

@@ -103,8 +103,16 @@ def planted(case: Case) -> Iterator[tuple[Plant, Callable[[], dict[str, Array] |
                 lambda t=t, up=up: _only(case, t, _again(case, {up.name: np.zeros_like(case.values[up.name])})),  # type: ignore[misc]
             )
         yield Plant(t.name, "without terms across columns"), lambda t=t: _without_cross(case, t)  # type: ignore[misc]
+    for name, outputs in _own(case).items():
+        yield Plant("own", name), lambda outputs=outputs: {**_outputs(case, case.correct), **outputs}  # type: ignore[misc]
     yield Plant("every output", "cached answer"), lambda: _cached(case)
     yield Plant("every output", "accumulated in the storage dtype"), lambda: _accumulated(case)
+
+
+def _own(case: Case) -> Mapping[str, Arrays]:
+    """The faults that the contract itself knows."""
+    with np.errstate(all="ignore"):
+        return case.contract.faults(case.values, case.cell, case.correct)
 
 
 def _again(case: Case, changed: Arrays) -> dict[str, Array]:

@@ -260,6 +260,13 @@ class Contract:
         additional arrays under names like `q.real`."""
         return None
 
+    def faults(
+        self, inputs: Mapping[str, Array], cell: CellLike, correct: Mapping[str, Array]
+    ) -> Mapping[str, Mapping[str, Array]]:
+        """Faults of this op's own for `farm contract check`, beside those of farm/accuracy/plants.py: name -> the
+        outputs that differ, unrounded as those of `reference`, of which `correct` is the result."""
+        return {}
+
     def supports(self, cell: CellLike, target: str | None = None) -> str | None:
         """Why no provider can run this cell on `target`, or None."""
         return None

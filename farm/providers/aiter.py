@@ -7,6 +7,9 @@ Both keep everything in float32 and round once; with a residual y is of the sum 
 exceed its registers, from about 8192 elements on, the rest is read back rounded).  A bfloat16 result is cut off and not
 rounded to the nearest on gfx942, where the latter is software: up to one unit in the last place, always towards zero.
 
+`rmsnorm2d_fwd_with_dynamicquant(out, input, yscale, weight, epsilon)`, and the same with a residual, quantise by row to
+int8 or the float8 of the GPU, with scale max|y| / largest value (its source of 2026, not yet run on a device).
+
 It has no backward: autograd knows nothing of its kernels.  It builds each kernel with hipcc at its first call, which
 can take minutes; AITER_JIT_DIR names where the built ones are kept.
 """
@@ -19,10 +22,10 @@ from typing import Any
 NAME = "aiter"
 ROLE = "peer"
 MODES = ("auto",)
-OPS = ("rms_norm", "fused_add_rms_norm")
+OPS = ("rms_norm", "fused_add_rms_norm", "rms_norm_quantize")
 DISTRIBUTION = "amd-aiter"
 SETTINGS = {"auto": "defaults"}
-DECLARES = {"fused_add_rms_norm": {"sum": "unrounded"}}
+DECLARES = {"fused_add_rms_norm": {"sum": "unrounded"}, "rms_norm_quantize": {"sum": "unrounded"}}
 
 
 def load(op: str) -> Callable[..., Any]:
@@ -47,7 +50,39 @@ def load(op: str) -> Callable[..., Any]:
         norm_with_add(y, x, residual, total, weight.detach(), eps)
         return y, total
 
+    if op == "rms_norm_quantize":
+        return _quantizing()
     return rms_norm if op == "rms_norm" else fused_add_rms_norm
+
+
+def _quantizing() -> Callable[..., Any]:
+    import torch
+    from aiter.ops import rmsnorm
+
+    def rms_norm_quantize(
+        x: Any,
+        weight: Any,
+        residual: Any = None,
+        static_scale: Any = None,
+        eps: float = 1e-6,
+        *,
+        quantized: str = "int8",
+        group: int = 0,
+    ) -> Any:
+        _refuse(x, weight)
+        if static_scale is not None or group:
+            raise NotImplementedError("AITER's quantising norms are called with a dynamic scale per row alone")
+        x = x.detach()
+        q = torch.empty(x.shape, dtype=getattr(torch, quantized), device=x.device)
+        scale = torch.empty((*x.shape[:-1], 1), dtype=torch.float32, device=x.device)
+        if residual is None:
+            rmsnorm.rmsnorm2d_fwd_with_dynamicquant(q, x, scale, weight.detach(), eps)
+            return q, scale
+        total = torch.empty_like(x)
+        rmsnorm.rmsnorm2d_fwd_with_add_dynamicquant(q, x, residual.detach(), total, scale, weight.detach(), eps)
+        return q, scale, total
+
+    return rms_norm_quantize
 
 
 def _refuse(x: Any, weight: Any) -> None:

@@ -5,6 +5,9 @@ rounded.  Its fused norm writes the sum into `residual` and y into `input`; the 
 gets copies of both, which are part of what is timed.  A weight must be there, in x's dtype.  Autograd knows nothing of
 either: a backward is unsupported.  It builds its kernels at the first call.
 
+rms_norm_quantize is its `rmsnorm_quant` and `fused_add_rmsnorm_quant`: a given scale of one element, float8_e4m3fn,
+saturated; the norm is not rounded before.  The second overwrites `residual`, which gets a copy.
+
 Written from its source of 2026 and not yet run on a device.
 """
 
@@ -16,9 +19,9 @@ from typing import Any
 NAME = "flashinfer"
 ROLE = "peer"
 MODES = ("auto",)
-OPS = ("rms_norm", "fused_add_rms_norm")
+OPS = ("rms_norm", "fused_add_rms_norm", "rms_norm_quantize")
 DISTRIBUTION = "flashinfer-python"
-DECLARES = {"fused_add_rms_norm": {"sum": "unrounded"}}
+DECLARES = {"fused_add_rms_norm": {"sum": "unrounded"}, "rms_norm_quantize": {"sum": "unrounded"}}
 SETTINGS = {"auto": "defaults; the fused norm overwrites its inputs, so copies of both are part of its time"}
 
 
@@ -41,6 +44,33 @@ def load(op: str) -> Callable[..., Any]:
         (norm.gemma_fused_add_rmsnorm if offset else norm.fused_add_rmsnorm)(y, total, weight.detach(), eps)
         return y.view(x.shape), total.view(x.shape)
 
+    def rms_norm_quantize(
+        x: Any,
+        weight: Any,
+        residual: Any = None,
+        static_scale: Any = None,
+        eps: float = 1e-6,
+        *,
+        quantized: str = "int8",
+        group: int = 0,
+    ) -> Any:
+        import torch
+
+        _refuse(x, weight, 0.0)
+        if static_scale is None or quantized != "float8_e4m3fn":
+            raise NotImplementedError("FlashInfer's quantising norms take a given scale, and write float8_e4m3fn alone")
+        q = torch.empty(_rows(x).shape, dtype=torch.float8_e4m3fn, device=x.device)
+        if residual is None:
+            norm.rmsnorm_quant(q, _rows(x), weight.detach(), static_scale, eps)
+            return q.view(x.shape)
+        total = _rows(residual).clone()
+        norm.fused_add_rmsnorm_quant(q, _rows(x), total, weight.detach(), static_scale, eps)
+        return q.view(x.shape), total.view(x.shape)
+
+    if op == "rms_norm_quantize":
+        if not hasattr(norm, "fused_add_rmsnorm_quant"):
+            raise NotImplementedError("this version of FlashInfer has no rmsnorm_quant")
+        return rms_norm_quantize
     return rms_norm if op == "rms_norm" else fused_add_rms_norm
 
 

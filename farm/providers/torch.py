@@ -52,27 +52,42 @@ def _fused_add_rms_norm(
 
 
 def rms_norm_quantize(
-    x: Any, weight: Any, eps: float = 1e-6, *, quantized: str = "int8", group: int = 0
-) -> tuple[Any, Any]:
-    """x [..., hidden] -> (q like x, of the dtype `quantized`, scale float32 [..., groups]), symmetric, with a scale per
-    `group` columns (0: per row).
+    x: Any,
+    weight: Any,
+    residual: Any = None,
+    static_scale: Any = None,
+    eps: float = 1e-6,
+    *,
+    quantized: str = "int8",
+    group: int = 0,
+) -> Any:
+    """x [..., hidden] -> q like x, of the dtype `quantized`; scale float32 [..., groups] unless `static_scale` gives
+    it; and with a residual the sum, like x.  Symmetric, with a scale per `group` columns (0: per row).
 
     y = x / sqrt(mean(x^2) + eps) * weight in float32; scale = max|y| / the dtype's largest value; q = y / scale rounded
-    half to even.  A group of zeros has scale 0 and q 0.
+    half to even, and 0 where the scale is 0 or not finite.  With a given scale q saturates, and a NaN is 0 in int8.
     """
     import torch
 
     dtype = getattr(torch, quantized)
-    largest = 127.0 if quantized == "int8" else torch.finfo(dtype).max
-    wide = x.float()
+    whole = quantized == "int8"
+    largest = 127.0 if whole else torch.finfo(dtype).max
+    total = None if residual is None else x + residual
+    wide = (x if total is None else total).float()
     y = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
     if weight is not None:
         y = y * weight.float()
+    if static_scale is not None:
+        ratio = y / static_scale
+        ratio = ratio.round().nan_to_num(0.0) if whole else ratio
+        q = ratio.clamp(-128.0 if whole else -largest, largest).to(dtype)
+        return q if total is None else (q, total)
     y = y.unflatten(-1, (-1, group or x.shape[-1]))
     scale = y.abs().amax(-1, keepdim=True) / largest
-    ratio = torch.where(scale > 0, y / scale, 0.0).flatten(-2)
-    ratio = ratio.round() if quantized == "int8" else ratio
-    return ratio.clamp(-largest, largest).to(dtype), scale.squeeze(-1)
+    ratio = torch.where((scale > 0) & scale.isfinite(), y / scale, 0.0).flatten(-2)
+    ratio = ratio.round() if whole else ratio
+    q = ratio.clamp(-largest, largest).to(dtype)
+    return (q, scale.squeeze(-1)) if total is None else (q, scale.squeeze(-1), total)
 
 
 def _block_scaled_matmul(a: Any, a_scale: Any, b: Any, b_scale: Any) -> Any:

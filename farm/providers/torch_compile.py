@@ -55,13 +55,20 @@ def load(op: str) -> Callable[..., Any]:
 
         return fused_add_rms_norm
     if op == "rms_norm_quantize":
-        quantizing = _modes(_rms_norm_quantize)
+        quantizing = _modes(_rms_norm_quantize, "emulate_precision_casts")  # of the sum
 
         def rms_norm_quantize(
-            x: Any, weight: Any, eps: float = 1e-6, *, quantized: str = "int8", group: int = 0, mode: str = "auto"
-        ) -> tuple[Any, Any]:
-            q, scale = quantizing[mode](x, weight, eps, quantized, group)
-            return q, scale
+            x: Any,
+            weight: Any,
+            residual: Any = None,
+            static_scale: Any = None,
+            eps: float = 1e-6,
+            *,
+            quantized: str = "int8",
+            group: int = 0,
+            mode: str = "auto",
+        ) -> Any:
+            return quantizing[mode](x, weight, residual, static_scale, eps, quantized, group)
 
         return rms_norm_quantize
     products = _modes(torch.matmul)
@@ -94,11 +101,13 @@ def _fused_add_rms_norm(x: Any, residual: Any, weight: Any, eps: float, offset: 
     return _rms_norm(total, weight, eps, offset), total
 
 
-def _rms_norm_quantize(x: Any, weight: Any, eps: float, quantized: str, group: int) -> tuple[Any, Any]:
-    """x [..., hidden] -> (q like x, scale float32 [..., groups])."""
+def _rms_norm_quantize(
+    x: Any, weight: Any, residual: Any, static_scale: Any, eps: float, quantized: str, group: int
+) -> Any:
+    """What provider torch's function of that name returns."""
     from farm.providers.torch import rms_norm_quantize
 
-    return rms_norm_quantize(x, weight, eps, quantized=quantized, group=group)
+    return rms_norm_quantize(x, weight, residual, static_scale, eps, quantized=quantized, group=group)
 
 
 class _Compiled:

@@ -5,6 +5,9 @@ The reference says neither where they round nor whether the fused norm is of the
 declared, so each cell's own gates judge them.  Neither has an offset.  `npu_add_rms_norm` documents no gradient: its
 backward is unsupported where torch_npu gives its outputs no graph.
 
+`npu_add_rms_norm_dynamic_quant(x1, x2, gamma)` quantises by row to int8, scale max|y| / 127; it always has a residual.
+Its static sibling takes a scale per column, and is not called.
+
 Not imported here: the backend `ascend` has it loaded before any provider is asked for.
 """
 
@@ -17,9 +20,14 @@ from typing import Any
 NAME = "torch_npu"
 ROLE = "peer"
 MODES = ("auto",)
-OPS = ("rms_norm", "fused_add_rms_norm")
+OPS = ("rms_norm", "fused_add_rms_norm", "rms_norm_quantize")
 DISTRIBUTION = "torch-npu"
 SETTINGS = {"auto": "defaults"}
+_NAMES = {
+    "rms_norm": "npu_rms_norm",
+    "fused_add_rms_norm": "npu_add_rms_norm",
+    "rms_norm_quantize": "npu_add_rms_norm_dynamic_quant",
+}
 
 
 def load(op: str) -> Callable[..., Any]:
@@ -29,7 +37,7 @@ def load(op: str) -> Callable[..., Any]:
     module = sys.modules.get("torch_npu")
     if module is None:
         raise ImportError("torch_npu is not loaded in this process; only backend ascend loads it")
-    name = "npu_rms_norm" if op == "rms_norm" else "npu_add_rms_norm"
+    name = _NAMES[op]
     fused = getattr(module, name, None)
     if fused is None:
         raise NotImplementedError(f"torch_npu {getattr(module, '__version__', '')} has no {name}")
@@ -47,6 +55,25 @@ def load(op: str) -> Callable[..., Any]:
         y, _, total = fused(x, residual, weight, eps)
         return y, total
 
+    def rms_norm_quantize(
+        x: Any,
+        weight: Any,
+        residual: Any = None,
+        static_scale: Any = None,
+        eps: float = 1e-6,
+        *,
+        quantized: str = "int8",
+        group: int = 0,
+    ) -> tuple[Any, Any, Any]:
+        """x, residual [..., hidden] -> (q int8 like x, scale float32 [..., 1], sum like x)."""
+        _refuse(x, weight, 0.0)
+        if residual is None or static_scale is not None or group or quantized != "int8":
+            raise NotImplementedError("torch_npu's quantising norm is of a sum, to int8, with a dynamic scale per row")
+        q, _, total, scale, _ = fused(x, residual, weight, epsilon=eps)
+        return q, scale.view(*x.shape[:-1], 1), total
+
+    if op == "rms_norm_quantize":
+        return rms_norm_quantize
     return rms_norm if op == "rms_norm" else fused_add_rms_norm
 
 

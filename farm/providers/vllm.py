@@ -4,6 +4,9 @@ They round where Llama does: x/rms to x's dtype, then times the weight.  With a 
 is the norm of what was stored.  Its fused norm writes the sum into `residual` and y into `input`; the farm's contract
 gives up no input, so it gets copies of both, which are part of what is timed.  There is neither offset nor backward.
 
+Its quantising norms are not this farm's rms_norm_quantize: they round the norm to x's dtype first, twice, and give
+the scale of a float8 a lower bound.  So they are `unsupported`, rather than judged by a definition that is not theirs.
+
 Written from its source of 2026 and not yet run on a device.
 """
 
@@ -15,7 +18,7 @@ from typing import Any
 NAME = "vllm"
 ROLE = "peer"
 MODES = ("auto",)
-OPS = ("rms_norm", "fused_add_rms_norm")
+OPS = ("rms_norm", "fused_add_rms_norm", "rms_norm_quantize")
 DISTRIBUTION = "vllm"
 SETTINGS = {"auto": "defaults; the fused norm overwrites its inputs, so copies of both are part of its time"}
 
@@ -24,6 +27,11 @@ def load(op: str) -> Callable[..., Any]:
     """The function of `op`; ImportError where vLLM is not installed, NotImplementedError if its build lacks the op."""
     if op not in OPS:
         raise NotImplementedError(f"provider {NAME} has no {op}; available ops: {', '.join(OPS)}")
+    if op == "rms_norm_quantize":
+        raise NotImplementedError(
+            "vLLM's quantising norms compute something else: they round the norm to the dtype of x before they "
+            "quantise it, and bound the scale of a float8 from below"
+        )
     import torch
     from vllm import _custom_ops as compiled
 

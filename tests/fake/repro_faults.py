@@ -136,7 +136,7 @@ def every_eighth(x, residual, weight, eps):
 
 
 @fault("rms_norm_quantize", "forward", "float16", ROWS, "columns 64 to 95 (the last 32) of every row, never written")
-def integers_unwritten(x, weight, eps):
+def integers_unwritten(x, weight, residual, static_scale, eps):
     wide = x.double()
     y = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps) * weight.double()
     scale = y.abs().amax(-1, keepdim=True) / 127

@@ -199,7 +199,7 @@ def test_the_quantizing_norm_follows_its_definition(quantized, largest, group):
     function = loaded("torch", "rms_norm_quantize")
     x, weight = values(6, 256, dtype=torch.bfloat16, seed=1), values(256, dtype=torch.float32, seed=2)
     x[2] = 0
-    q, scale = function(x, weight, EPS, quantized=quantized, group=group)
+    q, scale = function(x, weight, None, None, EPS, quantized=quantized, group=group)
     groups = 256 // (group or 256)
     assert q.dtype == getattr(torch, quantized) and q.shape == (6, 256)
     assert scale.dtype == torch.float32 and scale.shape == (6, groups)

@@ -128,8 +128,7 @@ class RmsContract(Contract):
 
     def interpreted_seconds(self, cell: CellLike) -> float:
         rows, hidden = cell.dims["rows"], cell.dims["hidden"]
-        programs = rows if hidden > _PACKED else rows / _PACKED_ROWS
-        forward = programs * (_ROW + _COLUMN * hidden)
+        forward = interpreted_forward(rows, hidden)
         return 3 * forward + _SUM * hidden / 32 if cell.operation in _BACKWARD else forward
 
     def spread(self, inputs: Mapping[str, Array], cell: CellLike, block: tuple[int, int]) -> dict[str, Array]:
@@ -212,6 +211,23 @@ class RmsContract(Contract):
         offset = cell.params["offset"]
         factor = inputs["weight"].astype(np.float64) + offset if cell.params["weight"] else 1.0
         return total, normed, kept, rstd, factor
+
+
+def interpreted_forward(rows: int, hidden: int) -> float:
+    """Seconds of a forward in the interpreter, two runs of it."""
+    programs = rows if hidden > _PACKED else rows / _PACKED_ROWS
+    return programs * (_ROW + _COLUMN * hidden)
+
+
+def half_of(residual: Array, x: Array, dtype: str) -> Array:
+    """A residual that goes with x, float32: half as large as it is made, of x's sign in the last column, and x itself
+    in rows of one value (why: FusedAddRmsNorm.inputs)."""
+    half = rounded(residual * np.float64(0.5), dtype)  # a half of the smallest float16 is none
+    alike = np.signbit(half[:, -1:]) == np.signbit(x[:, -1:])
+    half = np.where(alike, half, -half)
+    constant = (half == half[:, :1]).all(axis=1, keepdims=True)
+    found: Array = np.where(constant, x, half)
+    return found.astype(np.float32)
 
 
 def _row_mean(a: Array, b: Array) -> Array:

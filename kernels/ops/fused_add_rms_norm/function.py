@@ -28,11 +28,7 @@ def fused_add_rms_norm(
     residual are equal, and are one tensor: the norm's gradient plus the upstream gradient of sum.
     """
     norm.validate(OP, x, weight, casting)
-    if residual.shape != x.shape or residual.dtype != x.dtype or residual.device != x.device:
-        raise ValueError(
-            f"{OP} needs x and residual of one shape, dtype and device; got {list(x.shape)} {x.dtype} {x.device} and "
-            f"{list(residual.shape)} {residual.dtype} {residual.device}"
-        )
+    norm.same_kind(OP, x, residual)
     rounds = casting != "gemma"
     if norm.is_traced(OP, x, residual, weight):
         from ..rms_norm import operators

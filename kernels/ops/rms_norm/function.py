@@ -221,3 +221,12 @@ def validate(op: str, x: torch.Tensor, weight: torch.Tensor | None, casting: str
         raise TypeError(f"{op} takes a weight of float32, float16 or bfloat16; got {weight.dtype}")
     if weight.device != x.device:
         raise ValueError(f"{op} needs x and weight on one device; got {x.device} and {weight.device}")
+
+
+def same_kind(op: str, x: torch.Tensor, residual: torch.Tensor) -> None:
+    """ValueError where x and residual differ in what their sum needs alike."""
+    if residual.shape != x.shape or residual.dtype != x.dtype or residual.device != x.device:
+        raise ValueError(
+            f"{op} needs x and residual of one shape, dtype and device; got {list(x.shape)} {x.dtype} {x.device} and "
+            f"{list(residual.shape)} {residual.dtype} {residual.device}"
+        )

@@ -5,11 +5,9 @@ Formulas, sizes of terms and gates: `farm/contracts/ops/rms.py`, which it shares
 
 from __future__ import annotations
 
-import numpy as np
-
 from farm.contracts.base import Array, CellLike, FamilyLike, Parameter
 from farm.contracts.layouts import STRIDES
-from farm.contracts.ops.rms import CASTING, EPS, OFFSET, WEIGHT, RmsContract, rounded
+from farm.contracts.ops.rms import CASTING, EPS, OFFSET, WEIGHT, RmsContract, half_of
 
 
 class FusedAddRmsNorm(RmsContract):
@@ -45,12 +43,7 @@ class FusedAddRmsNorm(RmsContract):
         """
         made = super().inputs(cell, family, block)
         dtype = cell.dtypes["x"]
-        half = rounded(made["residual"] * np.float64(0.5), dtype)  # a half of the smallest float16 is none
-        alike = np.signbit(half[:, -1:]) == np.signbit(made["x"][:, -1:])
-        half = np.where(alike, half, -half)
-        constant = (half == half[:, :1]).all(axis=1, keepdims=True)
-        residual: Array = np.where(constant, made["x"], half)
-        made["residual"] = residual.astype(np.float32)
+        made["residual"] = half_of(made["residual"], made["x"], dtype)
         if "dsum" in made:
             rows, hidden = cell.dims["rows"], cell.dims["hidden"]
             made["dsum"] = family.upstream("dsum", block, hidden, dtype, total=rows, scale=0.25)

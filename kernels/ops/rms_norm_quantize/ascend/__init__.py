@@ -1,0 +1,1 @@
+"""The op rms_norm_quantize on Ascend's vector cores."""
