@@ -121,6 +121,7 @@ def options(p: argparse.ArgumentParser, *, resumed: bool = False) -> None:
         f"({', '.join(tools.CHECKS)}; default: {tools.CHECKS[0]})",
     )
     p.set_defaults(tool="", tool_out="")  # what children run under: of --sanitize, or of farm profile
+    p.set_defaults(limit_s=0.0)  # after how long the run ends as interrupted: of farm sweep; 0: never
     p.add_argument("--strict-peers", action="store_true", help="count failures of peers as findings, too")
     p.add_argument(
         "--write",

@@ -38,6 +38,14 @@ def content(folder: Path | None = None) -> str:
     return digest.hexdigest()[:16]
 
 
+def kernels_tree(folder: Path = ROOT) -> str:
+    """Git's hash of the folder `kernels` as it is committed; "" without git, and where files in it differ from that."""
+    if not (folder / ".git").exists() or _git(folder, "status", "--porcelain", "--", "kernels"):
+        return ""
+    found = _git(folder, "rev-parse", "--verify", "HEAD:kernels")
+    return found if re.fullmatch(r"[0-9a-f]{40,64}", found) else ""
+
+
 def _git(folder: Path, *words: str) -> str:
     with contextlib.suppress(OSError):
         done = command.run(["git", "-C", str(folder), *words], GIT_SECONDS)
