@@ -200,7 +200,7 @@ def plants(scale: float) -> dict[str, Plant]:
             ),
             of(dtype="float32"),
             0,
-            r"bits identical in [0-9]+ of [0-9]+ cells.*within tolerance",
+            r"[Bb]its identical in [0-9]+ of [0-9]+ cells.*within tolerance",
             reserve=40.0,
             accuses=False,
         ),
