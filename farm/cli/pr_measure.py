@@ -31,16 +31,18 @@ from farm.pr import result as results
 from farm.pr.commands import Command
 from farm.pr.config_block import Config
 from farm.pr.events import Ignored, Policy, Refusal, Request
+from farm.pr.repeating import Links
 from farm.pr.result_schema import VERSION
-from farm.pr.selection import SENTINELS, select
+from farm.pr.selection import SENTINELS, Selection, select
 from farm.process import supervisor
+from farm.shipping import revision
 from farm.stage_zero.answer import Answer
 from farm.subject import arms, repository
 from farm.subject.arms import ArmContent
 
 TARGETS = "sm_90,gfx942"
 EMPTY = "0" * 40
-TOKEN = "GITHUB_TOKEN"
+TOKEN, PACKAGE = "GITHUB_TOKEN", "FARM_PACKAGE"
 
 
 def options(p: argparse.ArgumentParser) -> None:
@@ -84,7 +86,8 @@ def run(args: argparse.Namespace) -> int:
     place = args.result or Path("result.json")
     write(place, text)
     if args.comment is not None:
-        write(args.comment, comments.comment(result))
+        package = os.environ.get(PACKAGE) or revision.origin()
+        write(args.comment, comments.comment(result, links=Links(package=package)))
     outcome = results.outcome(result)
     print(f"\nfarm pr: {comments.headline(result, outcome, printable)}")
     print(f"{outcome.name}: exit {outcome.exit_code}; {place}")
@@ -129,6 +132,7 @@ class _Work:
     def __init__(self, args: argparse.Namespace):
         self.args, self.stages, self.faults = args, list[dict[str, Any]](), list[str]()
         self.launched: Sequence[Mapping[str, Any]] = ()
+        self.chosen: Selection | None = None
         self.repository, self.number, self.config = "local/repository", 0, Config()
         base, head = args.base, args.head
         if args.event is not None or args.decision is not None:
@@ -196,12 +200,15 @@ class _Work:
             ran = {p["cell"] for p in device}
             pairs = [*device, *(p for p in pairs if p["cell"] not in ran)]
             static = measured.with_launches(static or {}, self.launched)
+            if self.chosen and self.chosen.left_out:
+                what = f"{self.chosen.left_out} of {self.chosen.planned} cells on devices"
+                skipped.append({"what": what, "why": "they launch no kernel that changed; --all runs them, too"})
         tests = self._timed("own tests", lambda: self._own_tests(a, b))
         given = pr_inputs.given(self.args, self.top)
         pr_inputs.keep(given, (self.args.result or Path("result.json")).parent)
         return {
             "schema": VERSION,
-            "farm": __version__,
+            "farm": _own_version(),
             "python": platform.python_version(),
             "inputs": pr_inputs.told(given),
             "counts_simulated": described is not None and described.subject.selection.get("simulated") == "counts",
@@ -211,6 +218,7 @@ class _Work:
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "config": self.config.digest,
             **self.asked.told(),
+            **({"selection": self.chosen.told()} if self.chosen and self.chosen.planned else {}),
             "base": self._arm(self.asked.base, a),
             "head": self._arm(self.asked.head, b),
             "behind": self.history.behind,
@@ -254,7 +262,7 @@ class _Work:
     def _arms(self, where: list[str], answer: Answer) -> list[dict[str, Any]]:
         kernels = measured.launched(answer)
         if not self.args.all:
-            chosen = select(
+            chosen = self.chosen = select(
                 measured.built(answer), kernels, host=(*answer.host, *answer.other), sentinels=self.sentinels
             )
             print(f"farm pr: {chosen.why}", file=sys.stderr)
@@ -383,6 +391,13 @@ def _decided(args: argparse.Namespace) -> decision.Decision:
     if args.event is not None:
         raise UsageError("--decision says all that an event would; omit --event", id="pr-decision-and-event")
     return decision.read(event_file.text(args.decision))
+
+
+def _own_version() -> str:
+    """The farm that measured: its version, and its commit where it is one."""
+    found = revision.of()
+    changed = ", with changes" if found["dirty"] else ""
+    return f"{__version__} (commit {found['commit'][:12]}{changed})" if found["commit"] else __version__
 
 
 def _unchanged() -> dict[str, Any]:

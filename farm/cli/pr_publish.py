@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from farm.cli import common, pr_results
-from farm.cli.pr_measure import TOKEN
+from farm.cli.pr_measure import PACKAGE, TOKEN
 from farm.cli.text import printable
 from farm.errors import FarmError, StoreError, UsageError
 from farm.pr import comment as comments
@@ -21,8 +21,9 @@ from farm.pr import result as results
 from farm.pr.github import GitHub
 from farm.pr.publishing import Check, Publication
 from farm.pr.repeating import Links
+from farm.shipping import revision
 
-SERVER, DOCS, PACKAGE = "GITHUB_SERVER_URL", "FARM_DOCS", "FARM_PACKAGE"
+SERVER, DOCS = "GITHUB_SERVER_URL", "FARM_DOCS"
 REPOSITORY, API, STORE = "GITHUB_REPOSITORY", "GITHUB_API_URL", "FARM_STORE"
 WORKFLOW = "farm-device.yml"
 MAX_HOURS = 30 * 24.0
@@ -102,7 +103,7 @@ def _links(args: argparse.Namespace, payload: Mapping[str, Any]) -> Links:
         server=server if repeating.address(server) else Links().server,
         run=number if number.isdecimal() else "",
         docs=os.environ.get(DOCS) or "",
-        package=os.environ.get(PACKAGE) or "",
+        package=os.environ.get(PACKAGE) or revision.origin(),
         digest=digest,
     )
 

@@ -83,6 +83,17 @@ def error(p: Json) -> str:
     return a if a == b else f"{a} → {b}"
 
 
+def of_both(p: Json) -> str:
+    """`2.1 % of the tolerance in base, 3.00 times the tolerance in head`."""
+    return f"{_of_tolerance(p['worst_a'])} in base, {_of_tolerance(p['worst_b'])} in head"
+
+
+def _of_tolerance(value: float | None) -> str:
+    if value is None or value >= NO_RATIO:
+        return "not known" if value is None else "beyond any ratio to the tolerance"
+    return f"{share(value)} {'the' if value > 1 else 'of the'} tolerance"
+
+
 def answer(pairs: Sequence[Json], wrong: Sequence[Json]) -> str:
     """Did accuracy change?  `wrong`: the cells that became inaccurate."""
     known = compared(pairs)

@@ -99,12 +99,26 @@ def headline(result: Json, found: Outcome, say: Say = plain) -> str:
         parts.append(_improved(executed, say) or ("Not worse" if found.exit_code == 0 else ""))
     if bits := accuracy.headline(pairs):
         parts.append(bits)
+    parts.append(_reached(result))
     if failing := sum(statuses(p) == "failing" for p in counting):
         parts.append(f"{cells(failing)} {'fails' if failing == 1 else 'fail'} in base too")
     parts.append(_same_code(result, say))
     parts.append(_evidence(result, say))
     text = "; ".join(p for p in parts if p)
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def _reached(result: Json) -> str:
+    """How many of the planned cells launch a kernel that changed: what the rest of the line is about."""
+    static, chosen = result["static"], result.get("selection")
+    if not static or not static["changed"] or {*static["changed"]} <= {u["kernel"] for u in static["unknown"]}:
+        return ""
+    pairs = [p for p in result["pairs"] if p["evidence"] == "executed"] or result["pairs"]
+    launching = chosen["reached"] if chosen else sum(bool(p["kernels"]) for p in pairs)
+    planned = chosen["planned"] if chosen else len(pairs)
+    of = f"all of {cells(planned)}" if 1 < launching == planned else f"{count(launching)} of {cells(planned)}"
+    verb = "launches" if launching == 1 else "launch"
+    return f"{of} {verb} a changed kernel" if planned else ""
 
 
 def _unknown(static: Json | None, say: Say) -> list[str]:
@@ -122,12 +136,17 @@ def _sign(result: Json, found: Outcome) -> str:
 
 def check_words(exit_code: int, voice: str) -> str:
     """What becomes of the check, and of merging."""
-    if exit_code == 1 and voice in ("", "block"):
+    if voice in ("silent", "report"):
+        return f"Check: none, so this blocks no merge (the farm's voice here is *{voice}*: it concludes no check)"
+    if exit_code == 0:
+        return "Check: success, so this blocks no merge"
+    if exit_code == 1 and voice == "advise":
+        return "Check: neutral, so this blocks no merge (the farm's voice here is *advise*: findings fail no check)"
+    if exit_code == 1:
         if voice:
-            return "Check: failed; blocks merging: yes, where the check is required (voice: block)"
-        return "Check: failed; blocks merging: only where the repository has given the farm the voice block"
-    kind = "none" if voice in ("silent", "report") else "success" if exit_code == 0 else "neutral"
-    return f"Check: {kind}; blocks merging: no{f' (voice: {voice})' if voice else ''}"
+            return "Check: failed; this blocks the merge where the repository requires the check"
+        return "Check: failed, and blocks the merge, only where the repository lets the farm block (the voice *block*)"
+    return f"Check: neutral, so this blocks no merge: {'nothing is proven' if exit_code == 4 else 'the farm failed'}"
 
 
 def _what(result: Json, found: Outcome, voice: str) -> list[str]:
@@ -217,13 +236,26 @@ def _backends(result: Json) -> list[str]:
     if not groups:
         return []
     out = ["**What ran**, in base and in head", ""]
-    head = "ran on", "how", "cells", "their sizes", "broken by head", "slower", "faster", "as base", "undecided"
-    out += [timed.row(*head, "fail in base too"), timed.row("---", "---", "--:", "---", *["--:"] * 6)]
+    others = any(_otherwise(of) for of in groups.values())
+    head = ["ran on", "how", "cells", "their sizes", "broken by head", "fail in base too", "right in both"]
+    head += ["otherwise"] * others + ["other bits, of those right in both", "slower", "faster", "as fast", "undecided"]
+    out += [timed.row(*head), timed.row("---", "---", "--:", "---", *["--:"] * (len(head) - 4))]
     found = sorted(groups.items(), key=lambda g: _backend_harm(g[1]))
-    out += [_backend(*of, pairs) for of, pairs in found[:BACKENDS]]
+    out += [_backend(*of, pairs, others) for of, pairs in found[:BACKENDS]]
     if len(found) > BACKENDS:
-        out.append(timed.row(f"and {count(len(found) - BACKENDS)} more, less harmful", *[""] * 9))
+        out.append(timed.row(f"and {count(len(found) - BACKENDS)} more, less harmful", *[""] * (len(head) - 1)))
+    if others:
+        out += ["", "*Otherwise*: fixed by head, in one of both only, without a result, or a known failure."]
     return [*out, ""]
+
+
+def _otherwise(pairs: Sequence[Json]) -> int:
+    """How many cells are neither broken nor failing in both nor right in both."""
+    return len(pairs) - len(_right(pairs)) - sum(statuses(p) in ("broken", "failing") for p in pairs)
+
+
+def _right(pairs: Sequence[Json]) -> list[Json]:
+    return [p for p in pairs if p["status_a"] == p["status_b"] == "passed"]
 
 
 def _backend_harm(pairs: Sequence[Json]) -> tuple[int, int]:
@@ -231,21 +263,27 @@ def _backend_harm(pairs: Sequence[Json]) -> tuple[int, int]:
     return -found["broken"], -found["regressed"]
 
 
-def _backend(backend: str, target: str, evidence: str, pairs: Sequence[Json]) -> str:
+def _backend(backend: str, target: str, evidence: str, pairs: Sequence[Json], others: bool) -> str:
     found = results.counted(pairs)
     had_time = bool(questions.was_timed(pairs))
-    undecided = count(found["inconclusive"] + found["unfit"])
-    numbers = (count(found["regressed"]), count(found["improved"])) if had_time else ("not timed", "not timed")
+    right = _right(pairs)
+    bits = accuracy.compared(right)
+    differ = count(sum(not p["same_bits"] for p in bits)) if bits else "not known"
+    undecided = found["inconclusive"] + found["unfit"]
+    numbers = (found["regressed"], found["improved"], found["same"], undecided)
+    untimed_ = f", {count(found['none'])} not timed" if had_time and found["none"] else ""
     return timed.row(
         "CPU" if backend == "cpu" else plain(target or backend),
         f"{evidence} ({EVIDENCE.get(evidence, 'nothing ran')})",
         count(len(pairs)),
         plain(clip(untimed.sizes(p["axes"] for p in pairs), 200)),
         count(found["broken"]),
-        *numbers,
-        count(found["same"] + found["none"]),
-        undecided if had_time else "not timed",
         count(found["failing"]),
+        count(len(right)),
+        *((count(_otherwise(pairs)),) if others else ()),
+        differ,
+        *(map(count, numbers[:3]) if had_time else ("not timed",) * 3),
+        f"{count(undecided)}{untimed_}" if had_time else "not timed",
     )
 
 
@@ -308,7 +346,7 @@ def _foot(result: Json) -> list[str]:
         one = questions.chosen(result, {})
         known = one is not None and results.repeat(one["repeat"])
         place = ", after the same steps" if known else ", in a clone that has both commits"
-        out += [f"Repeat all of it{place}:", *code(again), ""]
+        out += [f"Repeat all of it{place}:", *code("\n".join([*repeating.setup(result), again])), ""]
     return out
 
 

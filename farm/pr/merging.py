@@ -38,6 +38,8 @@ def merged(found: Sequence[Json], lost: Mapping[str, str] | None = None) -> dict
             out[key] = [*out[key], *other[key]]
         out["static"] = _static(out["static"], other["static"])
         out["run"] = f"{out['run']}, {other['run']}"
+        if other.get("selection") != out.get("selection"):  # the cells tell
+            out.pop("selection", None)
         out["counts_simulated"] = bool(out.get("counts_simulated") and other.get("counts_simulated"))
         inputs = [*(out.get("inputs") or ()), *(other.get("inputs") or ())]
         out["inputs"] = [i for n, i in enumerate(inputs) if i not in inputs[:n]]

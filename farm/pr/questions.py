@@ -13,7 +13,7 @@ from typing import Any
 from farm.pr import accuracy, repeating, timed, untimed
 from farm.pr import result as results
 from farm.pr.result import DEVICES, FAILS, statuses
-from farm.report.format import cells, clip, count, sig
+from farm.report.format import cells, clip, count, label, sig
 from farm.report.markdown import plain
 
 Json = Mapping[str, Any]
@@ -127,8 +127,9 @@ def _first(told: Sequence[str]) -> str:
 def _how_much(result: Json, accepted: Mapping[str, float]) -> str:
     pairs = result["pairs"]
     told = []
-    if wrong := [p for p in broken(results.counting(result)) if _error(p)]:
-        told.append(f"the largest error of a broken cell is {_error(wrong[0])} times what is allowed")
+    if wrong := broken(results.counting(result)):
+        more = f"; {cells(len(wrong) - 1)} more" if len(wrong) > 1 else ""
+        told.append(f"{_of(wrong[0])}: {_both(wrong[0])}{more}")
     if late := [p for p in slower(pairs, accepted) if p["ratio"]]:
         told.append(f"the slowest takes {timed.amount(late[0])}")
         if len(late) > 2:
@@ -139,20 +140,23 @@ def _how_much(result: Json, accepted: Mapping[str, float]) -> str:
     if played(had_time) and not result.get("counts_simulated"):
         words = f" In the script: {'; '.join(told)}." if told else ""
         return f"Of real speed nothing is known: nothing was timed on hardware.{words}"
-    if told:
-        return f"{_first(told)}{'; '.join(told[1:])}."
-    if had_time:
+    if grew := accuracy.grown(pairs):
+        told.append(f"the error that grew most is {accuracy.of_both(grew[0])} ({_of(grew[0])})")
+    if had_time and not any(p["speed"] in ("regressed", "improved") for p in had_time):
         low, high = min(p["ratio"] for p in had_time), max(p["ratio"] for p in had_time)
-        return f"Head takes {sig(low, 4)} to {sig(high, 4)} times base's time: no cell is beyond its threshold."
-    if broken(pairs):
-        return "A cell that ends without a result has no size of error; the reason stands below."
-    return "Not measured: nothing was timed, because timing needs a device." if pairs else "Not measured."
+        told.append(f"head takes {sig(low, 4)} to {sig(high, 4)} times base's time: no cell is beyond its threshold")
+    if pairs and not had_time:
+        why = "nothing was timed, because timing needs a device"
+        told.append(f"of time nothing is known: {why}" if told else f"not measured: {why}")
+    return f"{_first(told)}{'; '.join(told[1:])}." if told else "Not measured."
 
 
-def _error(p: Json) -> str:
-    """A broken cell's error over the tolerance; "" where there is no such ratio."""
-    worst = p["worst_b"]
-    return sig(worst) if worst and p["status_b"] == "inaccurate" and worst < accuracy.NO_RATIO else ""
+def _both(p: Json) -> str:
+    """What a broken cell is in base and in head, with the errors of both where there are any."""
+    if p["status_b"] == "inaccurate" and p["worst_b"] is not None:
+        return f"the error is {accuracy.of_both(p)}"
+    was = f" (its largest error {accuracy.share(p['worst_a'])} of the tolerance)" if p["worst_a"] is not None else ""
+    return f"{label(p['status_a'])}{was} in base, {label(p['status_b'])} in head"
 
 
 def _how_sure(result: Json) -> str:
@@ -166,7 +170,7 @@ def _how_sure(result: Json) -> str:
         if played(had_time):
             told.append("Of real speed nothing is known. What follows is how the script's times were judged.")
         told.append(
-            f"{_rounds(had_time)}, each round with a fresh process for base and for head on one device; the ratio of "
+            f"{_rounds(pairs)}. Each round has a fresh process for base and for head, on one device; the ratio of "
             f"times has a 99 % interval{interval}. A cell counts as slower or faster only if that excludes 1 and "
             f"the ratio is beyond the cell's threshold{f' ({ends})' if ends else ''}."
         )
@@ -188,15 +192,27 @@ def _how_sure(result: Json) -> str:
     return " ".join(told) or "Nothing was run."
 
 
-def _rounds(had_time: Sequence[Json]) -> str:
-    """`3 rounds for the 4 cells that were clear at once, 12 for 2 cells`."""
-    by = Counter(p["rounds"] for p in had_time)
-    told = [f"{count(n)} rounds for {cells(by[n])}" for n in sorted(by)]
-    if len(told) == 1:
-        return f"{count(min(by))} rounds a cell"
-    if len(told) > 4:
-        told = [f"{count(min(by))} to {count(max(by))} rounds a cell"]
-    return f"{', '.join(told)} (3 to screen all, 7 more for cells in doubt, 5 more to confirm a change)"
+def _rounds(pairs: Sequence[Json]) -> str:
+    """`8 cells were timed: 4 are judged by 3 rounds, 3 by 7 and 1 gave no time that counts`; what rounds there are."""
+    timed_ = [p for p in pairs if p["speed"] != "none"]
+    by = Counter(p["rounds"] for p in timed_ if p["ratio"])
+    by_few = sorted(by)
+    if len(by_few) > 6:
+        told = [f"{count(sum(by.values()))} {_are(sum(by.values()))} judged by {by_few[0]} to {by_few[-1]} rounds"]
+    else:
+        told = [f"{count(by[n])}{f' {_are(by[n])} judged' if k == 0 else ''} by {n}" for k, n in enumerate(by_few)]
+        told[:1] = [f"{told[0]} rounds"] if told else []
+    if none := len(timed_) - sum(by.values()):
+        told.append(f"{count(none)} gave no time that counts")
+    listed = f"{', '.join(told[:-1])} and {told[-1]}" if len(told) > 1 else told[0]
+    were = "was" if len(timed_) == 1 else "were"
+    how = "Every cell is timed in 3 rounds. What these leave in doubt is timed in 7 fresh ones and judged by them alone"
+    how += " (one that stands out is timed again), and what they would call a change in 5 more"
+    return f"{cells(len(timed_))} {were} timed: {listed}. {how}"
+
+
+def _are(n: int) -> str:
+    return "is" if n == 1 else "are"
 
 
 def _hardware(result: Json) -> str:

@@ -17,8 +17,8 @@ LOCAL = "local/repository"
 ARTIFACT, INPUTS, FILES = "farm-result", "farm-inputs", 8
 TORCH_CPU = "https://download.pytorch.org/whl/cpu"
 _URL = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/#?=&%+-]*)?(?!\n)")
-_TOOL = re.compile(r"(torch|triton) (\d[0-9A-Za-z.]{0,30})(\+[0-9A-Za-z.]{1,30})?(?!\n)")
-_A_DEVICE = {"cuda": "an NVIDIA GPU", "rocm": "an AMD GPU", "ascend": "an Ascend NPU"}
+_TOOL = re.compile(r"(torch|triton|triton-ascend) (\d[0-9A-Za-z.]{0,30})(\+[0-9A-Za-z.]{1,30})?(?!\n)")
+_A_DEVICE = {"cuda": "an NVIDIA GPU", "rocm": "an AMD GPU", "ascend": "an Ascend NPU with CANN and torch_npu"}
 Json = Mapping[str, Any]
 
 
@@ -76,9 +76,11 @@ def _sources(result: Json, links: Links) -> str:
     """What is fetched from where, in words."""
     told = []
     if not package(links.package):
-        told.append(f"FARM_PACKAGE: what pip installs the kernel farm {plain(result['farm'])} from")
-        if result["repository"] != LOCAL:
-            told[0] += f" (the variable of that name in the settings of {plain(result['repository'])})"
+        whom = f"who maintains {plain(result['repository'])}" if result["repository"] != LOCAL else "who ran this"
+        told.append(
+            f"The kernel farm was version {plain(result['farm'])}; this comment knows no address from which others can "
+            f"install it: ask {whom}, and set FARM_PACKAGE to it (a git address, a wheel or a folder)"
+        )
     files = _inputs(result)
     if files:
         names = ", ".join(f"{plain(f['path'])} (SHA-256 {f['sha256'][:12]})" for f in files[:FILES])
@@ -120,13 +122,29 @@ def _steps(result: Json, links: Links) -> list[str]:
 
 def _install(result: Json, links: Links, backend: str) -> list[str]:
     """`pip install` with the versions that were used."""
-    found = (_TOOL.fullmatch(t) for t in (result["static"] or {"tools": ()})["tools"])
-    tools = {f[1]: f for f in found if f}
+    tools = _tools(result)
+    # the two install the same package, and each compiles for its own devices only
+    tools.pop("triton" if backend == "ascend" and "triton-ascend" in tools else "triton-ascend", None)
     onto = backend in _A_DEVICE
     pins = [f"{n}=={f[2]}{'' if onto else f[3] or ''}" for n, f in tools.items()]
     more = [f"--extra-index-url {TORCH_CPU}"] if not onto and any("+cpu" in p for p in pins) else []
-    source = package(links.package) or '"$FARM_PACKAGE"'
+    source = package(links.package) or '"${FARM_PACKAGE:?is not set}"'
     return [" ".join(["python -m pip install", source, *pins, *more])]
+
+
+def _tools(result: Json) -> dict[str, re.Match[str]]:
+    found = (_TOOL.fullmatch(t) for t in (result["static"] or {"tools": ()})["tools"])
+    return {f[1]: f for f in found if f}
+
+
+def setup(result: Json) -> list[str]:
+    """What must be set up once before all of it can be repeated: the compiler for Ascend has an environment of its own,
+    which `farm compile` makes."""
+    targets = (result["static"] or {"targets": ()})["targets"]
+    version = _tools(result).get("triton-ascend")
+    if not any(t["backend"] == "ascend" and t["compiled"] for t in targets):
+        return []
+    return [f"farm compile --setup ascend{f'  # once; here triton-ascend was {version[2]}' if version else ''}"]
 
 
 def _expected(one: Json) -> str:

@@ -160,8 +160,9 @@ SCHEMA: dict[str, Any] = {
             "repeat": _LINE,
             "python": _text(40),
             "inputs": _list(_object({"path": _NAME, "sha256": _text(64, "^[0-9a-f]{64}$(?!\\n)")}), 200),
+            "selection": _object({"planned": _COUNT, "reached": _COUNT, "chosen": _COUNT}),  # of cells for devices
             "counts_simulated": _FLAG,  # what simulated devices find fails the check: for tests of the farm itself
         },
-        optional=("asked", "python", "inputs", "counts_simulated"),
+        optional=("asked", "python", "inputs", "selection", "counts_simulated"),
     ),
 }

@@ -14,10 +14,22 @@ _SHAPE = re.compile(r"\d+(?:x\d+)+|(?<=/)\d+(?=/)")
 
 @dataclass(frozen=True)
 class Selection:
-    """`cells`: ids without backend and target, in the plan's order; empty for all of the matrix.  `why`: for people."""
+    """`cells`: ids without backend and target, in the plan's order; empty for all of the matrix.  `why`: for people.
+    `planned`: how many there are; 0 where nobody knows which launch what changed."""
 
     cells: tuple[str, ...]
     why: str
+    planned: int = 0
+    reached: int = 0  # that launch what changed
+
+    @property
+    def left_out(self) -> int:
+        """How many planned cells do not run."""
+        return self.planned - len(self.cells) if self.cells else 0
+
+    def told(self) -> dict[str, int]:
+        """As result.json has it."""
+        return {"planned": self.planned, "reached": self.reached, "chosen": self.planned - self.left_out}
 
     @property
     def rule(self) -> str:
@@ -41,15 +53,16 @@ def select(
     if not planned:
         return Selection((), "all cells: none was built, so nothing says which launch what changed")
     if list(host):
-        return Selection((), "all cells: code beside the kernels changed, and any of them may be launched differently")
+        why = "all cells: code beside the kernels changed, and any of them may be launched differently"
+        return Selection((), why, len(planned), sum(bool(kernels.get(cell)) for cell in planned))
     reached = [cell for cell in planned if kernels.get(cell)]
     others = [cell for cell in planned if not kernels.get(cell)]
     chosen = {*reached, *_sentinels(others, sentinels)}
     if len(chosen) >= len(planned) or len(chosen) > MOST:
-        return Selection((), "all cells")
+        return Selection((), "all cells", len(planned), len(reached))
     extra = len(chosen) - len(reached)
     why = f"{len(reached)} cells that launch a changed kernel and {extra} others, of {len(planned)}"
-    return Selection(tuple(cell for cell in planned if cell in chosen), why)
+    return Selection(tuple(cell for cell in planned if cell in chosen), why, len(planned), len(reached))
 
 
 def _sentinels(cells: Sequence[str], most: int) -> list[str]:

@@ -74,10 +74,10 @@ def microseconds(p: Json) -> str:
 
 
 def ratio(p: Json) -> str:
-    """Head's time over base's; inside of the threshold only that it is as base's."""
+    """Head's time over base's; inside of the threshold only that it is about 1."""
     if not p["ratio"] or p["speed"] == "none":
         return ""
-    return "≈ as base" if p["speed"] == "same" else sig(p["ratio"], 4)
+    return "≈ 1 (as fast)" if p["speed"] == "same" else sig(p["ratio"], 4)
 
 
 def _failing(pairs: Sequence[Json]) -> list[str]:

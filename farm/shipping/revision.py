@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import re
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,20 @@ def of(folder: Path = ROOT) -> dict[str, Any]:
     dirty = bool(commit and _git(folder, "status", "--porcelain", "--", "kernels", "farm"))
     name = f"{commit[:12]}{'+' if dirty else ''}" if commit else version
     return {"name": name, "commit": commit, "dirty": dirty, "version": __version__}
+
+
+def origin() -> str:
+    """The address from which pip installed this farm, as pip takes it; "" for an index, a folder or a file of this
+    host."""
+    try:
+        text = metadata.distribution("kernel-farm").read_text("direct_url.json")
+        found = json.loads(text or "{}")
+        url, commit = str(found["url"]), (found.get("vcs_info") or {}).get("commit_id")
+    except (metadata.PackageNotFoundError, OSError, ValueError, KeyError, AttributeError):
+        return ""
+    if not url.startswith("https://"):
+        return ""
+    return f"{found['vcs_info'].get('vcs', 'git')}+{url}@{commit}" if commit else url
 
 
 def content(folder: Path | None = None) -> str:

@@ -39,7 +39,9 @@ def test_first_line_is_the_answer_with_its_evidence() -> None:
     ascend = target(target="ascend910b", backend="ascend", compiled=10, same_code=2)
     twelve = [pair(f"cpu/rms_norm/liger/auto/forward/fp32/{n}x4096") for n in range(12)]
     found = result(*twelve, static=static(targets=[ascend]))
-    assert headline(found) == "Bits identical in 12 of 12 cells (interpreted on a CPU); no NPU ran."
+    assert headline(found) == (
+        "Bits identical in 12 of 12 cells (interpreted on a CPU); all of 12 cells launch a changed kernel; no NPU ran."
+    )
     assert results.outcome(found).exit_code == 4
     found = result(slower(WIDE, 1.1786), pair(NARROW))
     assert headline(found).startswith("1 of 2 timed cells slower: cuda/rms\\_norm/liger")
@@ -291,11 +293,15 @@ def test_first_line_says_what_is_proven_elsewhere_and_whether_bits_that_differ_a
     near = interpreted(1, same_bits=False, worst_a=0.021, worst_b=0.035, bytes_a=8000, bytes_b=6000)
     found = result(near, interpreted(2), static=static(targets=both), not_run=[{"what": "cuda", "why": "none"}])
     assert headline(found) == (
-        "Bits identical in 1 of 2 cells (interpreted on a CPU), the others within tolerance; machine code differs for "
-        "ascend910b in 8 of 10 compiled cells, is identical for sm\\_90; no NPU ran."
+        "Bits identical in 1 of 2 cells (interpreted on a CPU), the others within tolerance; all of 2 cells launch a "
+        "changed kernel; machine code differs for ascend910b in 8 of 10 compiled cells, is identical for sm\\_90; no "
+        "NPU ran."
     )
     text = comments.comment(found)
-    assert "**Verdict: not proven**: nothing" in text and "Check: neutral; blocks merging: no." in text
+    assert (
+        "**Verdict: not proven**: nothing" in text
+        and "Check: neutral, so this blocks no merge: nothing is proven." in text
+    )
     assert "on a device of ascend (NPU)." in text
     assert "Yes, within the tolerance: other bits in 1 of 2 cells; the error grew in 1 cell, up to 1.67 times" in text
     assert "1x4096: 2.1 % → 3.5 %" in text and "not timed" in text and "time over" not in text
@@ -363,7 +369,7 @@ def test_how_sure_and_what_is_undecided_are_said() -> None:
     open_ = pair(NARROW, speed="inconclusive", ratio=1.03, low=0.98, high=1.08, threshold=0.035)
     text = comments.comment(result(slower(WIDE), open_, interpreted(1, threshold=None)))
     assert "99 % interval (here 1.170 to 1.190)" in text and "threshold (2.0 % to 3.5 %)" in text
-    assert "3 rounds for 1 cell, 15 rounds for 1 cell (3 to screen all" in text
+    assert "2 cells were timed: 1 is judged by 3 rounds and 1 by 15. Every cell is timed in 3 rounds." in text
     assert f"Undecided: 1 cell: {plain(NARROW)} (too noisy: interval 0.9800 to 1.080 after 3 rounds)." in text
     assert "**Slower, rms\\_norm: 1 of 2 timed cells**" in text
     assert "1 of 2 timed cells**" in text.partition("**Undecided")[2]

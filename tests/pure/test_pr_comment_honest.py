@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import json
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pr_results import move, own_test, pair, result, slower, static, target
 
 from farm.cli import pr_inputs
 from farm.errors import UsageError
 from farm.pr import comment as comments
-from farm.pr import ledger, merging
+from farm.pr import ledger, merging, repeating
 from farm.pr import result as results
 from farm.pr.repeating import Links, package
 from farm.pr.result import Json
+from farm.pr.selection import select
 
 PLAYED = "sim/rms_norm/x/auto/forward/bf16/8192x4096/llama"
 CPU = "cpu/rms_norm/x/auto/forward/fp32/8x4096"
@@ -69,7 +74,9 @@ def test_rows_have_both_times_and_no_ratio_inside_of_the_threshold() -> None:
     noisy = pair("cuda/rms_norm/x/auto/forward/fp32/8x64", speed="inconclusive", ratio=1.03, axes=axes)
     text = comments.comment(result(slower("cuda/rms_norm/x/auto/forward/bf16/1x1"), pair(), noisy))
     table = text.partition("<details>")[2]
-    assert "| 1.180 | 32.00 → 37.76 |" in table and "| ≈ as base | 32.00 → 32.00 |" in table and "1.001" not in table
+    assert (
+        "| 1.180 | 32.00 → 37.76 |" in table and "| ≈ 1 (as fast) | 32.00 → 32.00 |" in table and "1.001" not in table
+    )
     assert text.count("medians of each alone") == 1
     assert "seen at dtype bf16; rows 8192; hidden 4096; 1 cell undecided (dtype fp32; rows 8; hidden 64)" in text
 
@@ -77,13 +84,13 @@ def test_rows_have_both_times_and_no_ratio_inside_of_the_threshold() -> None:
 @pytest.mark.parametrize(
     ("code", "voice", "words"),
     [
-        (1, "block", "Check: failed; blocks merging: yes, where"),
-        (1, "advise", "Check: neutral; blocks merging: no (voice: advise)"),
-        (1, "report", "Check: none; blocks merging: no (voice: report)"),
-        (1, "", "Check: failed; blocks merging: only where"),
-        (0, "block", "Check: success; blocks merging: no (voice: block)"),
-        (3, "block", "Check: neutral; blocks merging: no (voice: block)"),
-        (4, "", "Check: neutral; blocks merging: no"),
+        (1, "block", "Check: failed; this blocks the merge where the repository requires the check"),
+        (1, "advise", "Check: neutral, so this blocks no merge (the farm's voice here is *advise*: findings fail no"),
+        (1, "report", "Check: none, so this blocks no merge (the farm's voice here is *report*"),
+        (1, "", "Check: failed, and blocks the merge, only where the repository lets the farm block"),
+        (0, "block", "Check: success, so this blocks no merge"),
+        (3, "block", "Check: neutral, so this blocks no merge: the farm failed"),
+        (4, "", "Check: neutral, so this blocks no merge: nothing is proven"),
     ],
 )
 def test_what_becomes_of_the_check_is_in_plain_words(code: int, voice: str, words: str) -> None:
@@ -146,3 +153,75 @@ def test_files_of_the_command_line_are_kept_beside_the_result(tmp_path: Path, mo
     assert pr_inputs.named(args) == (pr_inputs.LOCAL, 0)
     args.repository = "a/b"
     assert pr_inputs.named(args) == ("a/b", 3)
+
+
+def test_how_much_has_the_numbers_of_both_arms_where_only_errors_grew_or_a_status_changed() -> None:
+    grew = pair(CPU, **NO_TIME, same_bits=False, worst_a=0.021, worst_b=0.035)
+    text = comments.comment(result(grew))
+    assert "By how much?** The error that grew most is 2.1 % of the tolerance in base, 3.5 % of the" in text
+    text = comments.comment(result(pair(CPU, **NO_TIME, status_b="crashed", worst_b=None, same_bits=None)))
+    assert ": passed (its largest error 30 % of the tolerance) in base, crashed in head; of time nothing is" in text
+    both = comments.comment(result({**grew, "cell": "cuda/a/x/auto/forward/bf16/1x8", "evidence": "executed"}, pair()))
+    assert "3.5 % of the tolerance in head (cuda/a/x" in both and "head takes 1.001 to 1.001 times base's time" in both
+
+
+def test_the_first_line_says_how_many_planned_cells_launch_what_changed() -> None:
+    idle = pair("cuda/a/x/auto/forward/bf16/1x8", kernels=[])
+    found = result(pair(), idle, static=static())
+    line = comments.headline(found, results.outcome(found))
+    assert "; 1 of 2 cells launches a changed kernel; " in line
+    chosen = {"planned": 40, "reached": 30, "chosen": 32}
+    found["selection"] = chosen
+    results.read(json.dumps(found))
+    assert "; 30 of 40 cells launch a changed kernel; " in comments.headline(found, results.outcome(found))
+    assert merging.merged([found, result(pair(), static=static())]).get("selection") is None
+    unseen = static(unknown=[{"kernel": "ops/rms_norm.py:_forward", "why": "launches are not seen"}])
+    assert "launch a changed" not in comments.headline(result(pair(), static=unseen), results.outcome(found))
+    assert select(["a/1", "a/2", "a/3"], {"a/1": ["k"]}, sentinels=1).told() == {**chosen, "planned": 3, "reached": 1,
+                                                                              "chosen": 2}  # fmt: skip
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["same", "regressed", "inconclusive", "unfit", "none"]), st.sampled_from([3, 7, 12])),
+        max_size=30,
+    )
+)
+@settings(deadline=None, max_examples=40)
+def test_cells_that_were_timed_add_up(given_: list[tuple[str, int]]) -> None:
+    rows = [
+        pair(f"cuda/a/x/auto/forward/bf16/{n}x8", speed=speed, rounds=rounds, ratio=None if speed == "unfit" else 1.1)
+        for n, (speed, rounds) in enumerate(given_)
+    ]
+    found = re.search(r"([0-9]+) cells? w\w+ timed: ([^.]*)\.", comments.comment(result(*rows)))
+    timed = sum(speed != "none" for speed, _ in given_)
+    if not any(speed not in ("none", "unfit") for speed, _ in given_):
+        assert found is None
+        return
+    assert found is not None and int(found[1]) == timed
+    told = re.sub(r"by [0-9]+( rounds)?", "", found[2])
+    assert sum(map(int, re.findall(r"[0-9]+", told))) == timed, found[0]
+
+
+def test_bits_that_differ_never_stand_in_a_row_that_says_as_base() -> None:
+    differ = [pair(f"cuda/a/x/auto/forward/bf16/{n}x8", same_bits=n > 1) for n in range(5)]
+    fixed = pair("cuda/a/x/auto/forward/bf16/9x8", status_a="crashed")
+    text = comments.comment(result(*differ, fixed))
+    row = next(line for line in text.splitlines() if line.startswith("| NVIDIA H200 |"))
+    assert row.endswith("| 0 | 0 | 5 | 1 | 2 | 0 | 0 | 5 | 0 |"), row
+    assert "≈ as base" not in text and "| as base |" not in text and "*Otherwise*: fixed by head" in text
+
+
+def test_a_stranger_is_told_what_to_install_or_that_nobody_knows() -> None:
+    static_ = static(tools=["triton-ascend 3.2.0", "torch 2.11.0+cpu", "triton 3.6.0"])
+    static_["targets"] = [target(target="ascend910b", backend="ascend")]
+    one = pair(repeat="farm ab --a revision=aaaa --b revision=bbbb --backend cuda")
+    text = comments.comment(result(one, static=static_, farm="0.1.0 (commit 0123456789ab)"))
+    assert "version 0.1.0 (commit 0123456789ab); this comment knows no address" in text
+    assert 'install "${FARM_PACKAGE:?is not set}" torch==2.11.0 triton==3.6.0' in text
+    assert "farm compile --setup ascend  # once; here triton-ascend was 3.2.0\nfarm pr" in text
+    npu = {**one, "backend": "ascend", "cell": "ascend/a/x/auto/forward/bf16/1x8"}
+    links = repeating.Links(package="git+https://example.org/farm@0123abc")
+    text = comments.comment(result(npu, static=static_), links=links)
+    assert "install git+https://example.org/farm@0123abc triton-ascend==3.2.0 torch==2.11.0\n" in text
+    assert "knows no address" not in text and "an Ascend NPU with CANN and torch_npu" in text.replace("\\", "")

@@ -52,10 +52,10 @@ def test_seven_questions_are_answered_of_a_timed_regression() -> None:
     at = answered(text)
     assert "1 of 4 cells broke: right in base, not in head; first cuda/zeta" in at["What got worse?"]
     assert "2 of 3 timed cells got slower; the slowest is cuda/rms" in at["What got worse?"]
-    assert "error of a broken cell is 3.00 times" in at["By how much?"]
+    assert "8x8: the error is 20 % of the tolerance in base, 3.00 times the tolerance in head" in at["By how much?"]
     assert "takes 1.180 times base's time" in at["By how much?"]
     assert (
-        "3 rounds for 1 cell, 15 rounds for 2 cells" in at["How sure?"]
+        "3 cells were timed: 1 is judged by 3 rounds and 2 by 15." in at["How sure?"]
         and "beyond the cell's threshold (2.0 %)" in at["How sure?"]
     )
     assert at["On which hardware?"] == "NVIDIA H200: 4 cells executed (compiled and run on the device)."
