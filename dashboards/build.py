@@ -99,7 +99,7 @@ def build(
                         raise
                     unreadable(name, error)
                 except Exception as error:  # the list reports it too
-                    unreadable(name, error)
+                    unreadable(name, ValueError(evidence.why_unreadable(known, error)))
         lines = run_lines(store, proven := kept(out / KEPT), index_seconds)
         night = _build_night(site, newest) if newest else None
         write(out / "index.html", runs_page(lines, site.links(), night))
