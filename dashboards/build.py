@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 from farm.dashboards import arms_page, night_pages, parity_page, trends, views
+from farm.dashboards import gone as gone_pages
 from farm.dashboards.compare_page import Said, Side, as_json
 from farm.dashboards.pages import (
     Against,
@@ -65,9 +66,11 @@ def build(
     no_index: Callable[[StoreError], None] = lambda error: None,
     index_seconds: float | None = None,
     lacking: Callable[[int], None] = lambda runs: None,
+    refresh: bool = False,
 ) -> Path:
     """Writes the front page and the page of `run_id` (None: of every readable run; `unreadable` is called with each
-    other run and the reason).  `no_index` is called if the store cannot have one: its pages show no nights.
+    other run and the reason).  Pages of runs that are no longer in the store are deleted, and those that lead to them
+    are made anew; `refresh`: no others.  `no_index` is called if the store cannot have one: its pages show no nights.
     `index_seconds`: how long runs may be added to the index, and how long they may be read for what they prove;
     `lacking` is called with the number of those that the index lacks.
 
@@ -83,23 +86,28 @@ def build(
             lacking(found.lacks)
         newest = views.newest(found) if found else None
         site = _Site(store, out, found, newest, kept_pages(out / KEPT))
+        there = {known.id: known for known in store.runs()}
+        gone = gone_pages.remove(out, site.pages, there)
+        again = [name for name in gone_pages.leading(out, site.pages, gone) if name in there]
+        for name in again:
+            site.pages.pop(page_name(name))  # so it is not kept
+        page = out / "index.html"
         if run_id:
-            page = _build_run(site, store.run(run_id))  # the store resolves `last`, the beginning of an id
-        else:
-            page = out / "index.html"
-            for known in list(store.runs()):
-                name = known.id
-                try:
-                    if not site.kept(known):
-                        run = store.run(name)
-                        _ = run.head, run.rows
-                        _build_run(site, run)
-                except OSError as error:
-                    if error.filename and Path(error.filename).parent == out:
-                        raise
-                    unreadable(name, error)
-                except Exception as error:  # the list reports it too
-                    unreadable(name, error)
+            page = _build_run(site, run := store.run(run_id))  # the store resolves `last`, the beginning of an id
+            again = [name for name in again if name != run.id]
+        for name in again if run_id or refresh else there:
+            known = there[name]
+            try:
+                if not site.kept(known):
+                    run = store.run(name)
+                    _ = run.head, run.rows
+                    _build_run(site, run)
+            except OSError as error:
+                if error.filename and Path(error.filename).parent == out:
+                    raise
+                unreadable(name, error)
+            except Exception as error:  # the list reports it too
+                unreadable(name, ValueError(evidence.why_unreadable(known, error)))
         lines = run_lines(store, proven := kept(out / KEPT), index_seconds)
         night = _build_night(site, newest) if newest else None
         write(out / "index.html", runs_page(lines, site.links(), night))
@@ -164,11 +172,21 @@ class _Site:
     def made_of(self, run: RunLike) -> str:
         """Changes when the page of a complete run would; "" for any other run."""
         before, newest = self.before(run.id), self.newest and run.id == self.newest.run.id
-        mark = evidence.as_of(run.dir)
+        mark, used = evidence.as_of(run.dir), [before] if before else []
         cells = sorted(map(str, self.cells)) if newest else []
-        nights = [r.id for r in self.newest.runs] if self.newest and newest else []
-        of = [mark, before.id if before else "", _code(), cells, nights]
+        if self.newest and newest:
+            used += self.newest.runs
+        of: list[Any] = [mark, *((r.id, self.as_of(r.id)) for r in used), _code(), cells]
+        of += [self.found.confirmations()] if self.found and newest else []
         return hashlib.sha256(json.dumps(of).encode()).hexdigest() if mark.startswith("run.json") else ""
+
+    def as_of(self, run_id: str) -> str:
+        """Changes when a run does."""
+        return evidence.as_of(Path(self.store.path) / "runs" / run_id)
+
+    def made_of_both(self, a: str, b: str) -> str:
+        """Changes when the page of two runs would."""
+        return hashlib.sha256(json.dumps([self.as_of(a), self.as_of(b), _code()]).encode()).hexdigest()
 
     def kept(self, run: RunLike) -> bool:
         """Whether the page of a run need not be made anew."""
@@ -198,24 +216,27 @@ def _build_night(site: _Site, newest: views.Newest) -> dict[str, Any]:
     store, out = site.store, site.out
     for a, b in night_pages.compared(newest):
         name = compare_name(a, b)
-        if site.pages.get(name) != _code() or not (out / name).is_file():
+        if site.pages.get(name) != site.made_of_both(a, b) or not (out / name).is_file():
             _build_comparison(store.run(a), store.run(b), out)
-            site.pages[name] = _code()
+            site.pages[name] = site.made_of_both(a, b)
     run, links = store.run(newest.run.id), site.links()
     repeat = functools.partial(findings.repeat, run)
     for (key, named), row in site.cells.items():
         facts, points = cell_facts_of(newest.index, run, row)
         facts["step"] = night_pages.step_of(newest, row)
         _write_both(out / cell_name(key, named), night_pages.cell_page(facts, points, links), facts)
+        site.pages[cell_name(key, named)] = gone_pages.SHOWS + run.id
     for target in (*newest.targets, *newest.silent_targets):
         then = newest.of_target(target) or newest
         silent = newest.run.created if then is not newest else ""
         again = functools.partial(findings.repeat, store.run(then.run.id)) if silent else repeat
         page = night_pages.backend_page(then, target, links, again, silent)
         _write_both(out / backend_name(target), page, night_pages.backend_json(then, target, silent))
+        site.pages[backend_name(target)] = gone_pages.SHOWS + then.run.id
     for op in site.ops:
         page = parity_page.page(newest, op, links, site.ops)
         _write_both(out / parity_name(op), page, parity_page.data(newest, op))
+        site.pages[parity_name(op)] = gone_pages.SHOWS + run.id
     write(out / "index.json", json.dumps(night_pages.night_json(newest), default=str))
     return night_pages.night(newest, links, repeat)
 
@@ -334,7 +355,7 @@ def _build_run(site: _Site, run: RunLike) -> Path:
     against = Against.of(site.store.run(before.id), run, quote(compare_name(before.id, run.id))) if before else None
     if against and before:
         _build_comparison(against.before, run, out)
-        site.pages[compare_name(before.id, run.id)] = _code()
+        site.pages[compare_name(before.id, run.id)] = site.made_of_both(before.id, run.id)
     links = site.run_links(run)
     for where, op in parts_of(run):
         _write_both(

@@ -121,6 +121,8 @@ def app(store: StoreLike, token: str = "") -> Any:
             try:
                 return page(request)
             except Exception as error:
+                if getattr(error, "id", "") == "store-run-unknown":  # deleted since the index was made
+                    return missing("This page is of a run that is no longer in the store; the list of runs is at /")
                 why = describe(error)[:300]
                 sys.stderr.write(f"farm dashboard: {request.url.path!r}: {why!r}\n")
                 return PlainTextResponse(f"This page cannot be made ({why}). The list of runs is at /\n", 500, HEADERS)
@@ -149,7 +151,7 @@ def app(store: StoreLike, token: str = "") -> Any:
     def of_index() -> tuple[Hashable, views.Newest | None]:
         """(what the newest night is made of, the night)."""
         found = index()
-        mark = hash(found.runs) if found else 0
+        mark = found.mark if found else 0
         if not kept_night or kept_night[0][0] != mark:
             kept_night[:] = [(mark, views.newest(found) if found else None)]
         return kept_night[0]
@@ -183,13 +185,14 @@ def app(store: StoreLike, token: str = "") -> Any:
             request, _digest(listed), lambda: evidence_page(found, LINKS), lambda: evidence.evidence_json(found)
         )
 
-    def against(run: RunLike) -> tuple[str, Callable[[], Against | None]]:
-        """(the run before it, what it is against that)."""
+    def against(run: RunLike) -> tuple[Hashable, Callable[[], Against | None]]:
+        """(the mark of the run before it, what it is against that)."""
         found = index()
-        before = views.baseline(found, run.id) if found else None
+        known = views.baseline(found, run.id) if found else None
+        before = find(store, known.id) if known else None  # deleted since the index was made
         if before is None:
             return "", lambda: None
-        return before.id, lambda: Against.of(store.run(before.id), run, LINKS.compare(before.id, run.id))
+        return (before.id, _mark(before)), lambda: Against.of(before, run, LINKS.compare(before.id, run.id))
 
     def one(request: Request) -> Response:
         run = find(store, request.path_params["run_id"])
@@ -287,7 +290,7 @@ def app(store: StoreLike, token: str = "") -> Any:
             its = night is not None and night.run.id == rows[-1]["run"]
             return facts | {"step": night_pages.step_of(night, rows[-1]) if night and its else None}, points
 
-        return answer(request, hash(found.runs), lambda: night_pages.cell_page(*made(), LINKS), lambda: made()[0])
+        return answer(request, found.mark, lambda: night_pages.cell_page(*made(), LINKS), lambda: made()[0])
 
     def cell_of_run(request: Request) -> Response:
         """A cell as it was in one run, by its number."""
@@ -299,7 +302,7 @@ def app(store: StoreLike, token: str = "") -> Any:
         made = functools.lru_cache(1)(lambda: cell_facts_in(found, run, run.rows[number]))
         return answer(
             request,
-            (_mark(run), hash(found.runs) if found else 0),
+            (_mark(run), found.mark if found else 0),
             lambda: night_pages.cell_page(*made(), LINKS),
             lambda: made()[0],
         )

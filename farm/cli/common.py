@@ -214,6 +214,8 @@ def export(run: Run, kind: str, **table: Any) -> str:
     """A run in one of FORMATS.  `table`: the options of `farm.report.exports.as_table`."""
     from farm.report import exports
 
+    refuse_newer(run, "exports")
+
     def log_of(row: Any) -> str:
         try:
             return run.log_text(str(row["log"]))
@@ -263,6 +265,32 @@ def readable(run: Run) -> Iterator[None]:
         raise StoreError(
             f"{run.dir}: this run is damaged and cannot be read ({cause}); start a new run", id="run-unreadable"
         ) from error
+
+
+def refuse_newer(run: Run, does: str) -> None:
+    """StoreError for a run that a later farm wrote: its columns may have meanings that this one does not know, and its
+    files other forms.  `does`: what this farm does with runs, for the sentence."""
+    with readable(run):
+        head = run.head if run.complete else {}
+    if newer(head):
+        raise StoreError(
+            f"{run.dir}: the run has schema {head['schema']!r}, but this farm {does} schemas up to {newest_schema()}; "
+            "use the farm version that wrote this run",
+            id="run-schema-newer",
+        )
+
+
+def newer(head: Mapping[str, Any]) -> bool:
+    """Whether a later farm wrote the run of this head, or none."""
+    written = head.get("schema")
+    return written is not None and (not isinstance(written, int) or written > newest_schema())
+
+
+def newest_schema() -> int:
+    """The newest schema of runs that this farm knows."""
+    from farm.store.results import SCHEMA
+
+    return SCHEMA
 
 
 def named_backends(args: argparse.Namespace) -> list[str]:

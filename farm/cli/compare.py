@@ -50,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
     common.check_range("--limit", args.limit, 0, MAX_SHOWN)
     store = common.store(args)
     a, b = store.run(args.before), store.run(args.after)
+    for one in (a, b):
+        common.refuse_newer(one, "compares")
     with common.readable(a):
         _ = a.rows, a.head
     for one in (a, b):

@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
             id="export-table-option",
         )
     found = common.store(args).run(args.run)
+    common.refuse_newer(found, "exports")
     if args.format == "liger" and found.head.get("kind") != IMPORTED:
         with common.readable(found):
             if left := liger.left_out(found):

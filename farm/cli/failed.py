@@ -61,6 +61,7 @@ def again(args: argparse.Namespace, store: Store) -> tuple[argparse.Namespace, F
     if name.endswith((".yaml", ".yml")):  # `--failed` takes the word behind it
         args.matrices, name = [*args.matrices, Path(name)], "last"
     run = store.run(name)
+    common.refuse_newer(run, "repeats failed cells of")
     with common.readable(run):
         first = first_options(store, run)
         rows = run.rows

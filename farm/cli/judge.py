@@ -20,7 +20,7 @@ from farm.cli import common, progress
 from farm.cli.text import printable, sentence
 from farm.compare.summary import Summary
 from farm.contracts import discovery
-from farm.errors import FarmError, InfraError, Message, StoreError, UsageError
+from farm.errors import FarmError, InfraError, Message, UsageError
 from farm.judge import rejudge
 from farm.judge.digest import judging_digest
 from farm.matrix import Tolerance, load_tolerances, tolerances_for
@@ -73,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
     begun = time.monotonic()
     store = common.store(args)
     source = store.run(args.run)
+    common.refuse_newer(source, "judges")
     unpacked = tempfile.TemporaryDirectory(prefix="farm-contracts-")
     if args.contracts:
         common.use_contracts(args)
@@ -82,15 +83,6 @@ def run(args: argparse.Namespace) -> int:
         head, rows, cells = source.head, source.rows, source.cells()
         samples = source.samples()
         stored = _stored_rules(head)
-    written = head.get("schema")
-    if (
-        isinstance(written, int) and written > results.SCHEMA
-    ):  # its columns may have meanings that this farm does not know
-        raise StoreError(
-            f"{source.dir}: the run has schema {written}, but this farm judges schemas up to {results.SCHEMA}; use "
-            "the farm version that wrote this run",
-            id="judge-schema-newer",
-        )
     if head.get("kind") == "compile":
         raise UsageError(
             f"{source.id} was compiled, not executed, so there is nothing to judge", id="judge-run-compiled"

@@ -276,6 +276,7 @@ def _reports(found: Sequence[Run], compared: bool = True) -> list[Report]:
     reports: list[Report] = []
     begun: dict[tuple[Any, ...], Run] = {}
     for run in found:
+        common.refuse_newer(run, "merges")
         with common.readable(run):
             writer, complete, journal = run.writer, run.complete, run.journal()
             lines = list(journal)  # once: a journal that is being written grows between two reads

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.cli import common
-from farm.cli.text import counted, printable
+from farm.cli.text import counted, printable, sentence
 from farm.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "prune",
         help="delete old runs that nothing refers to",
         description="Delete complete runs that are older than the newest nights of their matrices and that nothing "
-        "refers to. Kept are: the newest nights, their baselines, what the newest night's page or a page of two runs "
-        "names, runs of noise records, confirmations and known failures, what a kept run was made of, parts of a plan, "
-        "and whatever is unfinished or cannot be read. Nothing but folders of runs is deleted, no link is followed, "
-        "and while a run is written nothing is deleted at all.",
+        "refers to, with their pages. Kept are: the newest nights, their baselines, what the newest night's page or a "
+        "page of farm compare --page in the folder of pages names, runs of noise records, confirmations and known "
+        "failures, what a kept run was made of, parts of a plan, and whatever is unfinished or cannot be read. Nothing "
+        "else is deleted, no link is followed, and while a run is written nothing is deleted at all.",
         epilog="example: farm prune --keep-nights 60 --dry-run",
     )
     p.add_argument(
@@ -81,7 +81,21 @@ def run(args: argparse.Namespace) -> int:
         _delete(store, one)
     if going:
         index.opened(store)
+        _refresh(store)
     return 0
+
+
+def _refresh(store: Store) -> None:
+    """Delete the pages of the runs that are gone, and make those anew that list them or lead there.  What has been
+    deleted stays deleted, so a failure is only told."""
+    from farm.dashboards.build import build
+
+    if not (store.pages / "index.html").is_file():
+        return
+    try:
+        build(store, refresh=True)
+    except StoreError as error:
+        print(f"farm prune: {sentence(error)}", file=sys.stderr)
 
 
 def _refuse_writers(runs: Sequence[Run]) -> None:
@@ -120,6 +134,7 @@ def _olds(store: Store, runs: Sequence[Run], found: Index) -> tuple[list[Any], d
 def _referred(store: Store, found: Index) -> dict[str, str]:
     """Runs that something beside runs refers to.  StoreError where that cannot be read."""
     from farm.dashboards import views
+    from farm.dashboards.build import KEPT, kept_pages
     from farm.store import confirmations, noise_files
 
     out: dict[str, str] = {}
@@ -132,9 +147,11 @@ def _referred(store: Store, found: Index) -> dict[str, str]:
             out[str(record[name])] = f"confirmation {record['id']} refers to it"
     for path in noise_files.folder(store).glob("*.json"):
         out[path.stem] = "its noise is on record"
+    made = kept_pages(store.pages / KEPT)  # by every run against its baseline: they go with either
     for path in store.pages.glob("compare-*--*.html"):
-        for name in path.stem.removeprefix("compare-").split("--"):
-            out[name] = f"page {path.name} is of it"
+        for name in ids if path.name not in made else ():
+            if path.stem.startswith(f"compare-{name}--") or path.stem.endswith(f"--{name}"):
+                out[name] = f"page {path.name} is of it"
     newest = views.newest(found)
     if newest is not None:
         for news in newest.nights.news:

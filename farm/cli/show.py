@@ -41,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
     common.check_range("--log-lines", args.log_lines, 0, MAX_LOG_LINES)
     store = common.store(args)
     found = store.run(args.run)
+    common.refuse_newer(found, "shows cells of")
     with common.readable(found):
         shown = as_shown(found)
         row = cell_facts.find(shown.rows, args.cell, found.id)

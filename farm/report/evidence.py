@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from farm.report.format import cells, count, number
 from farm.report.provenance import devices, flat
-from farm.report.queries import Row, RunLike, counts, is_subject, parse, writer
+from farm.report.queries import Row, RunLike, counts, is_subject, later_schema, parse, writer
 from farm.report.run_lines import RunLine, run_line, unreadable
 from farm.sites.merging import told_of_kit
 from farm.store.results import place
@@ -337,6 +338,7 @@ def collect(
         if known and mark and (known.get("as_of") == mark or (_size(mark) >= large and writer(run))):
             out[name] = known
             continue
+        one = None
         try:
             one = load(name)
             if late() and getattr(one, "complete", False):
@@ -347,9 +349,17 @@ def collect(
             out[name] = {"as_of": mark, "proofs": [asdict(p) for p in proofs(one)], "line": line}
         except Exception as error:
             again = isinstance(error, OSError)  # which may pass without a change of the files
-            line = asdict(unreadable(name, str(error) or type(error).__name__))
+            line = asdict(unreadable(name, why_unreadable(one, error)))
             out[name] = {"as_of": "" if again else mark, "proofs": [], "line": line}
     return {run.id: out[run.id] for run in found}
+
+
+def why_unreadable(run: Any, error: Exception) -> str:
+    """The reason that a reader is told; that of a run of a later farm is its schema, whatever its files raise."""
+    with suppress(Exception):
+        if later := later_schema(run.head):
+            return later
+    return str(error) or type(error).__name__
 
 
 def thaw(collected: Mapping[str, Any]) -> dict[str, list[Proof]]:

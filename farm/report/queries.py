@@ -440,8 +440,9 @@ def warnings(run: RunLike) -> list[Message]:
                 "report-verdict-differs",
                 f"run.json has the verdict `{written}`, but the cells of the run give `{found}`.",
             )
-        if int(run.head.get("schema") or SCHEMA) > SCHEMA:
-            newer = f"The run was written with schema {run.head['schema']}; this page supports schemas up to {SCHEMA}."
+        if later_schema(run.head):
+            written = run.head["schema"]
+            newer = f"The run was written with schema {written!r}; this page supports schemas up to {SCHEMA}."
             warn("report-newer-schema", newer)
         for text in map(str, run.head.get("warnings") or ()):  # of a merged run
             warn("report-merge-warning", f"{text[:1].upper()}{text[1:]}.")
@@ -449,6 +450,14 @@ def warnings(run: RunLike) -> list[Message]:
 
 
 # ---- small helpers ----
+
+
+def later_schema(head: Mapping[str, Any]) -> str:
+    """Why nothing of a run can be relied on that a later farm wrote, as a clause; "" for any other run."""
+    written = head.get("schema")
+    if written is None or (isinstance(written, int) and written <= SCHEMA):
+        return ""
+    return f"it has schema {written!r}, and this farm knows schemas up to {SCHEMA}"
 
 
 def worst_row(rows: Iterable[Row]) -> Row | None:

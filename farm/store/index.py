@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,13 @@ class Index:
     def left_out(self) -> dict[str, str]:
         """Run -> why it is not in the index."""
         return {name: str(kept["why"]) for name, kept in self._stamp.left.items()}
+
+    @cached_property
+    def mark(self) -> int:
+        """Changes when a run does, or a confirmation."""
+        marks = [(name, *kept["mark"]) for name, kept in self._stamp.runs.items()]
+        confirmed = [(str(r["id"]), str(r["verdict"])) for r in self.confirmations()]
+        return hash((*sorted(marks), *confirmed))
 
     @property
     def parts(self) -> int:

@@ -46,7 +46,7 @@ def test_a_page_is_made_once_until_what_it_is_made_of_changes() -> None:
 
 
 def test_readers_get_the_page_before_while_one_makes_it_anew() -> None:
-    pages, inside, go = Pages(), threading.Event(), threading.Event()
+    pages, inside, go = Pages(clock=Clock()), threading.Event(), threading.Event()
     old = pages.get("/", 1, lambda: "old")
 
     def slow() -> str:

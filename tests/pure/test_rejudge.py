@@ -312,5 +312,5 @@ def test_a_run_of_a_newer_farm_is_not_judged(tmp_path: Path, capsys: pytest.Capt
     path.write_text(json.dumps({**json.loads(path.read_text()), "schema": results.SCHEMA + 1}))
     assert judge(store) == 2
     printed = capsys.readouterr().err
-    assert "[judge-schema-newer]" in printed and all(str(n) in printed for n in (results.SCHEMA, results.SCHEMA + 1))
+    assert "[run-schema-newer]" in printed and all(str(n) in printed for n in (results.SCHEMA, results.SCHEMA + 1))
     assert [r.id for r in store.runs()] == ["first"]
