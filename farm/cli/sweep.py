@@ -91,7 +91,8 @@ def run(args: argparse.Namespace) -> int:
     most = drawn.MOST_BYTES if largest is None else int(largest * MIB)
     shapes = drawn.draws(seed, args.count, most)
     own, peers = _providers(args, wanted)
-    text = drawn.first(args.ops, shapes, own, peers)
+    supported = {op: contract.operations for op in args.ops if (contract := discovery.find(op)) is not None}
+    text = drawn.first(supported, shapes, own, peers)
     if args.dry_run:
         print(text, end="")
         return 0

@@ -87,15 +87,18 @@ def on(peers: Iterable[str], backends: Sequence[str]) -> list[str]:
     return [p for p in peers if "sim" in backends or not set(VENDORS.get(p, backends)).isdisjoint(backends)]
 
 
-def first(ops: Iterable[str], drawn: Sequence[Draw], own: Sequence[str], peers: Mapping[str, Sequence[str]]) -> str:
-    """The matrices of the first phase: every shape, every operation; our own choice of mode and each peer's default.
-    `own`: subjects; `peers`: op -> its peers."""
+def first(
+    ops: Mapping[str, Sequence[str]], drawn: Sequence[Draw], own: Sequence[str], peers: Mapping[str, Sequence[str]]
+) -> str:
+    """The matrices of the first phase: every shape, every operation that the op has; our own choice of mode and each peer's default.
+    `ops`: op -> what it supports; `own`: subjects; `peers`: op -> its peers."""
     found = []
-    for op in ops:
+    for op, supported in ops.items():
+        operations = [o for o in OPERATIONS if o in supported]
         for dtype in dict.fromkeys(d.dtype for d in drawn):
             shapes = [d for d in drawn if d.dtype == dtype]
             providers: dict[str, Any] = {name: {} for name in (*own, *peers[op])}
-            found.append(_matrix(f"sweep-{op}-{dtype}", op, shapes, dtype, OPERATIONS, providers))
+            found.append(_matrix(f"sweep-{op}-{dtype}", op, shapes, dtype, operations, providers))
     return _text(found)
 
 

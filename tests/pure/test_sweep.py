@@ -69,7 +69,7 @@ def test_draws_fit_differ_and_depend_on_seed_and_number_alone(seed: str, count: 
 
 def test_the_phases_are_ordinary_matrices(tmp_path: Path) -> None:
     shapes = drawn.draws("plan", 12)
-    (tmp_path / "first.yaml").write_text(drawn.first(PEERS, shapes, ["farm"], PEERS))
+    (tmp_path / "first.yaml").write_text(drawn.first(dict.fromkeys(PEERS, drawn.OPERATIONS), shapes, ["farm"], PEERS))
     cells = plan(load_all(tmp_path / "first.yaml"), ["cuda"]).cells
     assert len(cells) == 12 * 3 * (3 + 2) and {c.mode for c in cells} == {"auto"}
     assert {(c.dims["rows"], c.dims["hidden"], c.dtype) for c in cells} == {(d.rows, d.hidden, d.dtype) for d in shapes}
@@ -152,7 +152,7 @@ def test_the_picture_is_svg_with_a_dot_per_cell() -> None:
         (["rms_norm", "--largest", "0.5", "--backend", "sim"], "must be at least 1"),
         (["rms_norm", "--limit-minutes", "nan"], "--limit-minutes nan: must be more than 0"),
         (["rms_norm", "--peers", "torchh", "--backend", "sim"], '"torchh" is no peer'),
-        (["rms_norm_quantize", "--backend", "sim"], "farm has no kernel for rms_norm_quantize"),
+        (["layer_norm", "--backend", "sim"], "farm has no kernel for layer_norm"),
         (["rms_norm", "--of", "mine", "--backend", "sim"], "--of mine: not a subject"),
         (["rms_norm", "--picture", "no/such/p.svg"], "--picture no/such/p.svg"),
     ],
