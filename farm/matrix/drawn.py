@@ -90,7 +90,8 @@ def on(peers: Iterable[str], backends: Sequence[str]) -> list[str]:
 def first(
     ops: Mapping[str, Sequence[str]], drawn: Sequence[Draw], own: Sequence[str], peers: Mapping[str, Sequence[str]]
 ) -> str:
-    """The matrices of the first phase: every shape, every operation that the op has; our own choice of mode and each peer's default.
+    """The matrices of the first phase: every shape, every operation that the op has; our own choice of mode and each
+    peer's default.
     `ops`: op -> what it supports; `own`: subjects; `peers`: op -> its peers."""
     found = []
     for op, supported in ops.items():
