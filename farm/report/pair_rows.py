@@ -38,6 +38,8 @@ def pair_row(
     for arm, row in (("a", a), ("b", b)):
         for name in PER_ARM:
             told[f"{name}_{arm}"] = row.get(_FROM.get(name, name)) if row is not None else None
+        if row is not None and built_before(row):
+            told[f"compile_s_{arm}"] = None  # the first call did not compile all that it launched
     for place, (arm, row) in enumerate((("a", a), ("b", b))):
         told[f"time_us_{arm}"] = time_of(row) if row is not None else None
         told[f"bandwidth_gbps_{arm}"] = told[f"bandwidth_gbps_{arm}"] if told[f"time_us_{arm}"] else None
@@ -62,6 +64,13 @@ def pair_row(
         kind = "broken"
     told |= {"cell": cell, "change": kind, "bits": _bits(a, b), "control": int(control), "note": _note(rounds)}
     return {"verdict": "", "stage": "", **told}
+
+
+def built_before(row: Row) -> int:
+    """How many of the kernels that a cell's first call needed were in Triton's cache by then, as far as that is
+    known."""
+    text = str(row.get("launch") or "")
+    return int((json.loads(text).get("built") or {}).get("loaded") or 0) if '"built"' in text else 0
 
 
 def _failed_later(rounds: Sequence[tuple[Row, Row]], place: int) -> bool:
