@@ -11,11 +11,13 @@ import contextlib
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from farm.actor.child_process import Child
+from farm.deadline import Deadline
 from farm.field_checks import integer, listed, number, record, text, verify
 from farm.node.environment import MASKS
 from farm.process.line_process import ChildLied, LineProcess
@@ -38,6 +40,10 @@ _ANSWER = record(
         "reason": text(1000),
     }
 )
+_BEGUN = record({"begun": integer()})
+#: For so long a child waits for a kernel that is being compiled ahead: it would compile it no sooner.
+WAIT_SECONDS = 3.0
+_LOOK_SECONDS = 0.005
 #: No device is to be seen by what compiles: what each vendor's mask takes for none.
 _NO_DEVICE: Mapping[str, str | None] = {
     **dict.fromkeys(MASKS),
@@ -69,6 +75,8 @@ class CompileAhead:
         self._running: dict[str, Child] = {}
         self._unsent: dict[str, bytearray] = {}
         self._known: dict[str, set[str]] = {}  # arm -> hashes of kernels that were compiled ahead
+        self._begun: dict[str, set[int]] = {}  # arm -> cells that it is at
+        self._late: set[str] = set()  # arms for which a wait was in vain: there is no other
         self._stopped = False
 
     def begin(self, arms: Collection[str]) -> None:
@@ -78,6 +86,7 @@ class CompileAhead:
                 child = self._start(arm)
                 if child is not None:
                     self._running[arm], self._unsent[arm], self._known[arm] = child, bytearray(), set()
+                    self._begun[arm] = set()
 
     def order(self, order: Mapping[str, Any] | None) -> None:
         """Take a grant's order (farm.coordinator.compile_ahead)."""
@@ -112,9 +121,26 @@ class CompileAhead:
     def _hear(self, arm: str, line: bytes) -> None:
         """ValueError for what is no answer."""
         told = json.loads(line)
+        if isinstance(told, dict) and "begun" in told:
+            verify(_BEGUN, told, "answer")
+            if len(self._begun[arm]) < _MOST_KNOWN:
+                self._begun[arm].add(told["begun"])
+            return
         verify(_ANSWER, told, "answer")
+        self._begun[arm].discard(told["cell"])
         if told["compiled"] and len(self._known[arm]) < _MOST_KNOWN:
             self._known[arm].update(told["hashes"])
+
+    def wait(self, arm: str, cell: int, stopping: Callable[[], bool] = lambda: False) -> None:
+        """Wait until what is being compiled for a cell is there, within WAIT_SECONDS; not for a cell that nobody has
+        begun with, and never again for an arm where it was in vain."""
+        deadline = Deadline(WAIT_SECONDS)
+        self.look()
+        while arm in self._running and cell in self._begun[arm] and arm not in self._late and not stopping():
+            if deadline.expired:
+                self._late.add(arm)
+            time.sleep(_LOOK_SECONDS)
+            self.look()
 
     def count(self, arm: str, hashes: Collection[str]) -> int:
         """How many of these kernels it has compiled."""

@@ -403,7 +403,7 @@ class DeviceActor:
         built: dict[str, int] | None = None
         while True:
             begun = time.monotonic()
-            self._ahead.look()
+            self._ahead.wait(self._placed.arm, attempt["cell"]["index"], lambda: self._stopping)
             try:
                 reply = self._converse(attempt, call, prepared, out_dir)
             finally:

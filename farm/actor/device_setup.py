@@ -252,7 +252,7 @@ class DeviceSetup:
         spool = str(self.config["spool"])
         env = child_variables(dict(self.host.child_env(self.config["device_id"])), environment)
         hidden = compile_ahead.variables(spool, arm)
-        options = {"workers": workers, **({"subject": own.subject} if own.subject else {})}
+        options = {"workers": workers, "backend": self.backend, **({"subject": own.subject} if own.subject else {})}
         path = [p for p in env["PYTHONPATH"].split(os.pathsep) if p]
         order = {"argv": [COMPILES, json.dumps(options)], "variables": hidden, "path": path, **self._sent}
         found = None if arm else waiting.take(self.backend, env, environment, spool, order, hidden)

@@ -117,6 +117,7 @@ def _compile_ahead(options: dict[str, Any], source: Any, sink: Any) -> int:
         proven = subject_files.place(subject)
         if proven["wrong"] or proven["digest"] != subject["digest"]:
             return 1
+    warming.compiler(str(options.get("backend", "")))
     return compile_ahead.main(options, source, sink)
 
 

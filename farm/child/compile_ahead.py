@@ -7,8 +7,8 @@ hangs.  Whatever goes wrong here, the child compiles by itself, as it would have
 
 Orders, one JSON object a line:   {"target": {...}} once, then {"cells": [{"cell", "op", "operation", "call",
                                   "tensors"}]} as often as there are more
-Answers:                          {"cell", "hashes": [...], "compiled", "loaded", "seconds", "reason": "" or why it
-                                  ended early}
+Answers:                          {"begun": cell}, then {"cell", "hashes": [...], "compiled", "loaded", "seconds",
+                                  "reason": "" or why it ended early}
 
 Two things would be wrong in the cache and never reach it: the choice of a tuner, which here has timed nothing, and a
 kernel of another target.
@@ -88,6 +88,8 @@ class _Dispatcher:
         self._queue: deque[dict[str, Any]] = deque()
         self._workers: list[_Worker] = []
         self._deaths = 0
+        self._parts: dict[int, int] = {}  # cell -> how many of its shares are not done
+        self._done: dict[int, dict[str, Any]] = {}  # cell -> what those that are done have told
         self._selector = selectors.DefaultSelector()
 
     def run(self, orders: int) -> None:
@@ -130,6 +132,9 @@ class _Dispatcher:
                     return
                 idle = self._forked()
             job = self._queue.popleft()
+            if job["cell"] not in self._parts:
+                self._parts[job["cell"]] = 1
+                self._say({"begun": job["cell"]})
             idle.job, idle.until = job, time.monotonic() + CELL_SECONDS
             try:
                 _write(idle.orders, job)
@@ -176,10 +181,11 @@ class _Dispatcher:
             told = json.loads(line)
             if told.get("tunes"):  # the others take their shares of what is tried
                 shares = [{**worker.job, "share": n} for n in range(1, self._most)]
+                self._parts[worker.job["cell"]] += len(shares)
                 self._queue.extendleft(reversed(shares))
                 continue
+            self._end(worker.job, told)
             worker.job = None
-            self._say(told)
 
     def _lose(self, worker: _Worker, why: str) -> None:
         """Part with a worker, and with the cell that it had."""
@@ -193,7 +199,20 @@ class _Dispatcher:
         os.close(worker.answers)
         self._deaths += 1
         if worker.job is not None:
-            self._say(_answer(worker.job, reason=why))
+            self._end(worker.job, _answer(worker.job, reason=why))
+
+    def _end(self, job: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+        """Take the answer of a cell, or of a share of it; once there are all, they are told as one."""
+        cell = job["cell"]
+        found = self._done.setdefault(cell, _answer(job))
+        found["hashes"] = list(dict.fromkeys([*found["hashes"], *told["hashes"]]))
+        for name in ("compiled", "loaded", "seconds"):
+            found[name] += told[name]
+        found["reason"] = found["reason"] or told["reason"]
+        self._parts[cell] -= 1
+        if not self._parts[cell]:
+            del self._parts[cell]
+            self._say(self._done.pop(cell))
 
 
 def _write(descriptor: int, message: dict[str, Any]) -> None:

@@ -7,6 +7,8 @@ Both took tenths of a second of the first cell's compile and check phases, while
 from __future__ import annotations
 
 import contextlib
+import os
+import tempfile
 import threading
 from typing import Any
 
@@ -37,6 +39,29 @@ def settle() -> None:
     """Wait for what was begun: no thread of the farm's is left beside the code under test, or where a process forks."""
     while _naming:
         _naming.pop().join()
+
+
+def compiler(backend: str) -> None:
+    """Have Triton load its compiler, by a kernel for some target of the backend's family, whose code nobody keeps: the
+    first compilation of a process takes several times as long as the next.  For one that opens no device; raises
+    nothing."""
+    family, arch, warp = ("hip", "gfx942", 64) if backend == "rocm" else ("cuda", 90, 32)
+    before = os.environ.get("TRITON_CACHE_DIR")
+    with contextlib.suppress(Exception), tempfile.TemporaryDirectory() as folder:
+        os.environ["TRITON_CACHE_DIR"] = folder
+        try:
+            import triton
+            from triton.backends.compiler import GPUTarget
+            from triton.compiler import ASTSource
+
+            from farm.child.small_kernel import small
+
+            signature = {"X": "*fp32", "Y": "*fp32", "n": "i32", "BLOCK": "constexpr"}
+            source = ASTSource(fn=small, signature=signature, constexprs={"BLOCK": 128})
+            triton.compile(source, target=GPUTarget(family, arch, warp))
+        finally:
+            os.environ.pop("TRITON_CACHE_DIR")
+            os.environ.update({} if before is None else {"TRITON_CACHE_DIR": before})
 
 
 def checks(session: Any) -> None:

@@ -153,6 +153,8 @@ def test_orders_wait_for_room_and_nobody_waits_for_them(one: tuple[CompileAhead,
     "line",
     [
         b"no JSON",
+        b'{"begun": "x"}',
+        b'{"begun": 1, "cell": 1}',
         b"[]",
         b"7",
         json.dumps({**ANSWER, "hashes": ["x" * 65]}).encode(),
@@ -181,6 +183,24 @@ def test_one_that_dies_is_missed_by_nobody(one: tuple[CompileAhead, FakeCompiler
         child.write = lambda data: (_ for _ in ()).throw(BrokenPipeError())  # type: ignore[method-assign]
     ahead.order({"target": {}, "cells": {"": [{}]}})
     assert child.ended == 1 and not ahead._running
+
+
+def test_a_child_waits_for_what_was_begun_and_once_in_vain(
+    one: tuple[CompileAhead, FakeCompiler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead, child = one
+    monkeypatch.setattr(compile_ahead, "WAIT_SECONDS", 0.02)
+    ahead.wait("", 3)  # nobody has begun with it
+    ahead.wait("an arm without", 3)
+    child.lines = [b'{"begun": 3}', json.dumps(ANSWER).encode(), b'{"begun": 4}']
+    ahead.wait("", 3)
+    assert not ahead._late
+    ahead.wait("", 4, lambda: True)  # the actor is being stopped
+    assert not ahead._late
+    ahead.wait("", 4)
+    assert ahead._late == {""} and not child.ended
+    monkeypatch.setattr(compile_ahead, "WAIT_SECONDS", 1e9)
+    ahead.wait("", 4)
 
 
 def test_it_stands_still_while_a_cell_is_timed(one: tuple[CompileAhead, FakeCompiler]) -> None:
