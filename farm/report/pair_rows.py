@@ -15,7 +15,7 @@ from farm.compare.decide import Outcome, Verdict
 from farm.compare.kernel_changes import Change
 from farm.compare.noise import median
 from farm.compare.reach import Launch, Reached, reach
-from farm.report import two_arms
+from farm.report import built, two_arms
 from farm.report.status_changes import CHANGES, GOOD, change
 from farm.store.pairs import PER_ARM, comparable, time_of, without_arm
 
@@ -67,10 +67,9 @@ def pair_row(
 
 
 def built_before(row: Row) -> int:
-    """How many of the kernels that a cell's first call needed were in Triton's cache by then, as far as that is
-    known."""
-    text = str(row.get("launch") or "")
-    return int((json.loads(text).get("built") or {}).get("loaded") or 0) if '"built"' in text else 0
+    """How many of the kernels that a cell's first call needed were compiled before it, as far as that is known."""
+    found = built.of_row(row)
+    return found.loaded if found else 0
 
 
 def _failed_later(rounds: Sequence[tuple[Row, Row]], place: int) -> bool:
