@@ -1,8 +1,9 @@
 """What a kernel's author waits for: the cells of an own Triton kernel, by a plain script, `farm run` and `--watch`.
 
-    python -m benchmarks.author_loop [--rounds 5] [--backend cuda]
+    python -m benchmarks.author_loop [--rounds 5] [--backend cuda] [--limit-s 600]
 
 The three take turns on this host: wall and CPU seconds (of a process and all that it started), the load beside each.
+Each number is printed as it comes; what is not done within the limit is left out, and the exit code is 1 then.
 The plain script is what an author writes without a farm: it imports torch and Triton, makes inputs, calls the kernel
 and compares with torch.  Of `--watch`: seconds from a save to the verdict.  On the CPU six cells in Triton's
 interpreter; on a GPU twenty, timed, of a kernel that was edited before each command.
@@ -11,13 +12,16 @@ interpreter; on a GPU twenty, timed, of a kernel that was edited before each com
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import queue
 import resource
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from statistics import median
@@ -91,36 +95,102 @@ def edited(number: int) -> str:
     return KERNEL.replace("other=0.0).to(tl.float32)\n    w", f"other=0.0).to(tl.float32) + {number} * 0.0\n    w")
 
 
-def once(words: tuple[str, ...], folder: Path) -> dict[str, float]:
-    """Wall and CPU seconds of a command."""
+class TimeIsUp(Exception):
+    """The limit of this command has come."""
+
+
+class Limit:
+    """Seconds that this command may still take."""
+
+    def __init__(self, seconds: float):
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """TimeIsUp if there are none."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeIsUp
+        return left
+
+
+def told(name: str, found: dict[str, float]) -> dict[str, float]:
+    """Print a number when it comes: whoever ends this command early has those that there are."""
+    print(json.dumps({name: _rounded(found)}), flush=True)
+    return found
+
+
+def once(words: tuple[str, ...], folder: Path, limit: Limit) -> dict[str, float]:
+    """Wall and CPU seconds of a command.  TimeIsUp, and the command and all that it started are ended, at the limit."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    done = subprocess.run(words, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
-    wall, after = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(words)}: exit {done.returncode}\n{done.stderr}")
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            words, cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+        )
+        try:
+            process.wait(limit.left)
+        except BaseException as error:
+            _end(process)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise TimeIsUp from None
+            raise
+        wall, after = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+        if process.returncode:
+            errors.seek(0)
+            raise SystemExit(f"{' '.join(words)}: exit {process.returncode}\n{errors.read()}")
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {"wall_s": wall, "cpu_s": cpu, "load": os.getloadavg()[0]}
+
+
+def _end(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    """In order, so that it ends what it started; else at once."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=5)
+            return
 
 
 class Watch:
     """`farm run --watch` over the kernel in a folder."""
 
-    def __init__(self, folder: Path, words: tuple[str, ...]) -> None:
-        self.file = folder / "mine.py"
+    def __init__(self, folder: Path, words: tuple[str, ...], limit: Limit) -> None:
+        self.file, self.limit = folder / "mine.py", limit
         self.process = subprocess.Popen(
             (*words, "--watch", "--no-page"), cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True
         )
-        self.until("exit 0")
-        self.until("watching")
+        self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+        try:
+            self.until("exit 0")
+            self.until("watching")
+        except BaseException:
+            self.end()
+            raise
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.put(line)
+        self.lines.put("")
 
     def until(self, text: str) -> None:
-        assert self.process.stderr is not None
-        while text not in (line := self.process.stderr.readline()):
+        """TimeIsUp if the limit comes first."""
+        seen: list[str] = []
+        while True:
+            try:
+                line = self.lines.get(timeout=self.limit.left)
+            except queue.Empty:
+                raise TimeIsUp from None
             if not line:
-                raise SystemExit(f"farm run --watch ended before it printed {text!r}")
+                raise SystemExit(f"farm run --watch ended before it printed {text!r}\n{''.join(seen[-20:])}")
+            if text in line:
+                return
+            seen.append(line)
 
     def save(self, number: int, pause_s: float) -> dict[str, float]:
-        time.sleep(pause_s)  # an author types meanwhile, and the waiting children import
+        time.sleep(min(pause_s, self.limit.left))  # an author types meanwhile, and the waiting children import
         load, begun = os.getloadavg()[0], time.monotonic()
         self.file.write_text(edited(number))
         self.until("exit 0")
@@ -129,8 +199,7 @@ class Watch:
         return {"wall_s": wall, "load": load}
 
     def end(self) -> None:
-        self.process.send_signal(signal.SIGINT)
-        self.process.wait(timeout=30)
+        _end(self.process)
 
 
 def main(argv: list[str]) -> int:
@@ -138,7 +207,28 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--pause", type=float, default=6.0, help="seconds between a verdict and the next save")
+    parser.add_argument("--limit-s", type=float, default=600.0, help="seconds that all of it may take")
     args = parser.parse_args(argv)
+    found: dict[str, list[dict[str, float]]] = {"plain script": [], "farm run": [], "save to verdict": []}
+    limit, in_time = Limit(args.limit_s), True
+    try:
+        measure(args, limit, found)
+    except TimeIsUp:
+        in_time = False
+        print(f"the {args.limit_s:g} seconds were over; what follows is of what was done until then", flush=True)
+    for name, values in found.items():
+        if values:
+            medians = (f"{key} {median(v[key] for v in values):.2f}" for key in values[0])
+            print(f"{name:16} " + "   ".join(medians), flush=True)
+    for key in ("wall_s", "cpu_s"):
+        ratios = [f[key] / p[key] for f, p in zip(found["farm run"], found["plain script"])]
+        if ratios:
+            print(f"farm run / plain script, {key}: median {median(ratios):.2f} of {len(ratios)} rounds", flush=True)
+    return 0 if in_time else 1
+
+
+def measure(args: argparse.Namespace, limit: Limit, found: dict[str, list[dict[str, float]]]) -> None:
+    """Put each number into `found` as it comes.  TimeIsUp at the limit."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "mine.py").write_text(KERNEL)
@@ -147,25 +237,18 @@ def main(argv: list[str]) -> int:
         (folder / "plain.py").write_text(plain)
         (folder / "m.yaml").write_text(json.dumps(matrix(shapes, dtypes)))
         words = command(args.backend)
-        found: dict[str, list[dict[str, float]]] = {"plain script": [], "farm run": [], "save to verdict": []}
         for number in range(args.rounds):
             (folder / "mine.py").write_text(edited(2 * number))
-            found["plain script"].append(once((sys.executable, "plain.py"), folder))
+            found["plain script"].append(told("plain script", once((sys.executable, "plain.py"), folder, limit)))
             (folder / "mine.py").write_text(edited(2 * number + 1))
-            found["farm run"].append(once((*words, "--no-page"), folder))
-            print(json.dumps({name: _rounded(values[-1]) for name, values in found.items() if values}), flush=True)
-        watch = Watch(folder, words)
+            found["farm run"].append(told("farm run", once((*words, "--no-page"), folder, limit)))
+        watch = Watch(folder, words, limit)
         try:
             for number in range(args.rounds):
-                found["save to verdict"].append(watch.save(2 * args.rounds + number, args.pause))
+                saved = watch.save(2 * args.rounds + number, args.pause)
+                found["save to verdict"].append(told("save to verdict", saved))
         finally:
             watch.end()
-    for name, values in found.items():
-        print(f"{name:16} " + "   ".join(f"{key} {median(v[key] for v in values):.2f}" for key in values[0]))
-    for key in ("wall_s", "cpu_s"):
-        ratios = [f[key] / p[key] for f, p in zip(found["farm run"], found["plain script"])]
-        print(f"farm run / plain script, {key}: median {median(ratios):.2f} of {args.rounds} rounds")
-    return 0
 
 
 def _rounded(values: dict[str, float]) -> dict[str, Any]:

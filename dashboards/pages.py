@@ -17,6 +17,7 @@ from farm.dashboards import compare_page as comparing
 from farm.dashboards.compare_page import Said, Side
 from farm.errors import id_of
 from farm.report import (
+    built,
     evidence,
     findings,
     format,
@@ -349,11 +350,12 @@ def _places(run: RunLike) -> list[tuple[str, str, str, int, bool]]:
 
 
 def _card(run: RunLike, card: queries.Card) -> dict[str, Any]:
-    """A card with its devices' environments, and how busy sibling devices were."""
+    """A card with its devices' environments, how busy sibling devices were, and what first calls compiled."""
     return {
         "card": card,
         "environments": evidence.environments_of(run, card.rows),
         "siblings": evidence.siblings(card.rows),
+        "built": built.built(card.rows),
     }
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm import limits, providers
 from farm.actor import calibration as supervised
-from farm.actor import child_process, crash_owner, out_of_time, sanitizer
+from farm.actor import child_process, compile_ahead, crash_owner, out_of_time, sanitizer, waiting
 from farm.actor.backpressure import Backpressure
 from farm.actor.capture import fallback, trial
 from farm.actor.capture.cache import CaptureCache
@@ -68,6 +68,7 @@ class DeviceActor:
         self._deaths = SignalDeaths(config["spool"], config["device"])
         spawn_s = self._config["deadlines"]["spawn"]
         self._children = ChildManager(self._placed, self._guard, spawn_s, lambda: self._stopping)
+        self._ahead = compile_ahead.CompileAhead(self._compiler)
         spool.claim(config["spool"])
         self._claimed = 0  # the inode of that folder
         self._thread = threading.Thread(target=self._guarded, name="device", daemon=True)
@@ -115,8 +116,16 @@ class DeviceActor:
         try:
             self._work()
         finally:
+            self._ahead.close()
             self._placed.let_go()
             self._guard.release()
+
+    def _compiler(self, arm: str) -> child_process.Child | None:
+        """What compiles ahead for an arm, where cores are to spare for it."""
+        sharing = int(self._config.get("compile_ahead") or 0)
+        real = sharing > 0 and self._config["backend"] in waiting.BACKENDS and self._placed.real.ACCELERATOR
+        many = compile_ahead.workers(compile_ahead.cores(), sharing, len(self._placed.arms)) if real else 0
+        return self._placed.compiler(arm, many) if many else None
 
     def _work(self) -> None:
         try:
@@ -124,6 +133,7 @@ class DeviceActor:
             wait_s = locks.wait_seconds(self._config.get("wait_s"))
             self._guard.take(lambda text: self._said.add("device_waits", reason=text, up_to_s=wait_s))
             proved = {}
+            self._ahead.begin(self._placed.arms)  # it imports beside the child
             if len(self._placed.arms) > 1:
                 self._placed.ahead(self._placed.arms[0])
             for arm in reversed(
@@ -203,8 +213,9 @@ class DeviceActor:
 
     def _serve(self, lease: dict[str, Any]) -> None:
         """All attempts of a lease.  _DeviceGone where the device can serve no more of them."""
-        for waiting in lease.get("coming", []):
-            self._judges.warm(waiting)
+        self._ahead.order(lease.get("ahead"))
+        for coming in lease.get("coming", []):
+            self._judges.warm(coming)
         limited = [self._limited(attempt) for attempt in lease["attempts"]]
         by_arm = itertools.groupby(limited, key=lambda attempt: str(attempt["cell"].get("arm", "")))
         parts = [(arm, list(attempts)) for arm, attempts in by_arm]
@@ -389,14 +400,24 @@ class DeviceActor:
         reply, and what the device said of itself then."""
         thrown: list[str] = []  # why earlier tries do not count
         compile_s: float | None = None
+        built: dict[str, int] | None = None
         while True:
             begun = time.monotonic()
-            reply = self._converse(attempt, call, prepared, out_dir)
+            self._ahead.wait(self._placed.arm, attempt["cell"]["index"], lambda: self._stopping)
+            try:
+                reply = self._converse(attempt, call, prepared, out_dir)
+            finally:
+                self._ahead.go_on()
             told = self._guard.end()
             if not isinstance(reply, protocol.Measured):
                 return reply, None
+            found = self._built(reply.facts)
             if thrown and compile_s is not None:
                 reply.facts["compile_s"] = compile_s  # of the try that did compile
+            else:
+                built = found
+            if built is not None:
+                reply.facts["launch"] = {**reply.facts.get("launch", {}), "built": built}
             compile_s = reply.facts.get("compile_s")
             tries = len(thrown) + 1
             if told is None or not self._guard.pause(told, tries, time.monotonic() - begun):
@@ -407,6 +428,16 @@ class DeviceActor:
         remark = telemetry.flag(thrown, telemetry.complaint(told)) if told else self._guard.failed
         reply.facts.setdefault("flags", []).extend(r for r in (remark, self._guard.remark()) if r)
         return reply, {**told, "tries": tries} if told else None
+
+    def _built(self, facts: dict[str, Any]) -> dict[str, int] | None:
+        """Take from the child's facts what its first call compiled, and say how much of what it found was compiled
+        ahead; None where the child does not tell."""
+        told = facts.pop("built", None)
+        facts.get("launch", {}).pop("built", None)
+        if told is None:
+            return None
+        ahead = self._ahead.count(self._placed.arm, told["hashes"])
+        return {"compiled": told["compiled"], "loaded": told["loaded"], "ahead": min(ahead, told["loaded"])}
 
     def _converse(
         self, attempt: dict[str, Any], call: dict[str, Any], prepared: dict[str, Any], out_dir: str
@@ -437,6 +468,7 @@ class DeviceActor:
                 if isinstance(said, protocol.Phase):
                     phase = attempt["phase"] = said.phase
                     if phase == "timing":
+                        self._ahead.stop()  # nothing of ours works beside what is timed
                         timed_since = time.monotonic()
                         self._guard.begin(telemetry.likeness(cell))
                     deadline = Deadline(table[phase])

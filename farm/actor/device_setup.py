@@ -4,6 +4,7 @@ of it, and whether it may serve.  The actor's one look at all that; nothing here
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from collections.abc import Mapping
@@ -12,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from farm import backends, limits
-from farm.actor import child_process, sandboxed, tools, waiting
+from farm.actor import child_process, compile_ahead, sandboxed, tools, waiting
 from farm.cell import Evidence
 from farm.child import protocol
+from farm.child.preloaded import COMPILES
 from farm.child.tuning import VARIABLE
 from farm.errors import FarmError, Message, UsageError
 from farm.node import config as nodes
@@ -242,6 +244,29 @@ class DeviceSetup:
             return
         env = child_variables(dict(self.host.child_env(self.config["device_id"])), environment)
         self._ahead.start(arm, self.host_backend, env, environment, str(self.config["spool"]))
+
+    def compiler(self, arm: str, workers: int) -> child_process.Child | None:
+        """Start what compiles for this arm's children, with their files, environment and confinement, but without a
+        device; None where there can be none: in a sandbox each child has a cache of its own, a command may lead
+        anywhere, and a tool is for one process.  OSError if it cannot be started."""
+        own = self._arms[arm]
+        environment = own.environment
+        if environment.sandbox is not None or environment.command or self.under or self.host_backend != self.backend:
+            return None
+        spool = str(self.config["spool"])
+        env = child_variables(dict(self.host.child_env(self.config["device_id"])), environment)
+        hidden = compile_ahead.variables(spool, arm)
+        options = {"workers": workers, "backend": self.backend, **({"subject": own.subject} if own.subject else {})}
+        path = [p for p in env["PYTHONPATH"].split(os.pathsep) if p]
+        order = {"argv": [COMPILES, json.dumps(options)], "variables": hidden, "path": path, **self._sent}
+        found = None if arm else waiting.take(self.backend, env, environment, spool, order, hidden)
+        if found is None:
+            early = {**env, "PYTHONPATH": os.pathsep.join(p for p in path if not p.startswith(spool))}
+            alone = {name: value for name, value in {**early, **hidden}.items() if value is not None}
+            found = child_process.Child(self.backend, "", {}, alone, environment, spool=spool, waits=True)
+            found.begin(order)
+        found.write_seconds, found.kill_seconds = (self.config["deadlines"][k] for k in ("write", "teardown"))
+        return found
 
     def let_go(self) -> None:
         """End a child that imports, and that nobody has needed."""

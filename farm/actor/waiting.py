@@ -37,21 +37,30 @@ class WaitingChildren:
         self._lock = threading.Lock()
 
     def take(
-        self, backend: str, env: Mapping[str, str], environment: Environment, spool: str, order: Mapping[str, Any]
+        self,
+        backend: str,
+        env: Mapping[str, str],
+        environment: Environment,
+        spool: str,
+        order: Mapping[str, Any],
+        variables: Mapping[str, str | None] | None = None,
     ) -> Child | None:
-        """One that has begun, with this environment and order; None if there is none."""
+        """One that has begun, with this environment and order; None if there is none.  `variables`: what it is to set
+        (None: unset) in place of the masks of a device."""
         if backend not in BACKENDS or not environment.own:
             return None
         path = [p for p in env["PYTHONPATH"].split(os.pathsep) if p]
         recipe = backend, tuple(p for p in path if not p.startswith(spool)), tuple(sorted(_fixed(env).items()))
         with self._lock:
             self._asked[recipe] += 1
-            child = next((child for of, child in self._idle if of == recipe and child.alive), None)
+            fit = [child for of, child in self._idle if of == recipe and child.alive]
+            child = fit[0] if len(fit) > (variables is not None) else None  # the device's own child comes first
             self._idle = [(of, other) for of, other in self._idle if other is not child]
-        if child is None and self._once:
+        if child is None and self._once and variables is None:
             self.close()
         if child is not None:
-            child.begin({**order, "variables": {name: env.get(name) for name in MASKS}, "path": path})
+            masks = {name: env.get(name) for name in MASKS}
+            child.begin({**order, "variables": masks if variables is None else dict(variables), "path": path})
         return child
 
     def fill(self) -> None:
@@ -62,10 +71,11 @@ class WaitingChildren:
             for _ in range(count):
                 self._start(recipe)
 
-    def expect(self, backend: str, env: Mapping[str, str], environment: Environment) -> None:
-        """Start one for a run that is about to ask for it with this environment."""
+    def expect(self, backend: str, env: Mapping[str, str], environment: Environment, count: int = 1) -> None:
+        """Start `count` for a run that is about to ask for them with this environment."""
         path = tuple(p for p in env["PYTHONPATH"].split(os.pathsep) if p)
-        self._start((backend, path, tuple(sorted(_fixed(env).items()))))
+        for _ in range(count):
+            self._start((backend, path, tuple(sorted(_fixed(env).items()))))
 
     def fits(self, backends: Collection[str]) -> bool:
         """Whether a run on these backends may take what waits here."""

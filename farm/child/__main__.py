@@ -105,6 +105,22 @@ def _versions() -> dict[str, str]:
     return found
 
 
+def _compile_ahead(options: dict[str, Any], source: Any, sink: Any) -> int:
+    """Be what compiles for a child of the same arm.  Where its files are not those that were sent, be nothing."""
+    from farm.child import compile_ahead, subject_files, warming
+    from farm.kernel_package import use_our_kernels
+
+    warming.settle()
+    use_our_kernels()
+    subject = options.get("subject")
+    if subject:
+        proven = subject_files.place(subject)
+        if proven["wrong"] or proven["digest"] != subject["digest"]:
+            return 1
+    warming.compiler(str(options.get("backend", "")))
+    return compile_ahead.main(options, source, sink)
+
+
 def main(argv: list[str]) -> int:
     _die_with_parent()
     _adopt_orphans()
@@ -134,6 +150,8 @@ def main(argv: list[str]) -> int:
         except preloaded.Stale as error:
             say(protocol.Unusable(f"the waiting child is stale: {error}", "infra"))
             return 1
+    if argv[0] == preloaded.COMPILES:
+        return _compile_ahead(json.loads(argv[1]), source, sink)
     backend, device = argv[0], argv[1]
     options = json.loads(argv[2]) if len(argv) > 2 else {}
     subject = options.pop("subject", None)
@@ -156,6 +174,12 @@ def main(argv: list[str]) -> int:
     fingerprint = {**session.fingerprint, **({"unconfined": unconfined} if unconfined else {})}
     ready = (protocol.VERSION, os.getpid(), session.target, session.device_name, fingerprint, evidence)
     say(protocol.Ready(*ready, subject=proven, versions=_versions()))
+    if "torch" in sys.modules:
+        from farm.child import warming
+
+        warming.settle()
+        if backend in ("cuda", "rocm") and os.environ.get("FARM_UNDER_TOOL") != "1":
+            warming.checks(session)
     for line in source:
         message, nonce = protocol.decode_stamped(line)
         if isinstance(message, protocol.Exit):

@@ -18,6 +18,8 @@ from typing import IO, Any
 from farm.errors import FarmSignal
 
 WAITS = "--waits"
+#: The first word of an order, in place of a backend: this process is to compile ahead (farm.child.compile_ahead).
+COMPILES = "--compiles"
 
 
 class Stale(FarmSignal):
@@ -32,7 +34,7 @@ def wait(source: IO[str]) -> list[str]:
     sent; `folder` and `digest` of what was sent, "" for nothing.
     """
     _import()
-    line = source.readline()
+    line = _line(source)
     if not line:
         raise SystemExit(0)
     order: dict[str, Any] = json.loads(line)
@@ -46,6 +48,14 @@ def wait(source: IO[str]) -> list[str]:
     importlib.invalidate_caches()
     prove(order)
     return [str(word) for word in order["argv"]]
+
+
+def _line(source: IO[str]) -> str:
+    """The first line, and not a byte more: what follows may be read in another way."""
+    found = bytearray()
+    while not found.endswith(b"\n") and (byte := os.read(source.fileno(), 1)):
+        found += byte
+    return found.decode()
 
 
 def _import() -> None:
@@ -62,7 +72,9 @@ def _import() -> None:
         else:
             import triton  # noqa: F401
 
-            from farm.child import measure  # noqa: F401
+            from farm.child import measure, warming  # noqa: F401
+
+            warming.name_tool_chain()
 
 
 def prove(order: Mapping[str, Any]) -> None:

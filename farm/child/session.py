@@ -24,6 +24,7 @@ from farm.child import (
     traffic,
 )
 from farm.child.checked_calls import CheckedCalls
+from farm.child.compilations import Compilations
 from farm.child.findings import disqualifying
 from farm.child.integrity import IntegrityWatch
 from farm.child.interpreter_progress import ProgramCount
@@ -198,7 +199,11 @@ class _Attempt:
             # The first call compiles.  It runs apart, so that the checked call's memory and time are its own.  Every
             # call has tensors of its own: one that overwrites its inputs must not prepare the next one's.
             self.enter("compile")
-            self.facts["compile_s"] = self.first_call(function)
+            with Compilations() as counted:
+                self.facts["compile_s"] = self.first_call(function)
+            if counted.known:
+                told = {"compiled": counted.compiled, "loaded": counted.loaded}
+                self.facts["built"] = {**told, "hashes": list(dict.fromkeys(counted.old))}
             if self.m.only != TIME or self.lean:  # whoever runs out of memory has to know what a plain call needs
                 self.facts["peak_memory_mib"] = self.peak_memory(function)
             if self.m.call.get("profile"):

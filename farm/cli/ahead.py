@@ -48,10 +48,15 @@ def child(words: Sequence[str]) -> Iterator[None]:
 
             if not os.environ.get(config.VARIABLE) and not config.DEFAULT_FILE.is_file():  # the node has no other
                 from farm import backends
-                from farm.actor import waiting
+                from farm.actor import compile_ahead, waiting
                 from farm.node.environment import Environment, child_variables
 
                 environment = Environment.default()
                 env = child_variables(backends.get(wanted).child_env("0"), environment)
-                stack.enter_context(waiting.waiting(once=True)).expect(wanted, env, environment)
+                off = os.environ.get(compile_ahead.VARIABLE, "").strip() == "0"
+                many = (
+                    not off and backends.get(wanted).ACCELERATOR and compile_ahead.workers(compile_ahead.cores(), 1) > 0
+                )
+                count = 2 if many else 1  # one compiles for the other
+                stack.enter_context(waiting.waiting(once=True)).expect(wanted, env, environment, count)
         yield

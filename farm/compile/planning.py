@@ -53,6 +53,27 @@ def target_of(cell: Cell) -> str:
     return cell.cell_id.rpartition("@")[2]
 
 
+def ahead_target(backend: str, fingerprint: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What kernels are built for ahead of the cells of a device that has told this of itself, as
+    `farm.child.compile_ahead.Target` takes it; None where nothing can be.  Of a part that the farm does not know, a
+    program may take as much memory as of the largest: what takes more than there is fails in the child."""
+    if backend == "cuda":
+        triton, name, cores, warp = "cuda", str(fingerprint.get("sm", "")), fingerprint.get("multiprocessors"), 32
+        arch: int | str = int(name[3:]) if name.startswith("sm_") and name[3:].isdigit() else 0
+    elif backend == "rocm":
+        triton, name, cores = "hip", str(fingerprint.get("arch", "")).split(":")[0], fingerprint.get("compute_units")
+        arch, warp = name, fingerprint.get("warp_size", 64)
+    else:
+        return None
+    sound = [isinstance(n, int) and not isinstance(n, bool) and 0 < n < 1 << 20 for n in (cores, warp)]
+    if not arch or not all(sound):
+        return None
+    like = known.TARGETS.get(name)
+    largest = max(t.block_memory for t in known.TARGETS.values() if t.backend == backend)
+    memory = like.block_memory if like else largest
+    return {"triton": triton, "arch": arch, "warp": warp, "cores": cores, "block_memory": memory}
+
+
 def told(cell: Cell, provider: Mapping[str, Any]) -> dict[str, Any]:
     """What a worker must know of a cell."""
     return {

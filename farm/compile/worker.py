@@ -39,9 +39,9 @@ from pathlib import Path
 from typing import Any
 
 from farm import kernel_package
+from farm.child import offline_driver
 from farm.child.__main__ import _die_with_parent, _private_pipes
 from farm.compile.targets import TARGETS, CompileTarget
-from farm.contracts import layouts
 from farm.errors import Unsupported, WrongAnswer
 
 #: The code that reads compiled kernels: reports are kept between runs, and belong to the code that made them.
@@ -128,12 +128,10 @@ class Compiler:
     """Compiles cells under an active offline driver."""
 
     def __init__(self, target: CompileTarget, family: Any, driver: Any, reports: Path, machine_code: bool, say: Say):
-        import torch
-
         from farm.child import provider_call
 
         self.target, self.family, self.driver, self.reports, self.say = target, family, driver, reports, say
-        self.torch, self.calling = torch, provider_call
+        self.calling = provider_call
         # What others' compilers write last is the machine code in letters.
         self.options = {"machine_code": True} if machine_code and target.triton == "cuda" else {}
         self.asm = ""
@@ -224,30 +222,7 @@ class Compiler:
         return self.functions[key]
 
     def problem(self, cell: dict[str, Any]) -> Any:
-        """The cell's tensors on the meta device: shapes, strides, alignment, no memory."""
-        by_name: dict[str, Any] = {}
-        inputs: list[Any] = []
-        upstream: list[Any] = []
-        for t in cell["tensors"]:
-            if t["role"] not in ("input", "mutated", "upstream"):
-                continue
-            if t.get("absent"):
-                inputs.append(None)
-                continue
-            lies = layouts.placement(t.get("layout", layouts.DENSE), t["shape"], t.get("leading", ()))
-            sizes = (lies.offset + lies.span,) if t.get("layout") else lies.shape
-            tensor = self.torch.empty(sizes, dtype=getattr(self.torch, t["dtype"]), device="meta")
-            if t.get("layout"):
-                tensor = tensor.as_strided(lies.shape, lies.strides, lies.offset)
-            if t["role"] == "upstream":
-                upstream.append(tensor)
-                continue
-            if cell["operation"] != "no-grad-forward" and tensor.dtype.is_floating_point:
-                tensor.requires_grad_(True)
-            by_name[t["name"]] = tensor
-            inputs.append(tensor)
-        wrt = [by_name[t["of"]] for t in cell["tensors"] if t["role"] == "gradient"]
-        return self.calling.Problem(inputs, upstream, wrt, cell["operation"])
+        return offline_driver.problem(cell["tensors"], cell["operation"])
 
     def tell(self, hash: str) -> None:
         """Say a kernel's resources, once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from farm import limits
+from farm.actor import compile_ahead
 from farm.cell import Target
 from farm.cluster.base import Cluster, DeviceHandle
 from farm.coordinator.calibration_lookup import CalibrationLookup
@@ -73,6 +75,7 @@ class RunDevices:
         self.slots = {slot.device: slot for slot in request.slots}
         self.devices: dict[str, dict[str, Any]] = {}  # by name: its last device_up
         self.neighbours = Colocation()
+        self.compiles_ahead = os.environ.get(compile_ahead.VARIABLE, "").strip() != "0"
         asked = sorted({(cell.backend, pattern_of(cell.target)) for cell in request.plan.cells})
         self._patterns = {backend: [p for b, p in asked if b == backend] for backend, _ in asked}
         self._unplaced: dict[str, _Unplaced] = {}  # devices whose actors have not begun
@@ -111,9 +114,15 @@ class RunDevices:
                 "subject": self._request.subject.plain() if self._request.subject else None,
                 "wait_s": self._request.wait_s,
                 "patterns": self._patterns.get(slot.backend, []),
+                "compile_ahead": self._sharing(slot),
                 **({"arms": {a.arm.name: a.plain() for a in self._request.arms}} if self._request.arms else {}),
             },
         )
+
+    def _sharing(self, slot: DeviceHandle) -> int:
+        """How many devices of this run share the cores that can build kernels ahead on the slot's host; 0 where nothing
+        is to be built ahead."""
+        return 0 if not self.compiles_ahead else sum(host_of(other) == host_of(slot) for other in self.slots.values())
 
     def _forget(self, device: str) -> None:
         """Its start has no deadline any more."""

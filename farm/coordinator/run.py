@@ -17,7 +17,8 @@ from farm.cluster.base import Cluster
 from farm.contracts.call import call_for, provider_of
 from farm.contracts.discovery import contract
 from farm.coordinator.calibration_lookup import CalibrationLookup
-from farm.coordinator.devices import RunDevices
+from farm.coordinator.compile_ahead import CellsAhead
+from farm.coordinator.devices import RunDevices, host_of
 from farm.coordinator.journal import line
 from farm.coordinator.probes import small_cell
 from farm.coordinator.request import KIND, RunOutcome, RunProgress, RunRequest
@@ -96,6 +97,7 @@ class _Coordinator:
         self.request, self.cluster, self.writer, self.progress = request, cluster, writer, progress
         self.cells = list(request.plan.cells)
         self.before = request.finished or Recovery()
+        self.ahead = CellsAhead(self.cells, self._providers)
         self.announced: set[str] = set()  # keys of references that a judge makes in advance
         self.roofs = CalibrationLookup(request.calibrations, self.cells, backends.fallback_timing)
         self.fleet = RunDevices(request, cluster, writer, progress, self.roofs)
@@ -338,7 +340,18 @@ class _Coordinator:
                 why, trace = self._failed(lease.device, f"the order of {self.cells[attempt.cell].cell_id}", error)
                 self.later.append(self.reports.failed(time.monotonic(), lease.device, attempt, why, trace))
         self.fleet.neighbours.busy(lease.device, time.monotonic())
-        self.cluster.grant(lease.device, {"id": lease.id, "attempts": attempts, "coming": self._coming(action.coming)})
+        ahead = self._ahead(lease.device, [attempt.cell for attempt in lease.attempts])
+        told = {"id": lease.id, "attempts": attempts, "coming": self._coming(action.coming)}
+        self.cluster.grant(lease.device, {**told, **({"ahead": ahead} if ahead else {})})
+
+    def _ahead(self, device: str, cells: list[int]) -> dict[str, Any] | None:
+        """What the device's host may compile ahead: never worth a failure."""
+        with suppress(Exception):
+            slot = self.fleet.slots[device]
+            said = self.fleet.devices.get(device)
+            if said and self.fleet.compiles_ahead:
+                return self.ahead.order(host_of(slot), said, cells, self.reports.rows)
+        return None
 
     def _order(self, attempt: Attempt) -> dict[str, Any]:
         """What an actor is told of one attempt."""
@@ -378,8 +391,11 @@ class _Coordinator:
         return out
 
     def _provider(self, cell: Cell) -> Mapping[str, Any]:
+        return provider_of(cell, self._providers(cell))
+
+    def _providers(self, cell: Cell) -> Mapping[str, Mapping[str, Any]]:
         arm = next((a for a in self.request.arms if a.arm.name == cell.arm), None)
-        return provider_of(cell, arm.providers if arm else self.request.providers)
+        return arm.providers if arm else self.request.providers
 
     # the end
 

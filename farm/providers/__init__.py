@@ -3,6 +3,7 @@
 A provider module imports nothing heavy at its top, so that a matrix can be read without torch.  It defines
 
     NAME, ROLE ("subject" or "peer"), MODES, OPS, DISTRIBUTION (its pip name, for the version report, or None)
+    TRITON = True               where its kernels are Triton's: they are built ahead of their cells
     SETTINGS                    mode -> how the provider is called in it, in words; a peer has them for every mode
     load(op) -> callable        in the child; ImportError or NotImplementedError(reason) mean `unsupported`
 
@@ -26,3 +27,15 @@ def settings(name: str, mode: str) -> str:
     except ModuleNotFoundError:
         return ""
     return told.get(mode, "")
+
+
+@lru_cache(maxsize=256)
+def of_triton(name: str) -> bool:
+    """Whether a built-in provider is said to launch kernels that Triton compiles from what it imports (`TRITON`): these
+    can be built ahead of its cells."""
+    if not name.isidentifier():
+        return False
+    try:
+        return bool(getattr(import_module(f"farm.providers.{name}"), "TRITON", False))
+    except ModuleNotFoundError:
+        return False

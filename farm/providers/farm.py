@@ -9,6 +9,7 @@ from farm import kernel_package
 
 NAME = "farm"
 ROLE = "subject"
+TRITON = True
 MODES = ("auto", "static_persistent", "multi_wave_reload", "multi_wave_cached", "row_packed", "column_tiled")
 OPS = ("rms_norm", "fused_add_rms_norm", "rms_norm_quantize")
 DISTRIBUTION = kernel_package.DISTRIBUTION

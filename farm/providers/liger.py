@@ -21,6 +21,7 @@ from typing import Any
 
 NAME = "liger"
 ROLE = "peer"
+TRITON = True
 MODES = ("auto", "cutedsl")
 OPS = ("rms_norm", "fused_add_rms_norm", "softmax", "layer_norm", "swiglu", "rope", "cross_entropy")
 DISTRIBUTION = "liger-kernel"

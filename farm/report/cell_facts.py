@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from farm.errors import UsageError
+from farm.report import built
 from farm.report.exports import JSON_COLUMNS
 from farm.report.findings import repeat
 from farm.report.format import label, number, percent, ratio, sig, when
@@ -279,6 +280,9 @@ def _cost(row: Row) -> str:
         (number(row.get("check_s")), "checked in {:.3g} s"),
     ]
     out = [text.format(value) for value, text in parts if value is not None]
+    made = built.of_row(row)
+    if made is not None and made.compiled + made.loaded:
+        out.append(str(made))
     for kernel in row.get("resources") or []:
         named = {k: v for k, v in kernel.items() if isinstance(v, int | float | str) and not isinstance(v, bool)}
         out.append(" ".join(f"{k}={v}" for k, v in list(named.items())[:8]))

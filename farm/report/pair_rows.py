@@ -15,7 +15,7 @@ from farm.compare.decide import Outcome, Verdict
 from farm.compare.kernel_changes import Change
 from farm.compare.noise import median
 from farm.compare.reach import Launch, Reached, reach
-from farm.report import two_arms
+from farm.report import built, two_arms
 from farm.report.status_changes import CHANGES, GOOD, change
 from farm.store.pairs import PER_ARM, comparable, time_of, without_arm
 
@@ -38,6 +38,8 @@ def pair_row(
     for arm, row in (("a", a), ("b", b)):
         for name in PER_ARM:
             told[f"{name}_{arm}"] = row.get(_FROM.get(name, name)) if row is not None else None
+        if row is not None and built_before(row):
+            told[f"compile_s_{arm}"] = None  # the first call did not compile all that it launched
     for place, (arm, row) in enumerate((("a", a), ("b", b))):
         told[f"time_us_{arm}"] = time_of(row) if row is not None else None
         told[f"bandwidth_gbps_{arm}"] = told[f"bandwidth_gbps_{arm}"] if told[f"time_us_{arm}"] else None
@@ -62,6 +64,12 @@ def pair_row(
         kind = "broken"
     told |= {"cell": cell, "change": kind, "bits": _bits(a, b), "control": int(control), "note": _note(rounds)}
     return {"verdict": "", "stage": "", **told}
+
+
+def built_before(row: Row) -> int:
+    """How many of the kernels that a cell's first call needed were compiled before it, as far as that is known."""
+    found = built.of_row(row)
+    return found.loaded if found else 0
 
 
 def _failed_later(rounds: Sequence[tuple[Row, Row]], place: int) -> bool:

@@ -14,6 +14,7 @@ from farm_process import ROOT
 LONG = {
     "cheats/test_escapes.py": 15,
     "cheats/test_poisoning.py": 30,
+    "compiled/test_built_ahead.py": 15,
     "compiled/test_built_ring.py": 30,
     "compiled/test_built_ring_cells.py": 30,
     "compiled/test_built_split.py": 60,
