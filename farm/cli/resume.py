@@ -131,6 +131,7 @@ def run(args: argparse.Namespace) -> int:
         whole=common.whole([str(word) for word in known.head.get("argv") or []]),
         wait_for_devices_s=run_command.grace(args),
         wait_s=run_command.busy_wait(args),
+        began=run_command.began(args),
     )
     return run_command.go(args, store, writer, cluster, request, known.open, begun)
 

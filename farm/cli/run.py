@@ -147,6 +147,7 @@ def once(args: argparse.Namespace) -> int:
         whole=common.whole(args.argv),
         wait_for_devices_s=run_command.grace(args),
         wait_s=run_command.busy_wait(args),
+        began=run_command.began(args),
     )
     return run_command.go(args, store, writer, cluster, request, planned.cells, begun)
 
