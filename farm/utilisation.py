@@ -29,13 +29,13 @@ CAUSES: Mapping[str, str] = {
     "timing": "timing",
     "pause": "waiting for a throttled or disturbed device to recover",
     "messages": "the rest of the actor's work: messages, folders, telemetry",
-    "lost": "since the last event of an actor that died",
+    "died": "since the last event of an actor that died",
     "away": "without an actor, after it died or was retired",
     "tail": "nothing was left for this device, while others or judges still worked",
     "end": "the run's end: pairs, verdict, tables",
 }
 #: What only an actor can book.
-BOOKED = frozenset(CAUSES) - {"command", "place", "lost", "away", "tail", "end"}
+BOOKED = frozenset(CAUSES) - {"command", "place", "died", "away", "tail", "end"}
 #: What lies before a device's first cell and after its last.
 OUTSIDE = ("command", "place", "held", "start", "tail", "end")
 
@@ -113,7 +113,7 @@ class DeviceTimes:
         if one is None or one.life is None:
             return
         one.settle()
-        one.book("lost" if one.told else "place", at)
+        one.book("died" if one.told else "place", at)
         one.life = None
         if one.waiting:  # nobody will hear of their judgement
             one.waiting = 0

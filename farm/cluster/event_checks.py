@@ -101,6 +101,7 @@ EVENTS: Mapping[str, Check] = {
                 **dict.fromkeys(("worst_output", "worst_metric", "output_hash", "input_hash"), optional(_SHORT)),
                 "worst_ratio": optional(number(finite=False)),
                 "places": mapped(plain(depth=6)),
+                "judged_as": _LONG,
                 "sampled_rows": integer(1),
             },
         ),

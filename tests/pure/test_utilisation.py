@@ -66,7 +66,7 @@ def test_an_actor_that_died_and_the_next():
     times.starts("a", 7.0)
     times.told("a", 9.0, {"start": 1.0})
     times.stopped("a", 9.0)
-    assert of(times.summed(12.0, 12.0), "a") == {"place": 1.0, "start": 4.0, "check": 1.0, "lost": 2.0, "away": 4.0}
+    assert of(times.summed(12.0, 12.0), "a") == {"place": 1.0, "start": 4.0, "check": 1.0, "died": 2.0, "away": 4.0}
 
 
 def test_what_an_actor_says_too_much_of_is_shortened():
