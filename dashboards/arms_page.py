@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from farm import utilisation
 from farm.compare.decide import Verdict
 from farm.dashboards.compare_page import Said, Side
 from farm.errors import Message
@@ -109,10 +110,21 @@ def _said(run: Any, rows: Sequence[Row], both: Sequence[tuple[Row, Row]], result
         str(PROVES if told["verdicts"] else INTERPRETED),
         [*pairs_text.bits_lines(rows, told), *pairs_text.control_lines(told), *_of_sites(run.head)],
         {f"the cells that are {kind}": findings.repeat(run, of) for kind, of in groups.items() if of},
-        {title: lines for title, lines in _more(rows, found) if lines},
+        {title: lines for title, lines in [*_more(rows, found), ("Utilisation", _spent(run.head))] if lines},
         run.id,
         results,
     )
+
+
+def _spent(head: Mapping[str, Any]) -> list[str]:
+    """Where the time of the devices went."""
+    time = utilisation.read(head)
+    many = len(time.get("devices") or ())
+    return [
+        f"{cause}: {seconds / many:.1f} s{' a device' if many > 1 else ''}, {share:.0%} ({utilisation.CAUSES[cause]})"
+        for cause, seconds, share in utilisation.shares(time)
+        if share >= 0.005
+    ]
 
 
 def _of_sites(head: Mapping[str, Any]) -> Iterator[str]:

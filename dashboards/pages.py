@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from farm import utilisation
 from farm.dashboards import builds, charts, contents, heat, layout, place_map, roofs, svg
 from farm.dashboards import compare_page as comparing
 from farm.dashboards.compare_page import Said, Side
@@ -183,6 +184,7 @@ def run_json(run: RunLike, against: Against | None = None) -> dict[str, Any]:
         "planned": queries.planned(run),
         "counts": queries.counts(run.rows),
         "baseline": against.to_dict() if against else None,
+        "utilisation": utilisation.read(run.head),
         "findings": [
             {
                 **{n: getattr(g, n) for n in ("kind", "backend", "op", "provider", "mode", "of", "worst", "command")},
@@ -311,6 +313,10 @@ def run_page(run: RunLike, links: Links, against: Against | None = None, night: 
         pace_legend=charts.pace_legend(),
         strips=_strips(run) if not parts else [],
         roofs=roofs.roofs(run),
+        utilisation=utilisation.read(run.head),
+        utilisation_line=utilisation.line(utilisation.read(run.head)),
+        spent={cause: seconds for cause, seconds, _ in utilisation.shares(utilisation.read(run.head))},
+        causes=utilisation.CAUSES,
         environment=provenance.environment(run),
         environments=provenance.flat(run.head.get("environments") or {}),
         files=provenance.files(run),

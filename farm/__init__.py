@@ -6,6 +6,8 @@ __version__ = "0.1.0"
 
 #: When this process began to import the farm, in nanoseconds: a source changed since may not be what it has loaded.
 STARTED_NS = _time.time_ns()
+#: The same on the monotonic clock, in seconds.
+STARTED = _time.monotonic()
 
 #: What a coordinator and the supervising code of a node must share: the calls, configurations and events between them,
 #: and how bundles are unpacked.  Raised when one side would misunderstand the other; nodes of another one are refused.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from farm.actor import child_process
 from farm.actor.device_setup import DeviceSetup
+from farm.actor.spent import Spent
 from farm.child import protocol
 from farm.errors import DeviceUnfit
 from farm.guard.device import Guard
@@ -28,8 +29,16 @@ class ChildManager:
     """`spawn_s`: how long a child may take to say that it is ready.  `stopping`: whether the actor is being stopped,
     which another thread may do at any moment."""
 
-    def __init__(self, placed: DeviceSetup, guard: Guard, spawn_s: float, stopping: Callable[[], bool]):
+    def __init__(
+        self,
+        placed: DeviceSetup,
+        guard: Guard,
+        spawn_s: float,
+        stopping: Callable[[], bool],
+        spent: Spent | None = None,
+    ):
         self._placed, self._guard, self._spawn_s, self._stopping = placed, guard, spawn_s, stopping
+        self._spent = spent or Spent()
         self.current: child_process.Child | None = None
         #: What the last child said of its device; it stays when the child goes, for results that are under way.
         self.ready: protocol.Ready | None = None
@@ -46,6 +55,11 @@ class ChildManager:
             self.replace()
         if self.current and self.current.usable and self.ready:
             return self.ready
+        with self._spent.within("child"):
+            return self._started()
+
+    def _started(self) -> protocol.Ready:
+        """A new child."""
         self.let_go()
         if self.stuck:
             raise child_process.NoChild(
@@ -98,9 +112,10 @@ class ChildManager:
 
     def replace(self) -> None:
         """End the child; `ensure` starts the next."""
-        if self.current:
-            self.current.kill(grace=1.0)
-        self.let_go()
+        with self._spent.within("child"):
+            if self.current:
+                self.current.kill(grace=1.0)
+            self.let_go()
 
     def let_go(self) -> None:
         """Part with the child."""

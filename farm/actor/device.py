@@ -32,6 +32,7 @@ from farm.actor.child_manager import ChildManager
 from farm.actor.device_setup import DeviceSetup
 from farm.actor.event_buffer import EventBuffer
 from farm.actor.signal_deaths import SignalDeaths
+from farm.actor.spent import Spent
 from farm.cell import spends
 from farm.child import protocol
 from farm.child.protocol import LONGEST_TRACE
@@ -54,7 +55,7 @@ class DeviceActor:
     """
 
     def __init__(self, config: dict[str, Any], judges: Judges):
-        self._judges = judges
+        self._judges, self._spent = judges, Spent()
         self._said = EventBuffer(config["device"])
         self._leases: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._stopping, self._host = False, host.name()
@@ -67,7 +68,7 @@ class DeviceActor:
         self._backlog = Backpressure(config["spool"])
         self._deaths = SignalDeaths(config["spool"], config["device"])
         spawn_s = self._config["deadlines"]["spawn"]
-        self._children = ChildManager(self._placed, self._guard, spawn_s, lambda: self._stopping)
+        self._children = ChildManager(self._placed, self._guard, spawn_s, lambda: self._stopping, self._spent)
         self._ahead = compile_ahead.CompileAhead(self._compiler)
         spool.claim(config["spool"])
         self._claimed = 0  # the inode of that folder
@@ -131,7 +132,9 @@ class DeviceActor:
         try:
             self._placed.prepare()
             wait_s = locks.wait_seconds(self._config.get("wait_s"))
+            self._spent.enter("held")
             self._guard.take(lambda text: self._said.add("device_waits", reason=text, up_to_s=wait_s))
+            self._spent.enter("start")
             proved = {}
             self._ahead.begin(self._placed.arms)  # it imports beside the child
             if len(self._placed.arms) > 1:
@@ -168,9 +171,12 @@ class DeviceActor:
             versions=ready.versions,
             **self._placed.told(),
             **self._told_of_arms(proved if len(proved) > 1 else {}),
+            spent=self._spent.told(),
         )
         while not self._stopping:
+            self._spent.enter("work")
             lease = self._leases.get()
+            self._spent.enter("messages")
             if lease is None:
                 break
             if lease.get("calibrate"):
@@ -183,7 +189,7 @@ class DeviceActor:
                 self._said.add("device_down", reason=gone.reason, final=gone.final)
                 return
             if not self._stopping and not probe:
-                self._said.add("lease_done", lease=lease["id"])
+                self._said.add("lease_done", lease=lease["id"], spent=self._spent.told())
         if self._children.current:
             self._children.current.close()
 
@@ -236,7 +242,8 @@ class DeviceActor:
         self._try_captures(attempts)
         attempts.sort(key=self._spends)  # those that spend the child last, together
         for i, attempt in enumerate(attempts):
-            self._backlog.wait(lambda: self._stopping, functools.partial(self._show, attempt, "judge"))
+            with self._spent.within("judge"):
+                self._backlog.wait(lambda: self._stopping, functools.partial(self._show, attempt, "judge"))
             if self._stopping:
                 break
             for coming in attempts[i + 1 : i + 3]:  # the device never waits for inputs that could be ready
@@ -274,8 +281,10 @@ class DeviceActor:
                 continue
             try:
                 self._show(attempt, "prepare")
-                prepared = self._judges.prepare(cell, Deadline(attempt["deadlines"]["prepare"]))
-                outcome = self._trial(attempt, prepared) if trial.needed(prepared["tensors"]) else trial.NOT_NEEDED
+                with self._spent.within("inputs"):
+                    prepared = self._judges.prepare(cell, Deadline(attempt["deadlines"]["prepare"]))
+                with self._spent.within("trial"):
+                    outcome = self._trial(attempt, prepared) if trial.needed(prepared["tensors"]) else trial.NOT_NEEDED
             except child_process.NoChild:
                 return
             except _DeviceGone:
@@ -335,7 +344,8 @@ class DeviceActor:
         attempt["started"], attempt["begun"] = time.time(), time.monotonic()
         try:
             attempt["spool"] = self._spool()
-            prepared = self._judges.prepare(cell, Deadline(prepare_s))
+            with self._spent.within("inputs"):
+                prepared = self._judges.prepare(cell, Deadline(prepare_s))
         except Exception as error:
             log = "" if isinstance(error, (JudgeFailed, TimeoutError)) else traceback.format_exc()
             what = f"the inputs could not be generated: {error}"
@@ -420,7 +430,9 @@ class DeviceActor:
                 reply.facts["launch"] = {**reply.facts.get("launch", {}), "built": built}
             compile_s = reply.facts.get("compile_s")
             tries = len(thrown) + 1
-            if told is None or not self._guard.pause(told, tries, time.monotonic() - begun):
+            with self._spent.within("pause"):
+                again = told is not None and self._guard.pause(told, tries, time.monotonic() - begun)
+            if told is None or not again:
                 break
             thrown.append(telemetry.complaint(told))
             if reply.spent:
@@ -447,6 +459,7 @@ class DeviceActor:
         ids = (self._placed.revision, attempt["round"], attempt["number"])
         table = attempt["deadlines"]
         phase, timed_since = "spawn", time.monotonic()  # until the child says that it has begun
+        checked_s = self._spent.of("check")
         self._show_start(attempt)
         before = self._children.current
         if before and before.has_spoken:  # what an earlier cell left on the pipe is no fault of this one
@@ -467,6 +480,7 @@ class DeviceActor:
                 said = child.receive(deadline)
                 if isinstance(said, protocol.Phase):
                     phase = attempt["phase"] = said.phase
+                    self._spent.phase(phase)
                     if phase == "timing":
                         self._ahead.stop()  # nothing of ours works beside what is timed
                         timed_since = time.monotonic()
@@ -474,14 +488,18 @@ class DeviceActor:
                     deadline = Deadline(table[phase])
                     self._show(attempt, phase)
                 elif isinstance(said, protocol.Measured):
+                    self._spent.enter("messages")
+                    self._spent.move("check", "outputs", said.facts.get("phases_s", {}).get("write"), checked_s)
                     said = child.taken(said, out_dir)
                     self._hear(attempt)
                     evidence = self._children.ready.evidence if self._children.ready else ""
                     return believed(said, time.monotonic() - timed_since, evidence)
                 elif isinstance(said, protocol.Failed):
+                    self._spent.enter("messages")
                     self._hear(attempt)
                     return fallback.told(said) if said.status == "capture_failed" else said
         except (child_process.ChildTimedOut, child_process.ChildDied, child_process.ChildLied) as error:
+            self._spent.enter("messages")
             lied = isinstance(error, child_process.ChildLied)
             spoilt = shared and (lied or phase == "spawn")  # maybe by an earlier cell's code
             if self._stopping or not (spoilt or self._signalled(attempt, child, error, phase)):
@@ -634,6 +652,8 @@ class DeviceActor:
     def _report(self, attempt: dict[str, Any], kind: str, **fields: Any) -> None:
         """An event of an attempt.  Of a probe only the end is reported, and as such."""
         if "id" not in attempt:
+            if kind in ("measured", "ended"):  # by this thread; others report what was judged
+                fields["spent"] = self._spent.told()
             self._said.add(kind, cell=attempt["cell"]["index"], attempt=attempt["number"], **fields)
         elif kind in ("judged", "ended"):
             names = ("status", "owner", "reason", "log", "judged_by")

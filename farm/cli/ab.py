@@ -184,6 +184,7 @@ def _compare(args: argparse.Namespace, arms: Arms, work: PlannedArms | _PlannedP
         arms=ready.arms,
         known=work.known,
         whole=common.whole(args.argv),
+        began=run_command.began(args),
     )
     return run_command.go(args, store, writer, cluster, request, planned.cells, begun)
 

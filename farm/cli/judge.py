@@ -32,6 +32,7 @@ from farm.store.pairs import PAIR_COLUMNS, ROUND_COLUMNS
 
 MAX_CHANGES = 40
 _ANEW = (
+    "utilisation",
     "schema",
     "run_id",
     "complete",

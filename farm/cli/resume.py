@@ -132,6 +132,7 @@ def run(args: argparse.Namespace) -> int:
         wait_for_devices_s=run_command.grace(args),
         wait_s=run_command.busy_wait(args),
         limit_s=args.limit_s,
+        began=run_command.began(args),
     )
     return run_command.go(args, store, writer, cluster, request, known.open, begun)
 

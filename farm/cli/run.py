@@ -148,6 +148,7 @@ def once(args: argparse.Namespace) -> int:
         wait_for_devices_s=run_command.grace(args),
         wait_s=run_command.busy_wait(args),
         limit_s=args.limit_s,
+        began=run_command.began(args),
     )
     return run_command.go(args, store, writer, cluster, request, planned.cells, begun)
 

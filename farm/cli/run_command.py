@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from farm import backends
+from farm import STARTED, backends, utilisation
 from farm.actor import tools, waiting
 from farm.cell import FINDINGS, Cell, Status
 from farm.cli import ab_noise, common, progress
@@ -190,6 +190,11 @@ def grace(args: argparse.Namespace) -> float:
 def busy_wait(args: argparse.Namespace) -> float:
     """How long the run waits for a device that another run uses."""
     return BUSY_SECONDS if args.wait is None else float(args.wait)
+
+
+def began(args: argparse.Namespace) -> float:
+    """When the command began, on the monotonic clock; now, for the runs of one that repeats them."""
+    return time.monotonic() if getattr(args, "watch", False) else STARTED
 
 
 def environment(args: argparse.Namespace) -> Environment:
@@ -414,6 +419,7 @@ def tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, seco
     print("", file=err)
     for line in progress.summary(outcome.rows, seconds):
         print(line, file=err)
+    _tell_utilisation(outcome)
     for line in progress.unsupported(outcome.rows):
         print(f"  {printable(line)}"[:300], file=err)
     for hint in progress.not_sent(outcome.rows, lambda module: any(map(os.path.exists, (f"{module}.py", module)))):
@@ -432,6 +438,12 @@ def tell(args: argparse.Namespace, store: Store, run_id: str, outcome: Any, seco
     return code
 
 
+def _tell_utilisation(outcome: Any) -> None:
+    """Where the time of devices went; not of a processor, on which nothing is timed."""
+    if outcome.utilisation and any(row["evidence"] in ("executed", "simulated") for row in outcome.rows):
+        print(utilisation.line(outcome.utilisation), file=sys.stderr)
+
+
 def _apart(store: Store, run_id: str, bad: Sequence[Mapping[str, Any]]) -> list[str]:
     """What sets the cells that need attention apart from those that pass, from the rows of the stored run."""
     from farm.report import failing_cells  # only where something failed
@@ -447,6 +459,7 @@ def tell_arms(args: argparse.Namespace, store: Store, run_id: str, outcome: Any,
     print("", file=sys.stderr)
     for line in progress.summary(outcome.rows, seconds):
         print(line, file=sys.stderr)
+    _tell_utilisation(outcome)
     code = _end(args, store, run_id, outcome)
     head = store.run(run_id).head
     found = head.get("comparison") or {}

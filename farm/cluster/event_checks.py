@@ -45,6 +45,7 @@ _ORIGIN = record(
     open=True,
 )
 _TELEMETRY = optional(mapped(plain()))
+_SPENT = {"spent": mapped(number(0))}  # by cause (farm.utilisation), seconds
 _METRICS = mapped(mapped(number(finite=False)))
 EVENTS: Mapping[str, Check] = {
     name: record({"event": _SHORT, **fields}, {"device": _SHORT, "age_s": number(0), **more}, open=True)
@@ -68,6 +69,7 @@ EVENTS: Mapping[str, Check] = {
                 "subject": SUBJECT,
                 "versions": mapped(_SHORT),
                 "arms": mapped(plain(depth=6)),
+                **_SPENT,
             },
         ),
         ("placed", {}, {}),
@@ -80,13 +82,13 @@ EVENTS: Mapping[str, Check] = {
             {"probe": integer(1), "status": _SHORT, "owner": optional(_SHORT)},
             {"cell_id": _LONG, "reason": _LONG, "log": _LOG, "judged_by": _SHORT},
         ),
-        ("lease_done", {"lease": integer()}, {}),
+        ("lease_done", {"lease": integer()}, _SPENT),
         ("started", _OF_CELL, {"up_to_s": number(0)}),
         ("progress", {**_OF_CELL, "phase": _SHORT, "up_to_s": number(0)}, {}),
         (
             "measured",
             {**_OF_CELL, "facts": FACTS, "timing": TIMING, "origin": _ORIGIN},
-            {"round": integer(), "revision": _SHORT, "telemetry": _TELEMETRY, "log": _LOG},
+            {"round": integer(), "revision": _SHORT, "telemetry": _TELEMETRY, "log": _LOG, **_SPENT},
         ),
         (
             "judged",
@@ -99,10 +101,15 @@ EVENTS: Mapping[str, Check] = {
                 **dict.fromkeys(("worst_output", "worst_metric", "output_hash", "input_hash"), optional(_SHORT)),
                 "worst_ratio": optional(number(finite=False)),
                 "places": mapped(plain(depth=6)),
+                "judged_as": _LONG,
                 "sampled_rows": integer(1),
             },
         ),
-        ("ended", {**_OF_CELL, "status": _SHORT, "owner": _SHORT, "reason": _LONG, "origin": _ORIGIN}, {"log": _LOG}),
+        (
+            "ended",
+            {**_OF_CELL, "status": _SHORT, "owner": _SHORT, "reason": _LONG, "origin": _ORIGIN},
+            {"log": _LOG, **_SPENT},
+        ),
         ("calibrating", {"step": _LONG}, {}),
         ("calibrated", {}, {"found": FOUND, "reason": _LONG, "log": _LOG, "policy": mapped(plain())}),
     )

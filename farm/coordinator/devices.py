@@ -32,6 +32,7 @@ from farm.scheduler.events import (
     JudgeDown,
 )
 from farm.store import RunWriter
+from farm.utilisation import DeviceTimes
 
 if TYPE_CHECKING:
     from farm.coordinator.request import RunProgress, RunRequest
@@ -76,6 +77,7 @@ class RunDevices:
         self.devices: dict[str, dict[str, Any]] = {}  # by name: its last device_up
         self.neighbours = Colocation()
         self.compiles_ahead = os.environ.get(compile_ahead.VARIABLE, "").strip() != "0"
+        self.times = DeviceTimes(request.began or time.monotonic(), time.monotonic())
         asked = sorted({(cell.backend, pattern_of(cell.target)) for cell in request.plan.cells})
         self._patterns = {backend: [p for b, p in asked if b == backend] for backend, _ in asked}
         self._unplaced: dict[str, _Unplaced] = {}  # devices whose actors have not begun
@@ -99,6 +101,7 @@ class RunDevices:
         slot = self.slots[device]
         self._forget(device)
         now = time.monotonic()
+        self.times.starts(device, now)
         self._unplaced[device] = _Unplaced(now, now)
         self._cluster.start(
             slot,
@@ -131,6 +134,7 @@ class RunDevices:
 
     def replace(self, device: str, reason: str) -> None:
         self._journal("replaced", {"device": device, "reason": reason}, "device", "reason")
+        self.times.stopped(device, time.monotonic())
         self.neighbours.idle(device, time.monotonic())
         self._report("device_down", device, reason)
         self._cluster.stop(device)
@@ -138,6 +142,7 @@ class RunDevices:
 
     def retire(self, device: str, reason: str, *, drained: bool) -> None:
         self.neighbours.idle(device, time.monotonic())
+        self.times.stopped(device, time.monotonic())
         self._forget(device)
         self._cluster.stop(device)
         self._journal(
@@ -251,6 +256,7 @@ class RunDevices:
 
     def down(self, said: Mapping[str, Any]) -> Event:
         self._forget(said["device"])
+        self.times.stopped(said["device"], said["at"])
         self._journal("device_down", said, "device", "reason", "final", "busy")
         if said.get("subject_refused"):  # as on every device of its kind: nothing that this run measured would be true
             raise UsageError(f"{said['device']}: {said['reason']}", id="subject-not-taken")

@@ -86,6 +86,7 @@ class ResultsAssembler:
             "output_hash",
             "input_hash",
             "judged_by",
+            "judged_as",
             "work",
         )
         return _as_ended(said)

@@ -114,7 +114,7 @@ class _Coordinator:
         self.later: list[Event] = []  # what the loop's own failures mean to the scheduler
         self.contained: Counter[str] = Counter()  # device -> events of it that raised
         self.concluded: list[dict[str, Any]] = []  # rows to report once the journal has them
-        self.begun = time.monotonic()
+        self.begun = self.all_ended = time.monotonic()
         self.deadlines = {m.name: limits.of(m.deadlines) for m in request.plan.matrices}
         self.hear: Mapping[str, Callable[[dict[str, Any]], Event | None]] = {
             "placed": self.fleet.placed,
@@ -163,7 +163,8 @@ class _Coordinator:
                 while not self.finished:
                     self._turn()
                 # Before anything is closed: a part of Ray that is gone could end this process, or hold it.
-                outcome = self._conclude_run(time.monotonic() - begun)
+                self.all_ended = time.monotonic()
+                outcome = self._conclude_run(self.all_ended - begun)
                 code = outcome.final_code
                 supervisor.concluded(code, complete=not outcome.interrupted)
             finally:
@@ -237,6 +238,7 @@ class _Coordinator:
 
     def _hear(self, said: dict[str, Any]) -> None:
         """One event of a device.  An exception is a fault of the farm's here or there, and costs the event's cell."""
+        self.fleet.times.heard(said)
         if self.interrupted and said.get("status") == Status.CRASHED:
             return  # the signal may have been for all processes; the cell runs again when the run is resumed
         device, cell = said.get("device"), said.get("cell")
@@ -447,7 +449,9 @@ class _Coordinator:
             code = 1 if by_finding else final  # the cells that did not run are no infrastructure failures
             return RunOutcome(rows, verdict, code, True, self.stopped, by_finding, pairs, summed, known=told)
         self.writer.append({"event": "finished", "time": round(time.time(), 3)})
+        times = self.fleet.times.summed(self.all_ended, time.monotonic())
         head = {**self._head(), **self._foot(rows, seconds, verdict, code), **({"known": told} if told else {})}
+        head["utilisation"] = times
         if summed:
             kernels = self.rounds.kernels() if self.rounds else []
             head["comparison"] = {
@@ -460,7 +464,9 @@ class _Coordinator:
             }
         self.writer.conclude(self.cells, self.reports.rows, head, self.rounds.tables(pairs) if self.rounds else None)
         noise = self.rounds.record(head["finished"]) if self.rounds else None
-        return RunOutcome(rows, verdict, final, False, pairs=pairs, summary=summed, noise=noise, known=told)
+        return RunOutcome(
+            rows, verdict, final, False, pairs=pairs, summary=summed, noise=noise, known=told, utilisation=times
+        )
 
     def _known_failures(
         self, rows: Sequence[Mapping[str, Any]], cells: Sequence[Cell] | None = None

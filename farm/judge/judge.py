@@ -31,6 +31,7 @@ from farm.contracts.torch_contract import evaluate_with
 from farm.errors import ContractError, FarmSignal, fault_owner
 from farm.judge.cache import SMALL_BYTES, Allocate, GivenFiles, Made, PrivateArrays, default_root
 from farm.judge.digest import judging_digest
+from farm.judge.once import JudgedOnce, key_of
 from farm.judge.references import References
 from farm.store import spool as spools
 
@@ -62,6 +63,7 @@ class Judge:
         discovery.ask_torch_version(self._references.version)
         self._private = PrivateArrays([Path(cache) if cache else default_root(), self.spool], None, sharers, lock_s)
         self._given = GivenFiles(self.spool, self._reserve, sharers)
+        self._once = JudgedOnce()
 
     def prepare(self, cell_data: Mapping[str, Any]) -> dict[str, Any]:
         """The description of the cell's tensors for the child (inputs with their files), and the model's bytes."""
@@ -86,10 +88,10 @@ class Judge:
         self._reference(cell, self._inputs(cell).arrays)
 
     def judge(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """{"status", "reason", "owner", metrics, tolerances, the worst of them, hashes} of an attempt's outputs, and
-        the digest of what judged them."""
+        """{"status", "reason", "owner", metrics, tolerances, the worst of them, hashes} of an attempt's outputs, the
+        digest of what judged them, and `judged_as`, the cell as which the same bytes were judged before, if any."""
         try:
-            return {**self._judge(request), "judged_by": self.digest}
+            return {"judged_as": "", **self._judge(request), "judged_by": self.digest}
         except Exception as error:
             if not self.closing:  # otherwise its folder has been removed, as intended
                 traceback.print_exc()
@@ -140,6 +142,19 @@ class Judge:
                 return {"status": "crashed", "owner": "kernel", "reason": f"{o['name']}: {reason}"}
             _digest(digest, outputs[o["name"]])
         inputs = self._inputs(cell)
+        demanded = request.get("tolerances", [])
+        key = key_of(self.digest, cell, op, demanded, described, inputs.digest, digest.hexdigest())
+        known = self._once.get(key)
+        if known is not None:
+            return known
+        found = self._evaluated(cell, op, outputs, inputs, demanded)
+        found |= {"output_hash": _shown(digest), "input_hash": inputs.digest}
+        self._once.keep(key, cell.cell_id, found)
+        return found
+
+    def _evaluated(
+        self, cell: Cell, op: Contract, outputs: Mapping[str, Any], inputs: Made, demanded: list[dict[str, Any]]
+    ) -> dict[str, Any]:
         judgement = evaluate.evaluate(
             cell,
             op,
@@ -147,7 +162,7 @@ class Judge:
             inputs.arrays,
             reference=self._reference(cell, inputs.arrays),
             map=self._map,
-            tolerances=request.get("tolerances", []),
+            tolerances=demanded,
         )
         told: dict[str, Any] = {}
         if judgement.sampled_rows is not None:
@@ -165,8 +180,6 @@ class Judge:
             "worst_metric": judgement.worst_metric,
             "worst_ratio": judgement.worst_ratio,
             "places": judgement.places,
-            "output_hash": _shown(digest),
-            "input_hash": inputs.digest,
         }
 
     # inputs and references

@@ -83,6 +83,7 @@ def judge_again(
         "fault_owner": "" if found.ok else Owner.KERNEL.value,
         "gates": json.dumps(gates),
         "judged_by": judging_digest(),
+        "judged_as": "",
         "worst_output": found.worst_output,
         "worst_metric": found.worst_metric,
         "worst_ratio": found.worst_ratio,
@@ -132,6 +133,7 @@ def _undecided(row: Mapping[str, Any], reason: str, id: str) -> Row:
         "reason": Message(f"cannot be judged again: {reason}", id=id),
         "fault_owner": Owner.HARNESS.value,
         "judged_by": "",
+        "judged_as": "",
     }
 
 

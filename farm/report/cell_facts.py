@@ -238,7 +238,8 @@ def _output(row: Row) -> str:
     bits = {0: ", its bits differ from call to call", 1: ", the same bits in each call"}
     known = row.get("bitwise_repeatable")
     repeats = bits.get(int(known), "") if known is not None else ""
-    return f"{row['output_hash']} from input {row.get('input_hash')}{repeats}"
+    as_which = f", judged as {row['judged_as']}" if row.get("judged_as") else ""
+    return f"{row['output_hash']} from input {row.get('input_hash')}{repeats}{as_which}"
 
 
 def _kernel(row: Row) -> str:

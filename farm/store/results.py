@@ -70,7 +70,7 @@ COLUMNS: dict[str, str] = {
     "metrics": "text",
     "gates": "text",
     "places": "text",
-    "judged_by": "text",
+    **dict.fromkeys(("judged_by", "judged_as"), "text"),
     **dict.fromkeys(("max_ulp", "rel_l2", "max_abs"), "float"),
     **dict.fromkeys(("time_us_p20", "time_us_p50", "time_us_p80", "time_rel_mad"), "float"),
     "samples": "int",
@@ -129,6 +129,7 @@ LATER_COLUMNS = frozenset(
             "subject_revision",
             "subject_digest",
             "places",
+            "judged_as",
         ),
     )
 )
@@ -284,6 +285,7 @@ def _accuracy(judged: Mapping[str, Any]) -> dict[str, Any]:
         "output_hash": judged.get("output_hash", ""),
         "input_hash": judged.get("input_hash", ""),
         "judged_by": judged.get("judged_by", ""),
+        "judged_as": judged.get("judged_as", ""),
     }
 
 

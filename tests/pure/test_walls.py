@@ -83,6 +83,7 @@ PURE = (
     "store/recovery",
     "store/results",
     "timing",
+    "utilisation",
 )
 NO_IO = {"os", "pathlib", "subprocess", "socket", "shutil", "tempfile", "io", "ray", "torch", "time", "threading"}
 NO_IO |= {"asyncio", "ctypes", "fcntl", "glob", "http", "mmap", "multiprocessing", "select", "signal"}
@@ -97,7 +98,7 @@ DOORS |= {"matrix/load.py": {"pathlib"}, "matrix/known.py": {"pathlib"}}
 #: `backends.api` is a room of its own: what the guard and the child know of backends.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("farm", "errors", "deadline", "limits", "kernel_package", "bootstrap"),
-    ("cell", "device_pattern", "field_checks", "process"),
+    ("cell", "device_pattern", "field_checks", "process", "utilisation"),
     ("timing", "contracts", "scheduler", "backends.api", "compare", "profile"),
     ("accuracy", "calibration", "guard", "shipping", "providers"),
     ("child", "store"),
