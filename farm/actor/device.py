@@ -137,6 +137,9 @@ class DeviceActor:
             self._spent.enter("start")
             proved = {}
             self._ahead.begin(self._placed.arms)  # it imports beside the child
+            for cell in self._config.get("first", []):
+                with contextlib.suppress(Exception):  # whoever needs its inputs asks again
+                    self._judges.prefetch(cell)
             if len(self._placed.arms) > 1:
                 self._placed.ahead(self._placed.arms[0])
             for arm in reversed(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from farm import limits
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 REFRESH_SECONDS = 2.0
 PLACE_SECONDS = 60.0  # for Ray to start a process on a free device, however short the wait for a busy one
 REPEAT_SECONDS = 600.0  # how often the run says again what it waits for
+MOST_FIRST = 3  # cells whose inputs are made before a device is there
 DRAINED = "the device's node was drained"
 RELEASED, RETIRED = "released", "retired"  # printed for a device that the run uses no longer
 
@@ -118,6 +120,7 @@ class RunDevices:
                 "wait_s": self._request.wait_s,
                 "patterns": self._patterns.get(slot.backend, []),
                 "compile_ahead": self._sharing(slot),
+                "first": self._first(slot.backend),
                 **({"arms": {a.arm.name: a.plain() for a in self._request.arms}} if self._request.arms else {}),
             },
         )
@@ -126,6 +129,12 @@ class RunDevices:
         """How many devices of this run share the cores that can build kernels ahead on the slot's host; 0 where nothing
         is to be built ahead."""
         return 0 if not self.compiles_ahead else sum(host_of(other) == host_of(slot) for other in self.slots.values())
+
+    def _first(self, backend: str) -> list[dict[str, Any]]:
+        """Cells that are likely to be the first of a device: their inputs can be made while it starts."""
+        done = self._request.finished.rows if self._request.finished else {}
+        cells = (c for c in self._request.plan.cells if c.backend == backend and not c.skip_reason)
+        return [c.to_dict() for c in islice((c for c in cells if c.index not in done), MOST_FIRST)]
 
     def _forget(self, device: str) -> None:
         """Its start has no deadline any more."""

@@ -12,15 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.actor import compile_ahead
+from benchmarks import compile_ahead as benchmark
+from farm.actor import compile_ahead, waiting
 from farm.actor.compile_ahead import CompileAhead
 from farm.child.compilations import Compilations
 from farm.compile.planning import ahead_target
 from farm.coordinator.compile_ahead import MOST_WAITING, CellsAhead
 from farm.matrix import plan
 from farm.matrix.load import load_files
+from farm.node.environment import Environment
 from farm.process.line_process import ChildLied, LineProcess
-from farm.report import pair_rows
+from farm.report import built, pair_rows
 
 GPU = {"backend": "cuda", "evidence": "executed", "fingerprint": {"sm": "sm_90", "multiprocessors": 132}}
 ANSWER = {"cell": 3, "hashes": ["a", "b"], "compiled": 2, "loaded": 0, "seconds": 0.5, "reason": ""}
@@ -230,8 +232,8 @@ def test_it_sees_no_device_and_locks_nothing_that_a_child_may_wait_for() -> None
 
 def test_a_first_call_that_found_kernels_is_no_first_call_of_an_arm() -> None:
     row = {"cell_id": "c@a", "status": "passed", "compile_s": 0.1, "launch": "{}", "op": "rms_norm", "mode": "auto"}
-    built = {"built": {"compiled": 1, "loaded": 2, "ahead": 2}}
-    found = pair_rows.pair_row(row, {**row, "launch": json.dumps(built)}, [], None, control=False)
+    told = {"built": {"compiled": 1, "loaded": 2, "ahead": 2}}
+    found = pair_rows.pair_row(row, {**row, "launch": json.dumps(told)}, [], None, control=False)
     assert (found["compile_s_a"], found["compile_s_b"]) == (0.1, None)
     assert pair_rows.built_before({"launch": '{"built": {"compiled": 3, "loaded": 0, "ahead": 0}}'}) == 0
 
@@ -248,3 +250,49 @@ def test_compilations_are_counted_beside_another_listener(monkeypatch: pytest.Mo
     compilation.listener(cache_hit=True, metadata={"hash": "later"})
     assert counted.known and (counted.compiled, counted.loaded) == (1, 2)
     assert (counted.new, counted.old) == (["hFalse"], ["hTrue", "hTrue"]) and len(heard) == 5
+
+
+def test_of_the_children_that_wait_the_devices_own_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Waits:
+        alive, ended = True, False
+
+        def __init__(self, *given: Any, **more: Any):
+            self.orders: list[Any] = []
+
+        def begin(self, order: Any) -> None:
+            self.orders.append(order)
+
+        def kill(self, grace: float) -> None:
+            self.ended = True
+
+    monkeypatch.setattr(waiting, "Child", Waits)
+    monkeypatch.setattr(LineProcess, "close", lambda child: None)
+    env, own = {"PYTHONPATH": "/home/x", "CUDA_VISIBLE_DEVICES": "3", "X": "1"}, Environment.default()
+    hidden = compile_ahead.variables("/spool", "")
+    children = waiting.WaitingChildren(once=True)
+    children.expect("cuda", env, own, 2)
+    compiler: Any = children.take("cuda", env, own, "/spool", {"argv": []}, hidden)
+    child: Any = children.take("cuda", env, own, "/spool", {"argv": []})
+    assert compiler.orders[0]["variables"] == hidden and child.orders[0]["variables"]["CUDA_VISIBLE_DEVICES"] == "3"
+    children.expect("cuda", env, own)
+    assert children.take("cuda", env, own, "/spool", {"argv": []}, hidden) is None  # it would leave the device none
+    last: Any = children.take("cuda", env, own, "/spool", {"argv": []})
+    assert last is not None and not last.ended
+    children.fill()  # as many of both as were asked for
+    assert len(children._idle) == 4
+
+
+def test_the_benchmark_counts_what_children_compiled() -> None:
+    rows = [
+        {
+            "launch": json.dumps({"built": {"compiled": c, "loaded": 2, "ahead": 1}}),
+            "compile_s": 0.5,
+            "status": "passed",
+        }
+        for c in (0, 3)
+    ]
+    rows.append({"launch": "", "compile_s": None, "status": "crashed"})
+    found = benchmark.summed([{**row, "shape": "4x64", "dtype": "bf16"} for row in rows])
+    counts = {"compiled": 3, "loaded": 4, "ahead": 2, "first_calls_s": 1.0, "passed": 2, "cells": 3, "counted": 2}
+    assert found == {**counts, "compiled_in": ["4x64 bf16: 3"]}
+    assert str(built.built(rows)) == "first calls compiled 3 and loaded 4 kernels, 2 of them compiled ahead"
