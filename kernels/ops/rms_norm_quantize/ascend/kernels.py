@@ -9,7 +9,7 @@ the tile seen as [ROWS * BLOCK / 128, 128].
 import triton
 import triton.language as tl
 
-from ...rms_norm.ascend.kernels import _left, _load, _offsets, _load_sum, _load_weight, _store
+from ...rms_norm.ascend.kernels import _left, _load, _load_sum, _load_weight, _offsets, _store
 
 
 @triton.jit
