@@ -9,12 +9,24 @@ the tile seen as [ROWS * BLOCK / 128, 128].
 import triton
 import triton.language as tl
 
-from ...rms_norm.ascend.kernels import _left, _load, _load_sum, _load_weight, _store
+from ...rms_norm.ascend.kernels import _left, _load, _load_sum, _load_weight, _offsets, _store
 
 
 @triton.jit
 def _rounded(v):
     return (v + 12582912.0) - 12582912.0
+
+
+@triton.jit
+def _narrowed(v, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """v rounded, as int8.  Cast as rows of 32 elements: the compiler pads the rows of what it casts to 32, and of a
+    wide tile of few rows the Unified Buffer would not hold that."""
+    v = _rounded(v)
+    if ROWS >= 32:
+        q = v.to(tl.int8)
+    else:
+        q = tl.reshape(tl.reshape(v, (ROWS * BLOCK // 32, 32)).to(tl.int8), (ROWS, BLOCK))
+    return q
 
 
 @triton.jit
@@ -45,11 +57,11 @@ def _quantized(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """q of a tile as float32; stores the scales of its groups of 128.  rstd, and `largest` of a row, are [ROWS]."""
+    """q of a tile, int8; stores the scales of its groups of 128.  rstd, and `largest` of a row, are [ROWS]."""
     if GIVEN is not None:
         v = t * (rstd / tl.load(GIVEN))[:, None]
         v = tl.minimum(tl.maximum(v, LOWEST), LARGEST)
-        q = _rounded(tl.where(v == v, v, 0.0))
+        q = _narrowed(tl.where(v == v, v, 0.0), ROWS, BLOCK)
     elif GROUP == 128:
         WIDE: tl.constexpr = BLOCK // 128
         groups = tl.reshape(t, (ROWS * WIDE, 128))
@@ -61,10 +73,11 @@ def _quantized(
         places = SCALE + (lane.to(tl.int64) + first)[:, None] * count + at[None, :]
         tl.store(places, tl.reshape(scale, (ROWS, WIDE)), mask=here[:, None] & (at < count)[None, :])
         v = tl.where(factor[:, None] > 0.0, groups * shift[:, None] * factor[:, None], 0.0)
-        q = tl.reshape(_rounded(v), (ROWS, BLOCK))
+        q = tl.reshape(_rounded(v).to(tl.int8), (ROWS, BLOCK))
     else:
         _, factor, shift = _scale(largest, rstd, LARGEST)
-        q = _rounded(tl.where(factor[:, None] > 0.0, t * shift[:, None] * factor[:, None], 0.0))
+        v = tl.where(factor[:, None] > 0.0, t * shift[:, None] * factor[:, None], 0.0)
+        q = _narrowed(v, ROWS, BLOCK)
     return q
 
 
@@ -114,7 +127,7 @@ def quantize_rows(
         q = _quantized(
             t, rstd, largest, SCALE, GIVEN, first, 0, hidden, lane, here, GROUP, LOWEST, LARGEST, ROWS, BLOCK
         )
-        _store(Q, q, first, 0, hidden, lane, cols, inside)
+        tl.store(Q + (first * hidden + 0) + _offsets(lane, cols, hidden), q, mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows", "tiles"])
@@ -175,4 +188,4 @@ def quantize_columns(
             q = _quantized(
                 t, rstd, largest, SCALE, GIVEN, first, start, hidden, lane, here, GROUP, LOWEST, LARGEST, ROWS, BLOCK
             )
-            _store(Q, q, first, start, hidden, lane, cols, inside)
+            tl.store(Q + (first * hidden + start) + _offsets(lane, cols, hidden), q, mask=inside)

@@ -14,9 +14,21 @@ from . import kernels
 
 
 def choose(target: str, rows: int, hidden: int, dtype: str, *, cores: int, mode: str, group: int) -> Choice:
-    """As the forward of rms_norm, whose tiles the Unified Buffer holds; pure."""
-    found = norms.choose(target, rows, hidden, dtype, "forward", cores=cores, op="rms_norm_quantize", mode=mode)
-    return replace(found, block=max(found.block, group)) if group else found
+    """As the backward of rms_norm, which has tiles of half as many elements: int8 takes temporaries of its own (planned
+    by bishengir for 910B3: tiles of the forward overflow the Unified Buffer).  Pure."""
+    try:
+        found = norms.choose(target, rows, hidden, dtype, "backward", cores=cores, op="rms_norm_quantize", mode=mode)
+    except NotImplementedError as refused:
+        raise NotImplementedError(str(refused).replace("in a backward", "of what is quantised")) from None
+    block, tile = max(found.block, group), found.rows
+    if found.mode not in norms.WHOLE_ROW:
+        block, tile = min(found.block * found.rows, norms._block(hidden)), 1
+    elif group and block > group:  # several rows of several groups each do not fit either, seen as rows of groups
+        tile = 1
+    elif 8 < tile < 32:  # these are seen as rows of 32 (kernels._narrowed), and 16 of 256 columns do not fit so
+        tile = 8
+    programs = max(1, min(divide_up(rows, tile), cores if found.programs <= cores else found.programs))
+    return replace(found, rows=tile, block=block, programs=programs, options=())
 
 
 def quantize(
