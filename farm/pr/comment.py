@@ -102,6 +102,8 @@ def headline(result: Json, found: Outcome, say: Say = plain) -> str:
     parts.append(_reached(result))
     if failing := sum(statuses(p) == "failing" for p in counting):
         parts.append(f"{cells(failing)} {'fails' if failing == 1 else 'fail'} in base too")
+    if excused := sum(statuses(p) == "known" for p in counting):
+        parts.append(f"{cells(excused)} {'fails' if excused == 1 else 'fail'} as base's known failures say")
     parts.append(_same_code(result, say))
     parts.append(_evidence(result, say))
     text = "; ".join(p for p in parts if p)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from farm.pr import accuracy, repeating, timed, untimed
+from farm.pr import accuracy, known, repeating, timed, untimed
 from farm.pr import result as results
 from farm.pr.result import DEVICES, FAILS, statuses
 from farm.report.format import cells, clip, count, label, sig
@@ -90,11 +90,12 @@ def _worse(result: Json, accepted: Mapping[str, float]) -> str:
     if taken := sum(p["speed"] == "regressed" for p in pairs) - len(late):
         told.append(f"{cells(taken)} got slower and somebody accepted it")
     for t in (static or {"targets": ()})["targets"]:
-        if failed := [f for f in t["failed"] if f["status_b"] in FAILS and f["status_a"] not in FAILS]:
+        if failed := results.no_longer_compile(t):
             told.append(f"{cells(len(failed))} of head no longer compile for {plain(t['target'])}")
         if spills := {m["kernel"] for m in t["moves"] if m["worse"] and m["measure"] == "spills"}:
             kernels = "a kernel of head spills" if len(spills) == 1 else f"{count(len(spills))} kernels of head spill"
             told.append(f"{kernels} registers on {plain(t['target'])}")
+    told += known.findings(result, plain)
     if own := results.broken_tests(result):
         told.append(f"{count(len(own))} of the repository's own tests broke: first {plain(own[0]['id'])}")
     if static and static["unreached"]:
