@@ -83,7 +83,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     result = work.result()
     text = json.dumps(result, indent=1)
-    results.read(text)  # what a publishing job would refuse is an error here
+    try:
+        results.read(text)  # what a publishing job would refuse is an error here
+    except ModuleNotFoundError as error:  # what was measured is kept all the same
+        print(f"farm pr: {error.name} is not installed, so the form of the result is not checked here", file=sys.stderr)
     place = args.result or Path("result.json")
     write(place, text)
     if args.comment is not None:

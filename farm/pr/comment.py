@@ -155,8 +155,10 @@ def _what(result: Json, found: Outcome, voice: str) -> list[str]:
     """The verdict and what it means; who says it, and of what."""
     why = f" Here: {plain(clip(found.why[0], 200))}." if found.why and found.exit_code in (3, 4) else ""
     base, head = (plain(result[arm]["sha"][:12]) for arm in ("base", "head"))
+    excused = sum(statuses(p) == "known" for p in results.counting(result))
+    apart = f" This leaves out {cells(excused)} that base lists as known failures." if excused else ""
     return [
-        f"**Verdict: {found.name}**: {MEANING[found.name]}{why}",
+        f"**Verdict: {found.name}**: {MEANING[found.name]}{apart}{why}",
         "",
         f"{check_words(found.exit_code, voice)}.",
         "",
