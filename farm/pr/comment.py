@@ -119,7 +119,8 @@ def _reached(result: Json) -> str:
     launching = chosen["reached"] if chosen else sum(bool(p["kernels"]) for p in pairs)
     planned = chosen["planned"] if chosen else len(pairs)
     of = f"all of {cells(planned)}" if 1 < launching == planned else f"{count(launching)} of {cells(planned)}"
-    verb = "launches" if launching == 1 else "launch"
+    silent = any(not p["kernels"] and p["status_b"] in FAILS for p in pairs)  # they ended before anybody saw launches
+    verb = "seen to launch" if silent else "launches" if launching == 1 else "launch"
     return f"{of} {verb} a changed kernel" if planned else ""
 
 
