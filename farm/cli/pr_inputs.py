@@ -29,7 +29,7 @@ def named(args: argparse.Namespace) -> tuple[str, int]:
 def given(args: argparse.Namespace, top: Path) -> list[tuple[str, bytes]]:
     """(path as it was named, content) of matrices and of the subject's description with the Python files beside it that
     it names, as far as they lie outside of the repository, whose commits have the others."""
-    found = [Path(m) for m in args.matrices or ()]
+    found = [Path(m) for m in (*(args.matrices or ()), *filter(None, [getattr(args, "known", None)]))]
     if args.subject:
         place = Path(args.subject)
         text = place.read_text(encoding="utf-8", errors="replace") if place.is_file() else ""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import __version__, backends
-from farm.cli import ab, common, pr_inputs, run_command, stage_zero
+from farm.cli import ab, common, pr_inputs, pr_known, run_command, stage_zero
 from farm.cli.pr_asked import Asked
 from farm.cli.text import printable
 from farm.errors import InfraError, UsageError
@@ -69,6 +69,7 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--result", type=Path, metavar="FILE", help="where the result is written (default: result.json)")
     p.add_argument("--seconds", type=float, default=own_tests.SECONDS, metavar="S", help="for each own test file")
     common.store_option(p)
+    pr_known.option(p)
     run_command.address_option(p)
 
 
@@ -82,7 +83,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     result = work.result()
     text = json.dumps(result, indent=1)
-    results.read(text)  # what a publishing job would refuse is an error here
+    try:
+        results.read(text)  # what a publishing job would refuse is an error here
+    except ModuleNotFoundError as error:  # what was measured is kept all the same
+        print(f"farm pr: {error.name} is not installed, so the form of the result is not checked here", file=sys.stderr)
     place = args.result or Path("result.json")
     write(place, text)
     if args.comment is not None:
@@ -168,6 +172,7 @@ class _Work:
             )
         self.id = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-pr-{secrets.token_hex(2)}"
         self.asked.narrow(args)
+        self.narrowed = bool(args.select)
 
     @cached_property
     def asked(self) -> Asked:
@@ -204,6 +209,7 @@ class _Work:
                 what = f"{self.chosen.left_out} of {self.chosen.planned} cells on devices"
                 skipped.append({"what": what, "why": "they launch no kernel that changed; --all runs them, too"})
         tests = self._timed("own tests", lambda: self._own_tests(a, b))
+        known = self._known(a, pairs, static) if answer else {}
         given = pr_inputs.given(self.args, self.top)
         pr_inputs.keep(given, (self.args.result or Path("result.json")).parent)
         return {
@@ -218,6 +224,7 @@ class _Work:
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "config": self.config.digest,
             **self.asked.told(),
+            **known,
             **({"selection": self.chosen.told()} if self.chosen and self.chosen.planned else {}),
             "base": self._arm(self.asked.base, a),
             "head": self._arm(self.asked.head, b),
@@ -234,6 +241,16 @@ class _Work:
             "stages": self.stages,
             "repeat": self._repeat_all(),
         }
+
+    def _known(
+        self, base: ArmContent, pairs: Sequence[dict[str, Any]], static: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """What base's known failures explain."""
+        read = pr_known.Read(self.args, base.subject, self.top, self.history)
+        if static is not None:
+            static["harness"] = [*static["harness"], *read.notes][:1000]
+        whole = not (self.narrowed or (self.chosen and self.chosen.left_out))
+        return read.note(pairs, static, whole)
 
     def _contents(self) -> tuple[ArmContent, ArmContent]:
         a, b = arms.pair(*self.asked.arms())
@@ -349,6 +366,7 @@ class _Work:
         words = ["farm", "pr", *self._named(), "--base", self.history.base[:12]]
         words += ["--head", self.history.head[:12], *self._told()]
         words += ["--target", self.args.target] if self.args.target != TARGETS else []
+        words += ["--known", str(self.args.known)] if self.args.known is not None else []
         return shlex.join(words)[:1000]
 
     def _repeat(self, pair: Mapping[str, Any]) -> str:

@@ -102,6 +102,8 @@ def headline(result: Json, found: Outcome, say: Say = plain) -> str:
     parts.append(_reached(result))
     if failing := sum(statuses(p) == "failing" for p in counting):
         parts.append(f"{cells(failing)} {'fails' if failing == 1 else 'fail'} in base too")
+    if excused := sum(statuses(p) == "known" for p in counting):
+        parts.append(f"{cells(excused)} {'fails' if excused == 1 else 'fail'} as base's known failures say")
     parts.append(_same_code(result, say))
     parts.append(_evidence(result, say))
     text = "; ".join(p for p in parts if p)
@@ -117,7 +119,8 @@ def _reached(result: Json) -> str:
     launching = chosen["reached"] if chosen else sum(bool(p["kernels"]) for p in pairs)
     planned = chosen["planned"] if chosen else len(pairs)
     of = f"all of {cells(planned)}" if 1 < launching == planned else f"{count(launching)} of {cells(planned)}"
-    verb = "launches" if launching == 1 else "launch"
+    silent = any(not p["kernels"] and p["status_b"] in FAILS for p in pairs)  # they ended before anybody saw launches
+    verb = "seen to launch" if silent else "launches" if launching == 1 else "launch"
     return f"{of} {verb} a changed kernel" if planned else ""
 
 
@@ -153,8 +156,10 @@ def _what(result: Json, found: Outcome, voice: str) -> list[str]:
     """The verdict and what it means; who says it, and of what."""
     why = f" Here: {plain(clip(found.why[0], 200))}." if found.why and found.exit_code in (3, 4) else ""
     base, head = (plain(result[arm]["sha"][:12]) for arm in ("base", "head"))
+    excused = sum(statuses(p) == "known" for p in results.counting(result))
+    apart = f" This leaves out {cells(excused)} that base lists as known failures." if excused else ""
     return [
-        f"**Verdict: {found.name}**: {MEANING[found.name]}{why}",
+        f"**Verdict: {found.name}**: {MEANING[found.name]}{apart}{why}",
         "",
         f"{check_words(found.exit_code, voice)}.",
         "",

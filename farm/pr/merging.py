@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from farm.errors import UsageError
+from farm.pr import known
 from farm.pr import result as results
 from farm.pr.result import FAILS, WITHHELD, Json, statuses
 
@@ -41,6 +42,8 @@ def merged(found: Sequence[Json], lost: Mapping[str, str] | None = None) -> dict
         if other.get("selection") != out.get("selection"):  # the cells tell
             out.pop("selection", None)
         out["counts_simulated"] = bool(out.get("counts_simulated") and other.get("counts_simulated"))
+        if out.get("known") or other.get("known"):
+            out["known"] = known.merged(out.get("known") or (), other.get("known") or ())
         inputs = [*(out.get("inputs") or ()), *(other.get("inputs") or ())]
         out["inputs"] = [i for n, i in enumerate(inputs) if i not in inputs[:n]]
     if len(found) > 1:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from farm.pr import accuracy, repeating, timed, untimed
+from farm.pr import accuracy, known, repeating, timed, untimed
 from farm.pr import result as results
 from farm.pr.result import DEVICES, FAILS, statuses
 from farm.report.format import cells, clip, count, label, sig
@@ -80,6 +80,9 @@ def _worse(result: Json, accepted: Mapping[str, float]) -> str:
     pairs, static = results.counting(result), result["static"]
     told = []
     script = "" if result.get("counts_simulated") else _in_script(result["pairs"])
+    excused = sum(statuses(p) == "known" for p in pairs)
+    if excused:
+        script = f" {cells(excused)} {'breaks' if excused == 1 else 'break'} as base's known failures say.{script}"
     if wrong := broken(pairs):
         of = f"{count(len(wrong))} of {cells(len(pairs))}"
         told.append(f"{of} broke: right in base, not in head; first {_of(wrong[0])}")
@@ -90,11 +93,12 @@ def _worse(result: Json, accepted: Mapping[str, float]) -> str:
     if taken := sum(p["speed"] == "regressed" for p in pairs) - len(late):
         told.append(f"{cells(taken)} got slower and somebody accepted it")
     for t in (static or {"targets": ()})["targets"]:
-        if failed := [f for f in t["failed"] if f["status_b"] in FAILS and f["status_a"] not in FAILS]:
+        if failed := results.no_longer_compile(t):
             told.append(f"{cells(len(failed))} of head no longer compile for {plain(t['target'])}")
         if spills := {m["kernel"] for m in t["moves"] if m["worse"] and m["measure"] == "spills"}:
             kernels = "a kernel of head spills" if len(spills) == 1 else f"{count(len(spills))} kernels of head spill"
             told.append(f"{kernels} registers on {plain(t['target'])}")
+    told += known.findings(result, plain)
     if own := results.broken_tests(result):
         told.append(f"{count(len(own))} of the repository's own tests broke: first {plain(own[0]['id'])}")
     if static and static["unreached"]:
@@ -117,7 +121,8 @@ def _worse(result: Json, accepted: Mapping[str, float]) -> str:
     grew = accuracy.grown_words(pairs)
     inside = f"; {grew}" if grew else ""
     beyond = "Nothing beyond the tolerances" if grew else "Nothing that was seen"
-    return f"{beyond}: none of {cells(len(pairs))} broke{' and ' if had_time else '; '}{speed}{inside}.{script}"
+    of = f"none of {'the other ' if excused else ''}{cells(len(pairs) - excused)}"
+    return f"{beyond}: {of} broke{' and ' if had_time else '; '}{speed}{inside}.{script}"
 
 
 def _first(told: Sequence[str]) -> str:

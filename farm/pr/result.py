@@ -17,6 +17,7 @@ from typing import Any
 from farm.compare import summary as pairs_summary
 from farm.compare.decide import Verdict
 from farm.errors import UsageError
+from farm.pr import known
 from farm.pr.result_schema import MAX_BYTES, SCHEMA
 
 Json = Mapping[str, Any]
@@ -33,7 +34,7 @@ _REPEATED = {
     "--b": r"revision=[0-9a-f]{4,40}(,patch=what-if\.diff)?",
     **dict.fromkeys(("--base", "--head"), r"[0-9a-f]{4,40}"),
     **dict.fromkeys(("--backend", "--select"), r"[^-].*"),
-    "--subject": r"[\w./][\w./-]*",
+    **dict.fromkeys(("--subject", "--known"), r"[\w./][\w./-]*"),
     "--repo": r"\.",
 }
 
@@ -138,7 +139,7 @@ def outcome(result: Json, acknowledged: Mapping[str, float] | None = None) -> Ou
     of_pairs = [_pair(p, acknowledged or {}) for p in pairs]
     unreached = static["unreached"] if static else []
     found = pairs_summary.summary(of_pairs, unreached) if pairs or unreached else None
-    worse = [*_broken_tests(result), *_worse_builds(result)]
+    worse = [*_broken_tests(result), *_worse_builds(result), *known.findings(result)]
     if result["faults"] or (found and found.exit_code == 3):
         why = found.why if found and found.exit_code == 3 else ()
         return Outcome("infrastructure failures", 3, (*why, *result["faults"], *worse))
@@ -181,7 +182,14 @@ def unchanged(result: Json) -> bool:
     s = result["static"]
     if s is None or s["changed"] or s["unknown"] or s["host"]:
         return False
-    return all(t["compiled"] == t["same_code"] and not t["unknown"] for t in s["targets"])
+    return all(
+        t["compiled"] == t["same_code"] + _fails_alike(t) and t["unknown"] <= _fails_alike(t) for t in s["targets"]
+    )
+
+
+def _fails_alike(target: Json) -> int:
+    """How many cells do not compile for a target in either arm, for which there is no machine code to compare."""
+    return sum(f["status_a"] == f["status_b"] in FAILS for f in target["failed"])
 
 
 def _unseen(result: Json) -> list[str]:
@@ -202,8 +210,11 @@ def not_executed(result: Json) -> list[str]:
 
 
 def statuses(pair: Json) -> str:
-    """How the statuses of a pair compare: broken, fixed, failing (in both), new, lost, unlike or same."""
+    """How the statuses of a pair compare: broken, fixed, failing (in both), known (base lists it), new, lost,
+    unlike or same."""
     a, b = pair["status_a"], pair["status_b"]
+    if b in FAILS and a not in FAILS and pair.get("known"):
+        return "known"
     if a == "absent":
         return "new"
     if b == "absent":
@@ -253,13 +264,18 @@ def _worse_builds(result: Json) -> list[str]:
     """What stage 0 found: kernels that do not compile any more, and spills."""
     out = []
     for t in (result["static"] or {"targets": ()})["targets"]:
-        failed = [f for f in t["failed"] if f["status_b"] in FAILS and f["status_a"] not in FAILS]
+        failed = no_longer_compile(t)
         if failed:
             out.append(f"{len(failed)} cells do not compile for {t['target']} any more: first {failed[0]['cell']}")
         spills = [m for m in t["moves"] if m["worse"] and m["measure"] == "spills"]
         if spills:
             out.append(f"{spills[0]['kernel']} spills registers on {t['target']}")
     return out
+
+
+def no_longer_compile(target: Json) -> list[Json]:
+    """The cells that compile for a target in base and not in head, and that base does not list as known failures."""
+    return [f for f in target["failed"] if f["status_b"] in FAILS and f["status_a"] not in FAILS and not f.get("known")]
 
 
 def repeat(text: str) -> str:

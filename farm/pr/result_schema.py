@@ -54,6 +54,9 @@ _MOVE = _object(
         "worse": _FLAG,
     }
 )  # of one measure of a kernel's machine code
+_FAILED = _object(
+    {"cell": _NAME, "status_a": _STATUS, "status_b": _STATUS, "reason": _LINE, "known": _NAME}, optional=("known",)
+)
 _TARGET = _object(
     {
         "target": _text(100),
@@ -62,7 +65,7 @@ _TARGET = _object(
         "same_code": _COUNT,
         "unknown": _COUNT,
         "why": _LINE,  # of most of the unknown cells
-        "failed": _list(_object({"cell": _NAME, "status_a": _STATUS, "status_b": _STATUS, "reason": _LINE}), 1000),
+        "failed": _list(_FAILED, 1000),
         "moves": _list(_MOVE, 1000),
         "sizes": _LINE,  # of the compiled cells: they may be others than the ones that ran
         "changed_cells": _COUNT,  # that compile a kernel whose source differs
@@ -115,6 +118,18 @@ _PAIR = _object(
         "launch_a": _LINE,
         "launch_b": _LINE,
         "repeat": _LINE,
+        "known": _NAME,  # file and line of base's known failure that explains the one in head
+    },
+    optional=("known",),
+)
+#: What became of one of base's known failures; cells: that fail in head, or that head fixes.
+_KNOWN = _object(
+    {
+        **dict.fromkeys(("match", "owner", "where"), _NAME),
+        "reason": _LINE,
+        "until": _text(10, r"^\d{4}-\d{2}-\d{2}$(?!\n)"),
+        "state": {"enum": ["expired", "covers", "fixed", "removed", "idle"]},
+        "cells": _COUNT,
     }
 )
 _TEST = _object({"id": _NAME, "kind": {"enum": ["test", "benchmark"]}, "status_a": _STATUS, "status_b": _STATUS,
@@ -160,9 +175,10 @@ SCHEMA: dict[str, Any] = {
             "repeat": _LINE,
             "python": _text(40),
             "inputs": _list(_object({"path": _NAME, "sha256": _text(64, "^[0-9a-f]{64}$(?!\\n)")}), 200),
+            "known": _list(_KNOWN, 1000),
             "selection": _object({"planned": _COUNT, "reached": _COUNT, "chosen": _COUNT}),  # of cells for devices
             "counts_simulated": _FLAG,  # what simulated devices find fails the check: for tests of the farm itself
         },
-        optional=("asked", "python", "inputs", "selection", "counts_simulated"),
+        optional=("asked", "python", "inputs", "known", "selection", "counts_simulated"),
     ),
 }

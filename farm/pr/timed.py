@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from farm.pr import accuracy, untimed
+from farm.pr import accuracy, known, untimed
 from farm.pr import result as results
 from farm.pr.result import FAILS, statuses
 from farm.report.findings import where
@@ -44,7 +44,7 @@ def changes(result: Json, accepted: Mapping[str, float], most: int) -> list[str]
         out.append("")
     if any(p["speed"] != "none" and p["ratio"] and p["us_a"] for p in pairs):
         out += [SIDE_BY_SIDE, ""]
-    return [*out, *_failing(pairs), *_crossover(pairs)]
+    return [*out, *_failing(pairs), *known.words(result), *_crossover(pairs)]
 
 
 def _undecided(alike: Sequence[Json]) -> str:

@@ -43,6 +43,7 @@ MATRIX = (
     "name: norm\nop: rms_norm\naxes:\n  shape: [{rows: 3, hidden: [64, 100]}]\n  operation: [no-grad-forward]\n"
     "providers: {liger: {}}\n"
 )
+KNOWN = "known: [{match: {op: rms_norm}, reason: not yet, owner: jane, until: 2999-01-01}]\n"
 TEST = """import pathlib
 
 def test_scale():
@@ -54,6 +55,7 @@ def test_scale():
 def repository(tmp_path: Path) -> Path:
     folder = tmp_path / "repository"
     tests = {"farm_yaml": SUBJECT + "tests: [tests/test_norm.py]\n", "tests__test_norm_dot_py": TEST}
+    tests["bench__known_dot_yaml"] = KNOWN.replace("rms_norm", "rms_norm, hidden: 777")
     write(folder, src__mylib__ops__norm_dot_py=KERNEL, bench__norm_dot_yaml=MATRIX, **tests)
     committed(folder)
     for name, old, new in (
@@ -62,6 +64,8 @@ def repository(tmp_path: Path) -> Path:
     ):
         git(folder, "checkout", "-qb", name, "base")
         (folder / "src/mylib/ops/norm.py").write_text(KERNEL.replace(old, new))
+        if name == "wrong":  # it excuses itself
+            (folder / "bench/known.yaml").write_text(KNOWN)
         git(folder, "commit", "-qam", name)
     return folder
 
@@ -96,6 +100,7 @@ def test_a_wrong_change_is_found_with_place_and_own_test(repository: Path) -> No
         and "**Kernels whose source differs**, or that only one of both has: 1 of 1: " in text
     )
     result = json.loads((repository / "r.json").read_text())
+    assert [e["state"] for e in result["known"]] == ["idle"] and "(known failures in bench/known.yaml)" in text
     assert (result["number"], result["head"]["sha"]) == (7, git(repository, "rev-parse", "wrong"))
     assert result["repeat"].endswith("--target none")
     assert result["head"]["tree"] == git(repository, "rev-parse", "wrong^{tree}")

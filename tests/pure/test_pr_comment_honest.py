@@ -170,6 +170,8 @@ def test_the_first_line_says_how_many_planned_cells_launch_what_changed() -> Non
     found = result(pair(), idle, static=static())
     line = comments.headline(found, results.outcome(found))
     assert "; 1 of 2 cells launches a changed kernel; " in line
+    gone = result(pair(), {**idle, "status_b": "crashed"}, static=static())
+    assert "; 1 of 2 cells seen to launch a changed kernel; " in comments.headline(gone, results.outcome(gone))
     chosen = {"planned": 40, "reached": 30, "chosen": 32}
     found["selection"] = chosen
     results.read(json.dumps(found))

@@ -63,6 +63,7 @@ PURE = (
     "pr/events",
     "pr/ledger",
     "pr/patches",
+    "pr/known",
     "pr/merging",
     "pr/publishing",
     "pr/queue",
