@@ -52,10 +52,12 @@
   picks.filter((p) => p.value === new URL(location).searchParams.get("show")).forEach((p) => { p.checked = true; });
 
   for (const command of navigator.clipboard ? document.querySelectorAll("pre.cmd") : []) {
-    const button = document.createElement("button"), text = command.textContent;
+    const box = document.createElement("div"), button = document.createElement("button");
+    box.className = "cmdbox"; // beside the command, never in it: no line of it ends at the button
+    command.replaceWith(box);
+    box.append(command, button);
     button.textContent = "copy";
-    button.onclick = () => navigator.clipboard.writeText(text)
+    button.onclick = () => navigator.clipboard.writeText(command.textContent)
       .then(() => { button.textContent = "copied"; });
-    command.prepend(button);
   }
 })();

@@ -29,7 +29,7 @@ from farm.scheduler.events import (
     Event,
     JudgeDown,
 )
-from farm.store import RunWriter
+from farm.store import RunWriter, device_health
 
 if TYPE_CHECKING:
     from farm.coordinator.request import RunProgress, RunRequest
@@ -72,6 +72,7 @@ class RunDevices:
         )
         self.slots = {slot.device: slot for slot in request.slots}
         self.devices: dict[str, dict[str, Any]] = {}  # by name: its last device_up
+        self.health: list[dict[str, Any]] = []  # who was suspect, quarantined, gone or drained, in order
         self.neighbours = Colocation()
         asked = sorted({(cell.backend, pattern_of(cell.target)) for cell in request.plan.cells})
         self._patterns = {backend: [p for b, p in asked if b == backend] for backend, _ in asked}
@@ -322,7 +323,10 @@ class RunDevices:
         return DeviceAdded(now, slot.device, slot.backend, host_of(slot))
 
     def _journal(self, event: str, said: Mapping[str, Any], *names: str) -> None:
-        self._writer.append(line(event, said, *names))
+        told = line(event, said, *names)
+        self._writer.append(told)
+        if noted := device_health.of_line(told):
+            self.health.append(noted)
 
 
 def node_of(slot: DeviceHandle) -> str:
