@@ -56,8 +56,14 @@
     box.className = "cmdbox"; // beside the command, never in it: no line of it ends at the button
     command.replaceWith(box);
     box.append(command, button);
+    const text = command.textContent;
+    command.replaceChildren(...text.split(/(--[\w-]+)/).map((word, i) => { // no line ends within an option's name
+      const span = document.createElement("span");
+      span.textContent = word;
+      return i % 2 ? span : word;
+    }));
     button.textContent = "copy";
-    button.onclick = () => navigator.clipboard.writeText(command.textContent)
+    button.onclick = () => navigator.clipboard.writeText(text)
       .then(() => { button.textContent = "copied"; });
   }
 })();

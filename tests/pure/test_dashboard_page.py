@@ -17,6 +17,7 @@ from synthetic_runs import HOSTILE, again, counts_of, fake_run, interrupted_run,
 from farm.dashboards.contents import CONTENTS, others, values
 from farm.dashboards.pages import Against, Links, evidence_page, run_page, runs_page
 from farm.report import glossary, queries, wording
+from farm.report.format import clip, current
 from farm.report.run_lines import run_line
 
 VOID = {"meta", "input", "col", "br", "wbr", "path", "circle"}
@@ -335,6 +336,14 @@ def test_every_page_explains_its_words(run, made):
     for entry in listed:
         words = [w.strip() for w in re.sub(r"\(.*?\)", "", entry).lower().split(",")]
         assert any(word[:-1] in text for word in words), f"{entry} is explained and not used"
+
+
+@pytest.mark.parametrize("made", ["its gate 0.004; worst element [4, 40]", "gate 4", "its gate inf"])
+def test_a_stored_reason_is_shown_in_todays_words(made: str) -> None:
+    """Older runs say gate; an input of that name, or a gate without a number, is another thing."""
+    shown = clip(f"y.rel_l2 is 0.01, {made}")
+    assert "gate" not in shown and shown.startswith("y.rel_l2 is 0.01, tolerance ")
+    assert current("the input gate is missing, gate and up") == "the input gate is missing, gate and up"
 
 
 def test_only_words_that_a_text_uses_are_explained() -> None:
