@@ -102,7 +102,7 @@ class Reference:
         if verdict.ok:
             return ""
         output, metric = verdict.worst_output, verdict.worst_metric
-        return f"{output}: {metric} is {found[output][metric]:.3g}, its gate {self.gates[output][metric]:.3g}"
+        return f"{output}: {metric} is {found[output][metric]:.3g}, tolerance {self.gates[output][metric]:.3g}"
 
     def _metrics(self, tensor: Tensor, value: torch.Tensor) -> dict[str, float]:
         if not tensor.blocked:

@@ -177,7 +177,7 @@ def summary(lines: Sequence[dict[str, Any]], controls: Sequence[dict[str, Any]],
     wrong = [f"MISSED {m['mutant']} in {', '.join(m['missed'])}" for m in lines if m["missed"]]
     wrong += [f"ACCUSED {m['mutant']} in {', '.join(m['accused'])}" for m in lines if m["accused"]]
     wrong += [f"ACCUSED {c['mutant']}: {c['example']}" for c in controls if c["caught"]]
-    return "\n".join([table(head, body), f"furthest beyond its gate, or the finding: {told}", *wrong])
+    return "\n".join([table(head, body), f"furthest beyond its tolerance, or the finding: {told}", *wrong])
 
 
 def of_numbers(mutants: Sequence[Any], lines: Sequence[dict[str, Any]]) -> list[Any]:

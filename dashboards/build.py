@@ -361,8 +361,8 @@ def _build_run(site: _Site, run: RunLike) -> Path:
         _write_both(
             out / part_name(run.id, where, op), part_page(run, (where, op), links, against), part_json(run, (where, op))
         )
-    night = night_pages.as_night(site.newest, run.id)
-    _write_both(path, run_page(run, links, against, night), run_json(run, against))
+    night, nights = night_pages.as_night(site.newest, run.id), night_pages.nights_to(site.newest, run.id)
+    _write_both(path, run_page(run, links, against, night, nights), run_json(run, against, nights))
     site.pages[path.name] = site.made_of(run)
     return path
 

@@ -52,10 +52,18 @@
   picks.filter((p) => p.value === new URL(location).searchParams.get("show")).forEach((p) => { p.checked = true; });
 
   for (const command of navigator.clipboard ? document.querySelectorAll("pre.cmd") : []) {
-    const button = document.createElement("button"), text = command.textContent;
+    const box = document.createElement("div"), button = document.createElement("button");
+    box.className = "cmdbox"; // beside the command, never in it: no line of it ends at the button
+    command.replaceWith(box);
+    box.append(command, button);
+    const text = command.textContent;
+    command.replaceChildren(...text.split(/(--[\w-]+)/).map((word, i) => { // no line ends within an option's name
+      const span = document.createElement("span");
+      span.textContent = word;
+      return i % 2 ? span : word;
+    }));
     button.textContent = "copy";
     button.onclick = () => navigator.clipboard.writeText(text)
       .then(() => { button.textContent = "copied"; });
-    command.prepend(button);
   }
 })();

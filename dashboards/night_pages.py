@@ -10,13 +10,14 @@ from typing import Any
 from markupsafe import Markup
 
 from farm.dashboards import svg, trends
-from farm.dashboards.pages import Links, render
+from farm.dashboards.pages import Links, render, with_commands
 from farm.dashboards.trends import Point
 from farm.dashboards.views import Newest
-from farm.report import confirming, drifting, parity
+from farm.report import confirming, device_facts, drifting, parity
+from farm.report.device_facts import Device
 from farm.report.drifting import Drift
 from farm.report.format import FARM_FAULTS, cells, glyph, number, percent, ratio, sig, when
-from farm.report.nights import News, Standing, line, standings
+from farm.report.nights import News, Nights, Standing, line, standings
 from farm.report.pairs import change
 from farm.report.ranked import Ranking, rankings
 
@@ -31,8 +32,6 @@ SECTIONS: Mapping[str, tuple[str, bool]] = {
 }
 SIGNS = {"slower": "▼", "faster": "▲", "fixed": "✓"}
 SHOWN = 12
-#: How far a device is from its siblings before it is marked.
-ODD = 0.02
 #: rows -> the command that repeats them
 Repeat = Callable[[Sequence[Mapping[str, Any]]], str]
 
@@ -89,13 +88,13 @@ def as_night(found: Newest | None, run_id: str) -> str:
         return ""
     nights, faults = found.nights, sum(r["status"] in FARM_FAULTS for r in found.rows)
     text = _sentence(nights.news, faults, len(nights.silent), nights.drifting, first=len(found.runs) == 1)
-    odd = [
-        f"{d.name} {change(d.by)} against its siblings"
-        for t in found.targets
-        for d in found.devices(t)
-        if d.by and _odd(d.by)
-    ]
-    return " · ".join([text, *odd])
+    sick = [d.sick for t in found.targets for d in found.devices(t) if d.sick]
+    return " · ".join([text, *sick])
+
+
+def nights_to(found: Newest | None, run_id: str) -> Nights | None:
+    """The nights up to a run, where it is the newest of them."""
+    return found.nights if found is not None and found.run.id == run_id else None
 
 
 def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
@@ -103,13 +102,14 @@ def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
     nights, run = found.nights, found.run
     faults = sum(r["status"] in FARM_FAULTS for r in found.rows)
     sentence = _sentence(nights.news, faults, len(nights.silent), nights.drifting, first=len(found.runs) == 1)
-    dates = [n.created[:10] for n in nights.nights]
+    sick = sum(bool(d.sick) for t in found.targets for d in found.devices(t))
+    sentence += f" · {sick} device{'s' if sick > 1 else ''} to look at" if sick else ""
     cards = [
         {
             "of": s,
             "facts": _facts(s),
             "more": _devices_and_worst(found, s, links),
-            "line": svg.simulated(trends.night_line(dates, s.failing, s.pace), s.simulated),
+            "line": svg.simulated(_night_line(found, s), s.simulated),
         }
         for s in standings(nights)
     ]
@@ -121,10 +121,10 @@ def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
         "created": run.created,
         "revision": run.revision[:10],
         "cells": run.cells,
-        "nights": "1 night" if len(found.runs) == 1 else f"{len(found.runs)} nights",
+        "nights": trends.nights([r.created for r in found.runs]),
         "compare": links.compare(before, run.id) if before else None,
         "sentence": sentence,
-        "bad": bool(faults or nights.silent or any(n.kind in ("new", "slower") for n in nights.news)),
+        "bad": bool(faults or sick or nights.silent or any(n.kind in ("new", "slower") for n in nights.news)),
         "simulated": found.simulated,
         "imported": found.run.kind == "imported",
         "silent": [
@@ -143,18 +143,24 @@ def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
     }
 
 
+def _night_line(found: Newest, s: Standing) -> Markup:
+    return trends.night_line([n.created for n in found.nights.nights], s.failing, s.pace, s.faulty)
+
+
 def _devices_and_worst(found: Newest, s: Standing, links: Links) -> list[tuple[str, str | None, bool]]:
     """(text, address, whether it is bad) of what a backend's pages say besides: devices unlike their siblings, cells
     where `auto` is behind another mode of ours."""
     out: list[tuple[str, str | None, bool]] = []
     for target in s.targets:
         address = links.backend(target)
+        _, rows, faults = _of_target(found, target)
+        if count := sum(n for _, n in faults):
+            out.append((f"{cells(count)} without a result (infrastructure)", _at(address, "infrastructure"), True))
         mine = [d for d in found.nights.drifting if d.target == target]
         out += [(text, _at(address, "drift"), False)] if (text := drifting.sentence(mine)) else []
         for d in found.devices(target):
-            if d.by is not None and _odd(d.by):
-                out.append((f"{d.name} {change(d.by)} against its siblings", _at(address, "devices"), True))
-        rows = [r for r in found.rows if r["target"] == target]
+            if d.sick:
+                out.append((d.sick, _at(address, "devices"), True))
         for ranking in rankings(rows, 1):
             if ranking.short:
                 out.append((f"{cells(ranking.count)} {ranking.short}", _at(address, "worst"), False))
@@ -191,6 +197,7 @@ def night_json(found: Newest) -> dict[str, Any]:
                 "pace": list(s.pace),
                 "simulated": s.simulated,
                 "infrastructure_failures": s.faults,
+                "infrastructure_failures_per_night": list(s.faulty),
             }
             for s in standings(nights)
         },
@@ -208,8 +215,7 @@ def _facts(s: Standing) -> list[tuple[str, bool]]:
     out = out or [("nothing new", False)]
     out += [(f"{percent(s.share)} of roof", False)] if s.share is not None else []
     out += [(f"{s.ratio:.2f}x the best peer’s time, {s.wins}/{s.races} wins", s.ratio > 1)] if s.ratio else []
-    out += [(f"{s.throttled} throttled", False)] if s.throttled else []
-    return [*out, *([(f"{s.faults} without a result", True)] if s.faults else [])]
+    return [*out, *([(f"{s.throttled} throttled", False)] if s.throttled else [])]
 
 
 def _of_target(found: Newest, target: str) -> tuple[list[News], list[dict[str, Any]], list[tuple[str, int]]]:
@@ -219,7 +225,7 @@ def _of_target(found: Newest, target: str) -> tuple[list[News], list[dict[str, A
     rows = [r for r in found.rows if r["target"] == target or (alone and r["backend"] == backend and not r["target"])]
     news = [n for n in found.nights.news if n.target == target]
     faults = Counter(str(r["reason"]) for r in rows if r["status"] in FARM_FAULTS)
-    return news, rows, faults.most_common(5)
+    return news, rows, faults.most_common()
 
 
 def notable(found: Newest, most: int = 60) -> list[Mapping[str, Any]]:
@@ -228,7 +234,7 @@ def notable(found: Newest, most: int = 60) -> list[Mapping[str, Any]]:
     rows = [r for of in groups for r in of[:4]]
     for target in found.targets:
         mine = [r for r in found.rows if r["target"] == target]
-        rows += [r for ranking in rankings(mine, 4) for r, _ in ranking.entries]
+        rows += [e.row for ranking in rankings(mine, 4) for e in ranking.entries]
     own = {(r["cell_key"], r["named"]): r for r in rows if r["run"] == found.run.id}
     return list(own.values())[:most]
 
@@ -241,20 +247,6 @@ def compared(found: Newest, most: int = 6) -> list[tuple[str, str]]:
     return list(dict.fromkeys(pairs))[:most]
 
 
-def _odd(by: float | None) -> bool:
-    return by is not None and abs(by - 1) > ODD
-
-
-def _odd_since(nights: Sequence[float | None], created: Sequence[str]) -> str:
-    """The first night since which a device was off its siblings in each night that has a value; the newest one is."""
-    since = created[-1]
-    for by, date in zip(reversed(nights), reversed(created)):
-        if by is not None and not _odd(by):
-            break
-        since = date if by is not None else since
-    return since
-
-
 def backend_page(found: Newest, target: str, links: Links, repeat: Repeat, silent: str = "") -> str:
     """One target: its devices against each other, its news, its worst cells, its roof and tool chain over time.
     `silent`: the newest night, in which it did not report, if `found` is its last one."""
@@ -263,13 +255,12 @@ def backend_page(found: Newest, target: str, links: Links, repeat: Repeat, silen
     devices = found.devices(target)
     simulated = any(r["evidence"] == "simulated" for r in rows)
     mine = next((s for s in standings(found.nights) if s.backend == backend), None)
-    dates = [n.created[:10] for n in found.nights.nights]
-    sick = [d for d in devices if _odd(d.by)]
+    created = [n.created for n in found.nights.nights]
+    sick = [d.sick for d in devices if d.sick]
     drifts = [d for d in found.nights.drifting if d.target == target]
     sentence = _sentence(news, sum(n for _, n in faults), drifts=drifts)
     sentence = f"did not report on {silent[:10]} · its last night: {sentence}" if silent else sentence
-    if sick:
-        sentence += f" · {', '.join(d.name for d in sick)} differ{'s' if len(sick) == 1 else ''} from its siblings"
+    sentence = " · ".join([sentence, *sick])
     return render(
         "backend.html",
         title=f"{'simulated · ' if simulated else ''}{target}: {sentence}",
@@ -283,15 +274,15 @@ def backend_page(found: Newest, target: str, links: Links, repeat: Repeat, silen
         sentence=sentence[:1].upper() + sentence[1:],
         bad=bool(silent or faults or sick or any(n.kind in ("new", "slower") for n in news)),
         tools=sorted(found.nights.tools.get(found.run.id, {}).get(backend, {}).items()),
-        line=svg.simulated(trends.night_line(dates, mine.failing, mine.pace), simulated) if mine else "",
+        line=svg.simulated(_night_line(found, mine), simulated) if mine else "",
         nights="1 night" if len(found.runs) == 1 else f"{len(found.runs)} nights",
-        devices=[(d, svg.simulated(trends.sibling_strip(d.nights), simulated), _odd(d.by)) for d in devices],
-        odd_beyond=f"{100 * ODD:g} %",
-        odd_since=[(d.name, _odd_since(d.nights, [r.created for r in found.runs])) for d in sick],
+        missing=trends.nights(created),
+        devices=[(d, svg.simulated(trends.sibling_strip(created, d.nights), simulated)) for d in devices],
+        odd_beyond=f"{100 * device_facts.ODD:g} %",
         faults=faults,
         news=_sections(news, links, repeat),
         drifts=drifts,
-        rankings=rankings(rows),
+        rankings=with_commands(rankings(rows, nights=found.nights), repeat),
         roof=svg.simulated(trends.history(found.roof(target), "GB/s"), simulated),
         changes=found.tool_changes(backend),
     )
@@ -306,18 +297,25 @@ def backend_json(found: Newest, target: str, silent: str = "") -> dict[str, Any]
         "run": found.run.id,
         "created": found.run.created,
         "simulated": any(r["evidence"] == "simulated" for r in rows),
-        "devices": [{**vars(d), "against_siblings": d.by, "odd": _odd(d.by)} for d in found.devices(target)],
+        "devices": [_device_json(d) for d in found.devices(target)],
         "news": [{**n.to_dict(), "text": line(n)} for n in news],
         "drifts": [d.to_dict() for d in found.nights.drifting if d.target == target],
         "infrastructure_failures": [{"reason": reason, "cells": n} for reason, n in faults],
-        "rankings": [_ranking(r) for r in rankings(rows)],
+        "rankings": [_ranking(r) for r in rankings(rows, nights=found.nights)],
         "roof_gbps": [{"night": p.date, "value": p.value, "changed": p.changed} for p in found.roof(target)],
         "tool_changes": [{"night": n, "changed": text} for n, text in found.tool_changes(target.partition(":")[0])],
     }
 
 
+def _device_json(device: Device) -> dict[str, Any]:
+    own = vars(device) | {"gaps": [vars(g) for g in device.gaps]}
+    return own | {"against_siblings": device.by, "odd": device.odd, "sick": device.sick}
+
+
 def _ranking(found: Ranking) -> dict[str, Any]:
-    entries = [{"cell": r.get("cell_id"), "what": text} for r, text in found.entries]
+    entries = [
+        {"cell": e.row.get("cell_id"), "what": e.text, **({"since": e.since} if e.since else {})} for e in found.entries
+    ]
     return {"title": found.title, "count": found.count, "cells": entries}
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from farm.report import (
 )
 from farm.report import pairs as paired
 from farm.report.findings import Group
+from farm.report.night_series import Series
 from farm.report.pairs import Pair
 from farm.report.queries import RunLike
 from farm.report.run_lines import RunLine, commit
@@ -99,7 +102,7 @@ def _templates() -> Environment:
     env.globals |= {
         "css": Markup((HERE / "farm.css").read_text(encoding="utf-8") + charts.scale_css() + charts.content_css()),
         "js": Markup((HERE / "farm.js").read_text(encoding="utf-8")),
-        "glossary": glossary.TERMS,
+        "words_of": words_of,
         "cell_address": cell_address,
     }
     return env
@@ -109,6 +112,15 @@ def _code(text: str) -> Markup:
     """`text` with its code spans, which are between backticks."""
     parts = enumerate(str(escape(text)).split("`"))
     return Markup("".join(f"<code>{part}</code>" if i % 2 else part for i, part in parts))
+
+
+#: What a reader sees of a page: no tags, styles and scripts, but the tips of cells.
+_UNSEEN = re.compile(r"<(style|script)\b.*?</\1>|<[^>]*?data-t=\"([^\"]*)\"[^>]*>|<[^>]*>", re.S)
+
+
+def words_of(shown: str) -> dict[str, str]:
+    """Of the glossary, the words that a page uses.  `shown`: its HTML."""
+    return glossary.used(unescape(_UNSEEN.sub(lambda tag: f" {tag[2] or ''} ", shown)))
 
 
 #: Characters that no page needs and that a terminal, or a program that reads the page, may obey.
@@ -169,7 +181,7 @@ class Against:
         }
 
 
-def run_json(run: RunLike, against: Against | None = None) -> dict[str, Any]:
+def run_json(run: RunLike, against: Against | None = None, nights: Series | None = None) -> dict[str, Any]:
     """A run's page as data: verdict, counts, findings, what it is against its baseline, ranked cells."""
     run = queries.as_shown(run)
     verdict = queries.verdict(run)
@@ -194,8 +206,8 @@ def run_json(run: RunLike, against: Against | None = None) -> dict[str, Any]:
             for g in found
         ],
         "rankings": [
-            {"title": r.title, "count": r.count, "cells": [[str(x.get("cell_id")), text] for x, text in r.entries]}
-            for r in _ranked(run)
+            {"title": r.title, "count": r.count, "cells": [[str(e.row.get("cell_id")), e.whole] for e in r.entries]}
+            for r in _ranked(run, nights)
         ],
     }
 
@@ -253,10 +265,12 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and value != value else value
 
 
-def run_page(run: RunLike, links: Links, against: Against | None = None, night: str = "") -> str:
+def run_page(
+    run: RunLike, links: Links, against: Against | None = None, night: str = "", nights: Series | None = None
+) -> str:
     """Everything about one run, in one self-contained file.  `against`: the run that its times are divided by; `night`:
-    what the front page says of it, where it is the newest night.  A run
-    of more than PAGE_CELLS cells has a page for each place and op besides (`part_page`), which this one leads to."""
+    what the front page says of it, and `nights` the nights up to it, where it is the newest night.  A run of more than
+    PAGE_CELLS cells has a page for each place and op besides (`part_page`), which this one leads to."""
     run = queries.as_shown(run)
     parts = parts_of(run)
     found, faults, peers = findings.findings(run), findings.farm_faults(run), findings.peer_failures(run)
@@ -281,7 +295,7 @@ def run_page(run: RunLike, links: Links, against: Against | None = None, night: 
         against=against.to_dict() if against else None,
         night=night,
         against_address=against.address if against else None,
-        rankings=_ranked(run),
+        rankings=with_commands(_ranked(run, nights), functools.partial(findings.repeat, run)),
         verdict=verdict,
         warnings=queries.warnings(run),
         counts=counts,
@@ -336,9 +350,25 @@ def compare_page(a: Side, b: Side, pairs: Sequence[Pair], said: Said, links: Lin
     return render("compare.html", links=links, **comparing.values(a, b, pairs, said))
 
 
-def _ranked(run: RunLike) -> list[ranked.Ranking]:
+def _ranked(run: RunLike, nights: Series | None = None) -> list[ranked.Ranking]:
     """Ranked lists of the cells that ran on devices; those of simulated ones rank nothing."""
-    return ranked.rankings([r for r in run.rows if r.get("evidence") == "executed"])
+    return ranked.rankings([r for r in run.rows if r.get("evidence") == "executed"], nights=nights)
+
+
+def with_commands(
+    found: Sequence[ranked.Ranking], repeat: Callable[[Sequence[Mapping[str, Any]]], str]
+) -> list[dict[str, Any]]:
+    """Ranked lists with the commands that repeat each cell, with what it is held against, and all that is shown."""
+    return [
+        {
+            "title": r.title,
+            "count": r.count,
+            "short": r.short,
+            "entries": [(e.row, e.whole, repeat([e.row, *e.beside])) for e in r.entries],
+            "command": repeat(r.rows) if len(r.entries) > 1 else "",
+        }
+        for r in found
+    ]
 
 
 def _places(run: RunLike) -> list[tuple[str, str, str, int, bool]]:

@@ -202,11 +202,13 @@ def app(store: StoreLike, token: str = "") -> Any:
             both = functools.lru_cache(1)(lambda: arms_page.of_run(run, f"{LINKS.run(run.id)}/results"))
             return answer(request, _mark(run), lambda: compare_page(*both(), live_links(run)), lambda: as_json(*both()))
         before, made = against(run)
+        mark, night = newest()
+        nights = night_pages.nights_to(night, run.id)
         return answer(
             request,
-            (_mark(run), before, newest()[0]),
-            lambda: run_page(run, live_links(run), made(), night_pages.as_night(newest()[1], run.id)),
-            lambda: run_json(run, made()),
+            (_mark(run), before, mark),
+            lambda: run_page(run, live_links(run), made(), night_pages.as_night(night, run.id), nights),
+            lambda: run_json(run, made(), nights),
         )
 
     def results(request: Request) -> Response:

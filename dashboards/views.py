@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from farm.compare import trend
 from farm.dashboards.trends import Point
 from farm.errors import StoreError
-from farm.report import night_series
+from farm.report import device_facts, night_series
 from farm.report import nights as nightly
+from farm.report.device_facts import Device
 from farm.report.nights import Nights
 from farm.report.queries import speed_counts
 from farm.store import Store, index
@@ -49,26 +47,6 @@ def checked(store: Any, seconds: float | None = None) -> Index:
     return found
 
 
-@dataclass(frozen=True)
-class Device:
-    """A device among its siblings: cells in the newest night, its time over theirs per night, medians of its vitals,
-    throttled cells in the newest night."""
-
-    name: str
-    node: str
-    cells: int
-    nights: tuple[float | None, ...]
-    clock: float | None
-    temperature: float | None
-    power: float | None
-    throttled: int
-    failed: int
-
-    @property
-    def by(self) -> float | None:
-        return self.nights[-1]
-
-
 class Newest:
     """The newest night of a store with the nights before it."""
 
@@ -87,6 +65,7 @@ class Newest:
         tools = nightly.tools(night_series.distinct(columns, ("run", "backend", "fingerprint")))
         known = known_failures.covered(found.known(newest)) if known is None else known
         self.nights = Nights(names, columns, self.rows, tools, touched, known, found.confirmations())
+        self._devices: dict[str, list[Device]] = {}
 
     @property
     def run(self) -> Indexed:
@@ -124,27 +103,10 @@ class Newest:
         return list(dict.fromkeys(str(r["target"]) for r in self.rows if r["evidence"] and r["evidence"] != "compiled"))
 
     def devices(self, target: str) -> list[Device]:
-        """The devices of a target in the newest night."""
-        found = self.nights
-        relative = _siblings(found, target)
-        out = []
-        for name in sorted({str(r["device"]) for r in self.rows if r["target"] == target}):
-            mine = [r for r in self.rows if r["target"] == target and r["device"] == name]
-            number = found.devices[target, name]
-            out.append(
-                Device(
-                    name,
-                    str(mine[0]["node"]),
-                    len(mine),
-                    relative.get(number, (None,) * len(self.runs)),
-                    _median(mine, "sm_clock_mhz"),
-                    _median(mine, "temperature_c"),
-                    _median(mine, "power_w"),
-                    sum(r["timing_quality"] == "throttled" for r in mine),
-                    sum(r["status"] not in ("passed", "built", "skipped", "unsupported") for r in mine),
-                )
-            )
-        return out
+        """The devices of a target in the newest night, and those that usually ran."""
+        if target not in self._devices:
+            self._devices[target] = device_facts.devices(self.nights, self.rows, target, self.index.health)
+        return self._devices[target]
 
     def roof(self, target: str) -> list[Point]:
         """Per night the speed (1e9 B/s) of which the cells' shares of the roof are shares: median over large cells."""
@@ -182,29 +144,6 @@ class Newest:
 def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     names = sorted(before.keys() & after.keys())
     return ", ".join(f"{n} {before[n]} → {after[n]}" for n in names if before[n] != after[n])
-
-
-def _median(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    values = [v for r in rows if (v := r[name]) is not None and not math.isnan(v)]
-    return float(np.median(values)) if values else None
-
-
-def _siblings(found: Nights, target: str) -> dict[int, tuple[float | None, ...]]:
-    """Device -> per night its cells' times over what they are on all devices of the target (median of each cell)."""
-    mine = np.array([r["target"] == target for r in found.rows], dtype=bool)
-    x = found.x[mine]
-    device = found.device[mine]
-    away = x - trend.median(x)[:, None]
-    whole = trend.median(away.T)
-    out: dict[int, tuple[float | None, ...]] = {}
-    for number in np.unique(device[device >= 0]):
-        line: list[float | None] = []
-        for night in range(x.shape[1]):
-            values = away[(device[:, night] == number) & np.isfinite(away[:, night]), night]
-            enough = len(values) >= trend.FEWEST_CONTROLS
-            line.append(math.exp(float(np.median(values)) - whole[night]) if enough else None)
-        out[int(number)] = tuple(line)
-    return out
 
 
 def newest(found: Index, touched: nightly.Touched = lambda before, after, rows: None) -> Newest | None:

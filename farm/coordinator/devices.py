@@ -32,7 +32,7 @@ from farm.scheduler.events import (
     Event,
     JudgeDown,
 )
-from farm.store import RunWriter
+from farm.store import RunWriter, device_health
 from farm.utilisation import DeviceTimes
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class RunDevices:
         )
         self.slots = {slot.device: slot for slot in request.slots}
         self.devices: dict[str, dict[str, Any]] = {}  # by name: its last device_up
+        self.health: list[dict[str, Any]] = []  # who was suspect, quarantined, gone or drained, in order
         self.neighbours = Colocation()
         self.compiles_ahead = os.environ.get(compile_ahead.VARIABLE, "").strip() != "0"
         self.times = DeviceTimes(request.began or time.monotonic(), time.monotonic())
@@ -346,7 +347,10 @@ class RunDevices:
         return DeviceAdded(now, slot.device, slot.backend, host_of(slot))
 
     def _journal(self, event: str, said: Mapping[str, Any], *names: str) -> None:
-        self._writer.append(line(event, said, *names))
+        told = line(event, said, *names)
+        self._writer.append(told)
+        if noted := device_health.of_line(told):
+            self.health.append(noted)
 
 
 def node_of(slot: DeviceHandle) -> str:

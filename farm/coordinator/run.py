@@ -47,7 +47,7 @@ from farm.scheduler.events import (
     Start,
     Tick,
 )
-from farm.store import RunWriter, known, results
+from farm.store import RunWriter, device_health, known, results
 from farm.store.recovery import Concluded, Recovery
 
 TICK_SECONDS = 0.2
@@ -500,12 +500,14 @@ class _Coordinator:
                 ],
                 "counts": results.counts(r for r in rows if r["backend"] == backend),
             }
+        health = device_health.kept([*self.before.health, *self.fleet.health])
         return {
             "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "seconds": round(seconds + self.before.seconds, 3),
             "backends": used,
             "environments": _environments({**self.before.devices, **self.fleet.devices}, self.request.environment.name),
             "calibrations": {**self.before.calibrations, **self.roofs.used()},
+            **({"health": health} if health else {}),
             "counts": results.counts(rows),
             "verdict": verdict,
             "exit_code": code,

@@ -11,7 +11,7 @@ from farm.errors import UsageError
 from farm.report import built
 from farm.report.exports import JSON_COLUMNS
 from farm.report.findings import repeat
-from farm.report.format import label, number, percent, ratio, sig, when
+from farm.report.format import current, label, number, percent, ratio, sig, when
 from farm.report.queries import Row, RunLike, is_finding, parse, same_cell, speed_counts, worst_error
 from farm.timing.statistics import summarize
 
@@ -172,7 +172,7 @@ def lines(found: Mapping[str, Any], log_path: str = "", log_lines: int = 40) -> 
     yield f"{label(row['status'])}: {row['cell_id']}"
     for name, text in (
         ("run", _run(run, row)),
-        ("reason", str(row.get("reason") or "")),
+        ("reason", current(str(row.get("reason") or ""))),
         ("worst", _worst(found)),
         ("accuracy", _accuracy(row)),
         ("output", _output(row)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -111,6 +112,16 @@ def when(iso: str) -> str:
     return iso[:16].replace("T", " ")
 
 
+#: How reasons of older farms name a tolerance: `y.rel_l2 is 0.01, its gate 0.004`.  (No message has the word now.)
+_GATE = re.compile(r", (?:its )?[g]ate (?=[-+]?[\d.]|inf|nan)")
+
+
+def current(reason: str) -> str:
+    """A stored reason in the words that reasons have now."""
+    return _GATE.sub(", tolerance ", reason)
+
+
 def clip(text: str, limit: int = 300) -> str:
-    text = " ".join(text.split())
+    """A text on one line, in today's words, of at most so many characters."""
+    text = current(" ".join(text.split()))
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -92,3 +92,24 @@ TERMS: Mapping[str, str] = {
     word: " ".join(meaning.split())
     for word, _, meaning in (entry.partition(": ") for entry in re.split(r"\n(?! )", _ENTRIES.strip()))
 }
+
+
+def _forms(entry: str) -> tuple[str, ...]:
+    """The words of an entry, in lower case: `device, node` has two, `digest (of a subject)` one."""
+    return tuple(word.strip() for word in re.sub(r"\(.*?\)", "", entry).lower().split(","))
+
+
+_FORMS: Mapping[str, tuple[str, ...]] = {entry: _forms(entry) for entry in TERMS}
+
+
+def used(text: str) -> dict[str, str]:
+    """The entries of which a text has a word, in the singular or the plural."""
+    lower = " ".join(text.lower().split())
+    single = set(re.findall(r"[a-z]+", lower))
+
+    def has(word: str) -> bool:
+        if " " in word:
+            return re.search(rf"\b{word}s?\b", lower) is not None
+        return not single.isdisjoint((word, f"{word}s", f"{word}es", f"{word[:-1]}ies", f"{word[:-2]}ices"))
+
+    return {entry: meaning for entry, meaning in TERMS.items() if any(has(word) for word in _FORMS[entry])}

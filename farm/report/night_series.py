@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farm.compare import drift, trend
-from farm.report.format import HARM
+from farm.report.format import FARM_FAULTS, HARM
 from farm.store.columns import Texts
 
 Row = Mapping[str, Any]
@@ -118,6 +118,11 @@ class Series:
     @cached_property
     def bad(self) -> NDArray[np.bool_]:
         return self._of(HARM)
+
+    @cached_property
+    def unjudged(self) -> NDArray[np.bool_]:
+        """Without a result for the infrastructure's fault."""
+        return self._of(FARM_FAULTS)
 
     @cached_property
     def good(self) -> NDArray[np.bool_]:

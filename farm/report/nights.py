@@ -357,6 +357,10 @@ class Nights(Series):
         bad = (self.bad & (mine & ~self.control)[:, None]).sum(axis=0)
         return [int(n) if known else -1 for n, known in zip(bad, some)]
 
+    def faulty(self, backend: str) -> list[int]:
+        """Cells of a backend, of whomever, per night, that have no result for the infrastructure's fault."""
+        return [int(n) for n in (self.unjudged & (self.backend == backend)[:, None]).sum(axis=0)]
+
     def pace(self, backend: str) -> list[float | None]:
         """Per night: the median, over a backend's subjects, of their time relative to their own median."""
         mine = (self.backend == backend) & ~self.control
@@ -383,7 +387,8 @@ class Standing:
     failing: tuple[int, ...]
     pace: tuple[float | None, ...]
     simulated: bool
-    faults: int
+    faulty: tuple[int, ...]  # per night: cells without a result, for the infrastructure's fault
+    faults: int  # those of the newest night
     throttled: int
 
     @property
@@ -414,6 +419,7 @@ def standings(found: Nights) -> list[Standing]:
                 tuple(found.failing(backend)),
                 tuple(found.pace(backend)),
                 any(r["evidence"] == "simulated" for r in rows),
+                tuple(found.faulty(backend)),
                 sum(r["status"] in FARM_FAULTS for r in rows),
                 sum(r["timing_quality"] == "throttled" for r in rows),
             )

@@ -107,7 +107,7 @@ def span(least: float, most: float) -> str:
 def change(ratio: float) -> str:
     """`+16 %`, `-3.1 %`."""
     by = 100 * (ratio - 1)
-    return f"{by:+.0f} %" if abs(by) >= 9.95 else f"{by:+.1f} %"
+    return f"{by:+.0f} %" if abs(by) >= 9.95 else f"{round(by, 1) + 0.0:+.1f} %"
 
 
 def moved_line(m: Moved) -> str:

@@ -226,13 +226,14 @@ _FOOT: Mapping[str, type | tuple[type, ...]] = {
     "exit_code": int,
     **dict.fromkeys(("backends", "environments", "calibrations", "counts", "comparison"), dict),
     "resumed": list,
+    "health": list,
 }
 _DEVICE: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("name", "device", "node", "target", "evidence", "environment"), str),
     **dict.fromkeys(("fingerprint", "versions", "subject"), dict),
     "calibration": type(None),  # a kit brings none
 }
-_LEFT_OUT = ("subject", "resumed", "kind", "arms", "comparison")  # where there is none
+_LEFT_OUT = ("subject", "resumed", "kind", "arms", "comparison", "health")  # where there is none
 _NOT_COMPARED = ("environments", "resumed")
 
 

@@ -21,7 +21,7 @@ from farm.errors import Message, UsageError
 from farm.matrix.arms import mates
 from farm.sites import kit, planfile
 from farm.sites.planfile import PlanFile, unit
-from farm.store import results
+from farm.store import device_health, results
 from farm.store.results import ALIKE, COLUMNS, INTERRUPTED, NO_RESULT, planned_row
 
 Row = Mapping[str, Any]
@@ -451,6 +451,7 @@ def head(file: PlanFile, reports: Sequence[Report], merged: Merged) -> dict[str,
             environments[name if same else f"{name} ({report.name})"] = environment
         calibrations.update(report.head.get("calibrations") or {})
         providers.update(report.head.get("providers") or {})
+    health = [entry for report in reports for entry in device_health.sound(report.head.get("health"))]
     for backend, told in used.items():
         told["counts"] = results.counts(r for r in merged.rows if r["backend"] == backend)
     return {
@@ -470,6 +471,7 @@ def head(file: PlanFile, reports: Sequence[Report], merged: Merged) -> dict[str,
         "warnings": merged.warnings,
         "backends": used,
         "calibrations": calibrations,
+        **({"health": health} if health else {}),
     }
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from farm.errors import Message, StoreError
-from farm.store import confirmations
+from farm.store import confirmations, device_health
 from farm.store import index_files as files
 from farm.store.columns import Texts
 from farm.store.index_files import COLUMNS, FOLDER, Stamp, mark
@@ -104,6 +104,12 @@ class Index:
         """The known failures of a run, as run.json has them."""
         with suppress(OSError, ValueError, StoreError):
             return [dict(entry) for entry in Run(self._store.path / "runs" / run.id).head.get("known") or ()]
+        return []
+
+    def health(self, run: str) -> list[dict[str, Any]]:
+        """What a run noted of its devices' health (`farm.store.device_health`); nothing for older runs."""
+        with suppress(OSError, ValueError, StoreError):
+            return device_health.sound(Run(self._store.path / "runs" / run).head.get("health"))
         return []
 
     def confirmations(self) -> list[dict[str, Any]]:

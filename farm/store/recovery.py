@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from farm.cell import FARM_FAULTS, Cell, Owner, Status, Timing
+from farm.store import device_health
 from farm.store.results import planned_row, sample_row
 
 Line = Mapping[str, Any]
@@ -117,6 +118,7 @@ class Recovery:
     seconds: float = 0.0
     resumed: tuple[Line, ...] = ()
     contradicted: tuple[int, ...] = ()
+    health: tuple[Mapping[str, Any], ...] = ()  # entries of `device_health`, in order
     rounds: tuple[Line, ...] = ()  # lines of further rounds that both arms of a pair have ended
 
     @property
@@ -141,6 +143,7 @@ def read_located(journal: Iterable[tuple[int, Line]]) -> Recovery:
     choices: dict[str, Line] = {}
     calibrations: dict[str, Any] = {}
     resumed: list[Line] = []
+    health: list[Line] = []
     rounds: list[Line] = []
     sessions: list[list[float]] = []  # first and last time of each
     for at, line in journal:
@@ -176,6 +179,8 @@ def read_located(journal: Iterable[tuple[int, Line]]) -> Recovery:
             index, attempt = line["row"]["index"], line["row"].get("attempt") or 0
             if attempt > attempts.get(index, 0):  # the line of its start is damaged
                 attempts[index] = attempt
+        elif noted := device_health.of_line(line):
+            health.append(noted)
         if sessions and "time" in line:
             sessions[-1][1] = max(sessions[-1][1], float(line["time"]))
     return Recovery(
@@ -190,6 +195,7 @@ def read_located(journal: Iterable[tuple[int, Line]]) -> Recovery:
         round(sum(max(0.0, end - begin) for begin, end in sessions), 3),
         tuple(resumed),
         tuple(sorted(results.contradicted - results.rows.keys())),
+        tuple(health),
         tuple(rounds),
     )
 

@@ -177,7 +177,7 @@ def _plant(index: int, got: dict[str, Any]) -> None:
     wide, half = got["hidden"] >= 16384, got["dtype"] == "float16"
     fail: dict[str, Any] = {}
     if farm and mode == "row_packed" and backend == "cuda" and half and got["operation"] == "backward" and wide:
-        fail = {"status": "inaccurate", "reason": "dw.rel_l2 is 0.021, gate 0.004", "fault_owner": "kernel"}
+        fail = {"status": "inaccurate", "reason": "dw.rel_l2 is 0.021, tolerance 0.004", "fault_owner": "kernel"}
         got.update(worst_output="dw", worst_metric="rel_l2", worst_ratio=5.3, log=f"logs/{index}.log")
     elif farm and mode == "multi_wave_cached" and wide and got["dtype"] == "float32":
         fail = {"status": "skipped", "reason": "does not fit in registers (rms_norm.yaml:21)", "evidence": ""}
@@ -192,7 +192,7 @@ def _plant(index: int, got: dict[str, Any]) -> None:
     elif got["provider"] == "huggingface" and got["hidden"] == 32768 and got["rows"] == 32768:
         fail = {"status": "out_of_memory", "reason": "CUDA out of memory", "fault_owner": "kernel"}
     elif got["provider"] == "torch_compile" and half and got["rows"] == 512 and got["hidden"] == 128:
-        fail = {"status": "inaccurate", "reason": "y.max_ulp is 9, gate 4", "fault_owner": "kernel"}
+        fail = {"status": "inaccurate", "reason": "y.max_ulp is 9, tolerance 4", "fault_owner": "kernel"}
         got.update(worst_output="y", worst_metric="max_ulp", worst_ratio=2.25)
     elif backend == "sim" and mode == "multi_wave_cached" and got["hidden"] == 128 and got["rows"] == 1:
         fail = {"status": "infra_error", "reason": "actor lost twice (node-b, node-c)", "fault_owner": "infra"}

@@ -49,7 +49,7 @@ GOOD = (
     failed(WIDE, "quack", "unsupported", "No module named 'quack'"),
     roof(SMALL, 50.0),
     ok(SMALL, "farm", 49.0, "launch_bound"),
-    failed(SMALL, "torch", "wrong", "y: max_ulp is 9, its gate 2"),
+    failed(SMALL, "torch", "wrong", "y: max_ulp is 9, tolerance 2"),
     ok(SMALL, "liger", None, "impossible"),
     failed(SMALL, "quack", "unsupported", "No module named 'quack'"),
 )
@@ -75,7 +75,7 @@ def test_the_text_tells_everything() -> None:
     assert lines[2].split() == ["8192x4096", "bf16", "128", "4000", "3960", "3000", "3500?", "0.990", "1.131", "liger"]
     assert lines[3].split() == ["64x128", "fp32", "0", "50", "49~", "WRONG", "too", "fast", "0.980"]
     assert "quack: No module named 'quack'" in text
-    assert "64x128 fp32 torch: wrong: y: max_ulp is 9, its gate 2" in text
+    assert "64x128 fp32 torch: wrong: y: max_ulp is 9, tolerance 2" in text
     assert "geometric mean of ours over the best peer: 1.131 over 1 cells" in text
     assert "cells that miss a bar: 0 of 2" in text and "not reached (" not in text
     table = [line for line in mark.splitlines() if line.startswith("|")]

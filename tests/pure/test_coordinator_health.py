@@ -33,6 +33,9 @@ def test_a_device_that_fails_everything_is_probed_and_its_cells_run_elsewhere(tm
     assert [(e["device"], e["passed"], e["reason"]) for e in found] == [("cuda:0", False, "ECC")] * 2
     assert (tmp_path / "store/runs/run" / found[0]["log"]).read_text() == "ECC"
     assert ("cuda:0", "health", "its probe failed: ECC") in cluster.reports
+    noted = json.loads((tmp_path / "store/runs/run/run.json").read_text())["health"]
+    assert [(e["device"], e["state"]) for e in noted] == states and noted[1]["reason"] == "its probe failed: ECC"
+    assert list(recovery.read(journal).health)[:2] == noted
     assert not {e.get("cell") for e in journal if e["event"] == "started"} & {-1, None}, "a probe is no attempt"
 
 

@@ -414,7 +414,7 @@ def test_on_paper_no_column_is_cut_and_no_colour_lost() -> None:
 
 
 def test_no_button_is_printed() -> None:
-    assert "display:none" in declared("pre button", printed())
+    assert "display:none" in declared(".cmdbox button", printed())
 
 
 # the title, and where a number leads

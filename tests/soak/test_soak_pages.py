@@ -60,6 +60,12 @@ for (const pick of all(".pick > input")) {
 }
 document.dispatchEvent(new Event("scroll"));
 all("details").forEach((d) => { d.open = true; });
+for (const text of all("svg text").filter(shown)) {
+  const of = text.ownerSVGElement, scale = of.getBoundingClientRect().width / of.viewBox.baseVal.width;
+  found.smallest = Math.min(found.smallest ?? 99, scale * parseFloat(getComputedStyle(text).fontSize));
+}
+found.spoilt = all("pre.cmd").filter((c) => c.querySelector("button") || c.textContent.includes("\\n")
+  || c.textContent.includes("copy")).length;
 found.overflow = Math.max(found.overflow, wide());
 const said = document.createElement("pre");
 said.id = "found";
@@ -95,6 +101,9 @@ def assert_sound(pages: Path, folder: Path) -> dict[str, dict[str, Any]]:
                 if found[k]
             }
             assert not wrong, f"{page.name} at {width} pixels: {wrong}"
+            assert not found["spoilt"], f"{page.name}: a button or a line's end is in a command"
+            small = found.get("smallest", 99)
+            assert small >= 11, f"{page.name}: text of a chart has {small:.1f} pixels at {width}"
             assert found["overflow"] <= 0, f"{page.name} is {found['overflow']} pixels too wide for {width}"
             missing = [h for h in found["links"] if not h.startswith(("#", "http"))]
             missing = [h for h in missing if not (pages / h.partition("#")[0]).exists()]
@@ -118,7 +127,7 @@ def test_pages_of_old_runs_in_a_browser(tmp_path: Path) -> None:
 def test_pages_of_thirty_nights_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest night, its run, three backends, comparisons, and a few of the cells, which are alike."""
     monkeypatch.setattr(night_pages, "notable", functools.partial(night_pages.notable, most=2))
-    night_store.write_nights(tmp_path / "store")
+    night_store.write_outages(tmp_path / "store")
     assert main(["dashboard", "build", "last", "--out", str(tmp_path / "store")]) == 0
     told = assert_sound(tmp_path / "store" / "pages", tmp_path)
     kinds = {name.partition("-")[0].removesuffix(".html") for name in told}
