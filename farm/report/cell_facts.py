@@ -19,6 +19,7 @@ MAX_NEAR = 5  # cells that a refusal names
 MAX_COMPARED = 2000  # ids that near misses are looked for in; difflib takes a millisecond for ten
 MIN_KEY = 6  # digits of a key's prefix
 MAX_PEERS = 20
+LONGEST_LINE = 2000  # characters of a log's line that a terminal shows
 
 
 def find(rows: Sequence[Row], name: str, run_id: str) -> Row:
@@ -192,7 +193,8 @@ def lines(found: Mapping[str, Any], log_path: str = "", log_lines: int = 40) -> 
         text = found["log"].rstrip().splitlines()
         cut = f", the last {log_lines} of {len(text)} lines" if len(text) > log_lines else ""
         yield f"  log       {log_path}{cut}"
-        yield from (f"    | {one}" for one in text[-log_lines:])
+        ends = (one if len(one) <= LONGEST_LINE else one[:LONGEST_LINE] + "…" for one in text[-log_lines:])
+        yield from (f"    | {one}" for one in ends)
 
 
 def _table(name: str, entries: Sequence[str]) -> Iterator[str]:

@@ -134,7 +134,9 @@ def plain(text: str) -> str:
 
 
 def code(text: str) -> list[str]:
-    """A code block whose fence is longer than any run of backticks in it."""
+    """A code block whose fence is longer than any run of backticks in it, without characters that would control a
+    terminal or change the direction of what follows."""
+    text = "".join(c for c in text if c == "\n" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
     fence = "`" * (max([2, *(len(m) for m in re.findall(r"`+", text))]) + 1)
     return [fence, text, fence]
 

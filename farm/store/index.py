@@ -21,6 +21,7 @@ import numpy as np
 from farm.errors import Message, StoreError
 from farm.store import confirmations, device_health
 from farm.store import index_files as files
+from farm.store import known as known_failures
 from farm.store.columns import Texts
 from farm.store.index_files import COLUMNS, FOLDER, Stamp, mark
 from farm.store.results import IMPORTED
@@ -103,7 +104,7 @@ class Index:
     def known(self, run: Indexed) -> list[dict[str, Any]]:
         """The known failures of a run, as run.json has them."""
         with suppress(OSError, ValueError, StoreError):
-            return [dict(entry) for entry in Run(self._store.path / "runs" / run.id).head.get("known") or ()]
+            return known_failures.sound(Run(self._store.path / "runs" / run.id).head.get("known"))
         return []
 
     def health(self, run: str) -> list[dict[str, Any]]:

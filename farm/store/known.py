@@ -6,6 +6,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 
+def sound(found: Any) -> list[dict[str, Any]]:
+    """The entries of a run from elsewhere that have the form which `applied` gives them."""
+    entries = [e for e in found if isinstance(e, dict)] if isinstance(found, list) else []
+    texts = ("state", "reason", "owner", "until", "where")
+    return [
+        e
+        for e in entries
+        if all(isinstance(e.get(name), str) for name in texts)
+        and isinstance(e.get("cells"), list)
+        and all(isinstance(cell, str) for cell in e["cells"])
+    ]
+
+
 def covered(found: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     """The cells whose failure is known, of what `applied` returned."""
     return frozenset(cell for entry in found if entry.get("state") == "covers" for cell in entry.get("cells") or ())

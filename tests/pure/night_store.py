@@ -22,6 +22,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from farm.store import journal
 from farm.store.results import COLUMNS, SCHEMA, counts, verdict
 from farm.store.runs import SAMPLE_COLUMNS
 from farm.store.tables import write_table
@@ -244,4 +245,4 @@ def write_nights(store: Path, nights: int = NIGHTS) -> None:
             (folder / "run.json").unlink()
             (folder / "cells.parquet").unlink()
             first = {"event": "run", "schema": SCHEMA, "created": created(number).isoformat(), "matrices": []}
-            (folder / "journal.jsonl").write_text(json.dumps(first) + "\n" + json.dumps({"event": "planned"}) + "\n")
+            (folder / "journal.jsonl").write_text(journal.encoded(first) + journal.encoded({"event": "planned"}))
