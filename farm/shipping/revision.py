@@ -34,7 +34,7 @@ def origin() -> str:
         text = metadata.distribution("kernel-farm").read_text("direct_url.json")
         found = json.loads(text or "{}")
         url, commit = str(found["url"]), (found.get("vcs_info") or {}).get("commit_id")
-    except (metadata.PackageNotFoundError, OSError, ValueError, KeyError, AttributeError):
+    except (metadata.PackageNotFoundError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return ""
     if not url.startswith("https://"):
         return ""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,3 +57,11 @@ def test_a_wrong_answer_is_seen() -> None:
         "not all planted cells are faster",
     ]
     assert "no planted cell has other bits" in seen("accuracy", pair(axes=AXES), line="", code=0)
+
+
+def test_a_command_that_does_not_end_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", "import subprocess, time; subprocess.run(['sleep', '60'])"]
+    begun = time.monotonic()
+    assert planted_pr.ended(words, tmp_path, tmp_path / "log", 0.5) is None
+    assert time.monotonic() - begun < 9 and not planted_pr.LIVE
+    assert planted_pr.ended([sys.executable, "-c", "raise SystemExit(3)"], tmp_path, tmp_path / "log", 20.0) == 3

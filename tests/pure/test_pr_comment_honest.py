@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +21,7 @@ from farm.pr import result as results
 from farm.pr.repeating import Links, package
 from farm.pr.result import Json
 from farm.pr.selection import select
+from farm.shipping import revision
 
 PLAYED = "sim/rms_norm/x/auto/forward/bf16/8192x4096/llama"
 CPU = "cpu/rms_norm/x/auto/forward/fp32/8x4096"
@@ -227,3 +229,19 @@ def test_a_stranger_is_told_what_to_install_or_that_nobody_knows() -> None:
     text = comments.comment(result(npu, static=static_), links=links)
     assert "install git+https://example.org/farm@0123abc triton-ascend==3.2.0 torch==2.11.0\n" in text
     assert "knows no address" not in text and "an Ascend NPU with CANN and torch_npu" in text.replace("\\", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ('{"url": "https://example.org/f.git", "vcs_info": {"vcs": "git", "commit_id": "0a1b"}}',
+         "git+https://example.org/f.git@0a1b"),
+        ('{"url": "https://example.org/farm-0.1.0.whl", "archive_info": {}}', "https://example.org/farm-0.1.0.whl"),
+        ('{"url": "file:///home/me/farm", "dir_info": {"editable": true}}', ""),
+        ('{"url": "https://me:12@example.org/f.git", "vcs_info": {"commit_id": "0a1b"}}', ""),
+        ("[]", ""), ("{", ""), (None, ""),
+    ],
+)  # fmt: skip
+def test_the_address_is_the_one_that_pip_took(monkeypatch: pytest.MonkeyPatch, text: str | None, address: str) -> None:
+    monkeypatch.setattr(revision.metadata, "distribution", lambda name: SimpleNamespace(read_text=lambda file: text))
+    assert package(revision.origin()) == address
