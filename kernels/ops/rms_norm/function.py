@@ -138,7 +138,7 @@ def backward(
     dx = dy if reuse else torch.empty((rows, hidden), dtype=x.dtype, device=x.device)
     if rows == 0:
         return dx, torch.zeros_like(weight) if wants_dw else None  # type: ignore[arg-type]
-    dw = torch.empty_like(weight, memory_format=torch.contiguous_format) if wants_dw else None  # type: ignore[arg-type]
+    dw = None if weight is None or not wants_dw else torch.empty(weight.shape, dtype=weight.dtype, device=x.device)
     dense = None if weight is None else weight.contiguous()
     scalars = 0.0, float(offset)
 
