@@ -18,6 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
+from triton import knobs
 from triton.runtime import driver as drivers
 from triton.runtime.jit import JITFunction
 
@@ -30,6 +31,7 @@ BASES, NEAR = 12, 9
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 SHAPES = ((1, 64), (7, 64), (5, 129), (5, 128), (40, 128), (16, 1000))
 log: list[Any] = []
+hooks: list[Any] = []  # who was to be told before each launch
 DIRECTION = {6: "forward", 7: "backward"}  # how many tensors each has
 #: Name, direction ("" for both) and place in the key of what a plant leaves out.
 PLANTS = (
@@ -57,6 +59,7 @@ def compiled(
     def run(
         x: int, y: int, z: int, stream: Any, function: Any, packed: Any, meta: Any, a: Any, b: Any, *args: Any
     ) -> None:
+        hooks.append(a)
         log.append((what, (x, y, z), [t.data_ptr() if isinstance(t, torch.Tensor) else t for t in args]))
 
     made = SimpleNamespace(
@@ -169,6 +172,16 @@ def main() -> None:
     stock = prepared.launch
     out = {"": sum(faults(seed) for seed in range(3))}
     direct = sum(e.run is not None for k in prepared._kept.values() for e in k.launches)
+    one = {name: values[0] for name, values in CHOICES.items()}
+    told(one, keeps=True)
+    hooks.clear()
+    told(one, keeps=True)
+    alone = [*hooks]
+    knobs.runtime.launch_enter_hook.add(listener := hooks.append)
+    hooks.clear()
+    told(one, keeps=True)
+    listened = bool(hooks) and all(a is not None for a in hooks) and alone == [None] * len(alone)
+    knobs.runtime.launch_enter_hook.remove(listener)
     prepared.ALIGNED = 0
     out["alignment"] = faults(0, 1)
     prepared.ALIGNED = 15
@@ -181,7 +194,7 @@ def main() -> None:
         function.prepared.launch = planted  # type: ignore[assignment]
         out[name] = next((n for seed in range(8) if (n := faults(seed, 1))), 0)
         function.prepared.launch = stock
-    print(json.dumps({**out, "direct": direct}))
+    print(json.dumps({**out, "direct": direct, "listened": listened}))
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ def launch(key: Hashable, tensors: Tensors, scalars: tuple[float, float], derive
         return
     listening, direct = launches.listening(), _nobody_listens()
     for each in found.launches:
-        if each.run is not None and direct:
+        if each.run is not None and direct and not each.kernel.pre_run_hooks:
             each.direct(pointers + scalars)
         else:
             each.kernel[each.grid](*each.pick((*tensors, *made, *scalars, *each.constants)), **each.words)
@@ -225,7 +225,7 @@ def _built(noted: tuple[Any, ...], tensors: Tensors) -> _Launch | None:
 
 def _can_run(kernel: Any, compiled: Any, count: int) -> bool:
     """Whether `compiled` can be run as `JITFunction.run` would: of a version and vendor where that was read, with all
-    of its arguments given, and nothing that wants to see them first."""
+    of its arguments given."""
     import triton
 
     if tuple(int(n) for n in triton.__version__.split(".")[:2]) not in DIRECT:
@@ -233,7 +233,7 @@ def _can_run(kernel: Any, compiled: Any, count: int) -> bool:
     parts = ("run", "function", "packed_metadata", "metadata")
     if not all(hasattr(compiled, part) for part in parts) or compiled.metadata.target.backend != "cuda":
         return False
-    return count == len(kernel.params) and not kernel.pre_run_hooks and _nobody_listens()
+    return count == len(kernel.params)
 
 
 def _nobody_listens() -> bool:
