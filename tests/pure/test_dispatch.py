@@ -335,12 +335,26 @@ def test_a_configuration_serves_no_shape_far_from_its_own(key: tuple[str, str, s
 
 
 def may_serve(found: Any, target: str, op: str, operation: str, dtype: str, rows: int, hidden: int) -> bool:
-    """Measured on sm_90, in that dtype or one as large, for as wide a tile, with at most sixteen times the rows."""
+    """Measured on sm_90, in that dtype or one as large, for as wide a tile, with at most sixteen times the rows; a
+    backward with any more."""
     measured = [e for d in SIZES if dtype in dtypes_of(d) for e in tuned.TABLE.get((op, operation, d), ())]
     near = [(r, h) for r, h, config in measured if config == found]
     return target in ("cuda:90", "cuda:100", "cuda:103") and any(
-        r / 16 <= rows <= r * 16 and h / 2 < hidden < h * 2 for r, h in near
+        r / 16 <= rows and (operation == "backward" or rows <= r * 16) and h / 2 < hidden < h * 2 for r, h in near
     )
+
+
+@pytest.mark.parametrize("dtype", SIZES)
+@pytest.mark.parametrize("hidden", [128, 1000, 4095, 4096, 5120, 8192, 16384, 32768])
+def test_a_backward_has_no_cliff_where_rows_grow(hidden: int, dtype: str) -> None:
+    """From the most rows that were measured on, only the number of iterations grows."""
+    for op, ring in itertools.product(("rms_norm", "fused_add_rms_norm"), (False, True)):
+        asked = {"cores": 132, "op": op, "ring": ring, "split": ring}
+        chosen = {
+            dispatch.choose("cuda:90", rows, hidden, dtype, "backward", **asked)
+            for rows in (131072, 131080, 262144, 2**20, 2**24)
+        }
+        assert len(chosen) == 1, chosen
 
 
 def test_without_the_table_only_its_own_targets_choose_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

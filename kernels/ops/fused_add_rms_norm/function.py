@@ -27,16 +27,15 @@ def fused_add_rms_norm(
     eps, offset, casting, mode: as in `rms_norm`.  y, sum: x's shape and dtype, dense.  The gradients of x and of
     residual are equal, and are one tensor: the norm's gradient plus the upstream gradient of sum.
     """
-    norm.validate(OP, x, weight, casting)
-    norm.same_kind(OP, x, residual)
     rounds = casting != "gemma"
     if norm.is_traced(OP, x, residual, weight):
+        norm.validate(OP, x, weight, casting, residual)
         from ..rms_norm import operators
 
         y, total = operators.norm(OP, x, residual, weight, eps, offset, rounds, mode)
         assert total is not None  # there was a residual
         return y, total
-    norm.check_mode(OP, x, mode)
+    norm.admit(OP, x, residual, weight, casting, mode)
     learns = x.requires_grad or residual.requires_grad or (weight is not None and weight.requires_grad)
     rows = norm.as_rows(x), norm.as_rows(residual)
     if torch.is_grad_enabled() and learns:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from . import dispatch
+from . import dispatch, prepared
 from .choice import Choice
 
 CASTINGS = ("llama", "gemma", "none")
@@ -47,13 +47,13 @@ def rms_norm(
     custom operator (`operators.py`), whose backward never writes in place.  Forward-mode derivatives and DTensors are
     refused.
     """
-    validate("rms_norm", x, weight, casting)
     rounds = casting != "gemma"
     if is_traced("rms_norm", x, weight):
+        validate("rms_norm", x, weight, casting)
         from .operators import norm
 
         return norm("rms_norm", x, None, weight, eps, offset, rounds, mode)[0]
-    check_mode("rms_norm", x, mode)
+    admit("rms_norm", x, None, weight, casting, mode)
     # Views are made here, not inside of apply: autograd lets nobody write into a view that a Function returned.
     rows = as_rows(x)
     if torch.is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad)):
@@ -98,14 +98,24 @@ def forward(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """(y, x + residual or None), each [rows, hidden] and dense, of x and residual [rows, hidden]; fills `rstd` [rows]
     where it is given."""
-    rows, hidden = x.shape
-    y = torch.empty((rows, hidden), dtype=x.dtype, device=x.device)
-    total = None if residual is None else torch.empty_like(y)
-    if rows > 0:
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    total = None if residual is None else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if x.shape[0] > 0:
         weight = None if weight is None else weight.contiguous()
-        with _on_device_of(x):
+        scalars = float(eps), float(offset)
+
+        def derive(x: Any, residual: Any, weight: Any, y: Any, total: Any, rstd: Any) -> None:
             choice, launch = _choose(op, x, "forward", mode, x, residual, y, total)
-            launch.forward(choice, x, residual, weight, eps, offset, rounds, y, total, rstd)
+            launch.forward(choice, x, residual, weight, *scalars, rounds, y, total, rstd)
+
+        key = (
+            *(op, mode, rounds, prepared.driver(), x.device, x.dtype, x.shape, x.stride(), rstd is None),
+            None if residual is None else (residual.stride(), residual.data_ptr() == x.data_ptr()),
+            None if weight is None else weight.dtype,
+        )
+        tensors = (x, residual, weight, y, total, rstd)
+        with _on_device_of(x):
+            prepared.launch(key, tensors, scalars, derive)
     return y, total
 
 
@@ -128,11 +138,24 @@ def backward(
     dx = dy if reuse else torch.empty((rows, hidden), dtype=x.dtype, device=x.device)
     if rows == 0:
         return dx, torch.zeros_like(weight) if wants_dw else None  # type: ignore[arg-type]
-    dw = torch.empty_like(weight, memory_format=torch.contiguous_format) if wants_dw else None  # type: ignore[arg-type]
+    dw = None if weight is None or not wants_dw else torch.empty(weight.shape, dtype=weight.dtype, device=x.device)
     dense = None if weight is None else weight.contiguous()
-    with _on_device_of(x):
+    scalars = 0.0, float(offset)
+
+    def derive(dy: Any, dsum: Any, x: Any, dense: Any, rstd: Any, dx: Any, dw: Any) -> None:
         choice, launch = _choose(op, x, "backward", mode, dy, dsum, x, dx)
-        launch.backward(choice, dy, dsum, x, dense, rstd, offset, rounds, dx, dw)
+        launch.backward(choice, dy, dsum, x, dense, rstd, scalars[1], rounds, dx, dw)
+
+    begins = [t.data_ptr() for t in (dy, dsum, x) if t is not None]
+    key = (
+        *(op, mode, rounds, prepared.driver(), x.device, x.dtype, x.shape, x.stride(), dy.dtype, dy.stride(), reuse),
+        None if dsum is None else (dsum.dtype, dsum.stride()),
+        None if dense is None else dense.dtype,
+        dw is None,
+        len(set(begins)) == len(begins),
+    )
+    with _on_device_of(x):
+        prepared.launch(key, (dy, dsum, x, dense, rstd, dx, dw), scalars, derive)
     return dx, dw
 
 
@@ -164,6 +187,28 @@ def as_rows(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous() if far else x
 
 
+def admit(
+    op: str, x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor | None, casting: str, mode: str
+) -> None:
+    """`validate` and `check_mode` of an eager call; asked once of a device, shapes, dtypes, casting and mode."""
+    key = (
+        *(op, casting, mode, prepared.driver(), x.shape, x.dtype, x.device),
+        None if residual is None else (residual.shape, residual.dtype, residual.device),
+        None if weight is None else (weight.shape, weight.dtype, weight.device),
+    )
+    if key in _admitted:
+        return
+    validate(op, x, weight, casting, residual)
+    check_mode(op, x, mode)
+    if prepared.keeps:
+        if len(_admitted) >= prepared.MOST:
+            _admitted.clear()
+        _admitted.add(key)
+
+
+_admitted: set[Any] = set()
+
+
 def check_mode(op: str, x: torch.Tensor, mode: str) -> None:
     """NotImplementedError where `mode` has no forward for x; it may still have no backward, which then says so."""
     rows, hidden = max(1, math.prod(x.shape[:-1])), x.shape[-1]
@@ -175,7 +220,7 @@ def check_mode(op: str, x: torch.Tensor, mode: str) -> None:
         raise NotImplementedError(reason)
 
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter, type(None))
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
 
 
 def is_traced(op: str, *tensors: torch.Tensor | None) -> bool:
@@ -185,16 +230,19 @@ def is_traced(op: str, *tensors: torch.Tensor | None) -> bool:
     """
     if torch.compiler.is_compiling():
         return True
+    plain = True
     for tensor in tensors:
-        if type(tensor) not in _PLAIN and any(kind.__name__ == "DTensor" for kind in type(tensor).__mro__):
-            raise TypeError(f"{op} takes no DTensor: call it on x.to_local() where the last dimension is whole")
+        if type(tensor) not in _PLAIN:
+            plain = False
+            if any(kind.__name__ == "DTensor" for kind in type(tensor).__mro__):
+                raise TypeError(f"{op} takes no DTensor: call it on x.to_local() where the last dimension is whole")
     if forward_ad._current_level >= 0 and any(  # type: ignore[attr-defined]
         t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors
     ):
         raise NotImplementedError(
             f"{op} has no forward-mode derivative; use reverse mode, or torch.nn.functional.rms_norm"
         )
-    return torch._C._are_functorch_transforms_active() or any(type(t) not in _PLAIN for t in tensors)
+    return not plain or torch._C._are_functorch_transforms_active()
 
 
 def _on_device_of(x: torch.Tensor) -> Any:
@@ -205,7 +253,9 @@ def _on_device_of(x: torch.Tensor) -> Any:
     return contextlib.nullcontext() if api.current_device() == x.device.index else api.device(x.device.index)
 
 
-def validate(op: str, x: torch.Tensor, weight: torch.Tensor | None, casting: str) -> None:
+def validate(
+    op: str, x: torch.Tensor, weight: torch.Tensor | None, casting: str, residual: torch.Tensor | None = None
+) -> None:
     """ValueError or TypeError, saying what is wrong, where the arguments do not belong together."""
     if x.dim() < 1 or x.shape[-1] < 1:
         raise ValueError(f"{op} needs x of shape [..., hidden] with hidden >= 1; got {list(x.shape)}")
@@ -213,6 +263,11 @@ def validate(op: str, x: torch.Tensor, weight: torch.Tensor | None, casting: str
         raise TypeError(f"{op} takes x of float32, float16 or bfloat16; got {x.dtype}")
     if casting not in CASTINGS:
         raise ValueError(f"{op} has no casting {casting!r}; it has {', '.join(CASTINGS)}")
+    if residual is not None and (residual.shape, residual.dtype, residual.device) != (x.shape, x.dtype, x.device):
+        raise ValueError(
+            f"{op} needs x and residual of one shape, dtype and device; got {list(x.shape)} {x.dtype} {x.device} and "
+            f"{list(residual.shape)} {residual.dtype} {residual.device}"
+        )
     if weight is None:
         return
     if weight.shape != x.shape[-1:]:
@@ -221,12 +276,3 @@ def validate(op: str, x: torch.Tensor, weight: torch.Tensor | None, casting: str
         raise TypeError(f"{op} takes a weight of float32, float16 or bfloat16; got {weight.dtype}")
     if weight.device != x.device:
         raise ValueError(f"{op} needs x and weight on one device; got {x.device} and {weight.device}")
-
-
-def same_kind(op: str, x: torch.Tensor, residual: torch.Tensor) -> None:
-    """ValueError where x and residual differ in what their sum needs alike."""
-    if residual.shape != x.shape or residual.dtype != x.dtype or residual.device != x.device:
-        raise ValueError(
-            f"{op} needs x and residual of one shape, dtype and device; got {list(x.shape)} {x.dtype} {x.device} and "
-            f"{list(residual.shape)} {residual.dtype} {residual.device}"
-        )

@@ -125,9 +125,7 @@ def _validate(
     group: int,
 ) -> None:
     """ValueError, TypeError or NotImplementedError, saying what is wrong, where the arguments do not fit."""
-    norm.validate(OP, x, weight, "gemma")
-    if residual is not None:
-        norm.same_kind(OP, x, residual)
+    norm.validate(OP, x, weight, "gemma", residual)
     if to not in formats.FORMATS:
         raise TypeError(f"{OP} quantises to {', '.join(formats.FORMATS)}; got {to}")
     if group not in formats.GROUPS:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .... import launches
-from .. import dispatch
+from .. import dispatch, prepared
 from ..choice import Choice, divide_up
 from . import backward as backward_kernels
 from . import choose, ring_plan, split, unaligned
@@ -250,7 +250,7 @@ def backward(
         blocks = divide_up(hidden, choice.block)
         splits = choice.programs // blocks
         partial = _partial(splits, dw, x)
-        means = torch.empty(rows, dtype=torch.float32, device=x.device)
+        means = prepared.scratch((rows,), torch.float32, x.device)
         sweep = replace(choose.sweep(rows, hidden, x.element_size(), str(options["target"])), mode=choice.mode)
         _launch(
             backward_kernels.row_means,
@@ -434,7 +434,7 @@ def _ring(choice: Choice, x: torch.Tensor, streamed: tuple[Any, ...], weight: to
 
 def _as_planned(choice: Choice, constants: tuple[Any, ...]) -> Choice:
     """The choice as `_ring` made it for these tensors, for a record."""
-    if not launches.listening():
+    if not (launches.listening() or prepared.watching()):
         return choice
     _, _, regs, again, slots, _, hold = constants
     options: dict[str, Any] = {**dict(choice.options), "regs": regs, "again": again, "slots": slots, "hold": hold}
@@ -540,7 +540,7 @@ def _backward_split(
 def _slots(rows: int, options: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
     """A word of 0 for each part of each row.  Cleared on x's stream before every launch: one more launch, of 8 bytes a
     part, which itself moves some 10,000."""
-    return torch.zeros((rows, int(options["parts"])), dtype=torch.int64, device=x.device)
+    return prepared.scratch((rows, int(options["parts"])), torch.int64, x.device, zero=True)
 
 
 def _divided(choice: Choice, hidden: int) -> tuple[Any, ...]:
@@ -559,7 +559,7 @@ def _units(*sizes: int) -> tuple[int, list[int]]:
 
 def _partial(count: int, dw: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
     """Float32 rows for `count` programs' shares of dw."""
-    return None if dw is None else torch.empty((count, x.shape[1]), dtype=torch.float32, device=x.device)
+    return None if dw is None else prepared.scratch((count, x.shape[1]), torch.float32, x.device)
 
 
 def _sum_partials(partial: torch.Tensor, dw: torch.Tensor, overlap: bool, mode: str) -> None:
@@ -584,6 +584,9 @@ def _sum_partials(partial: torch.Tensor, dw: torch.Tensor, overlap: bool, mode: 
 
 def _launch(kernel: Any, grid: tuple[int, ...], choice: Choice, direction: str, *args: Any, **extra: Any) -> None:
     chosen = {k: v for k, v in extra.items() if v}  # AMD's compiler does not know the words launch_pdl and maxnreg
-    kernel[grid](*args, num_warps=choice.num_warps, num_stages=choice.num_stages, **chosen)
-    if launches.listening():
-        launches.record(kernel.__name__, grid, {**choice.to_dict(), "direction": direction})
+    words = {"num_warps": choice.num_warps, "num_stages": choice.num_stages, **chosen}
+    compiled = kernel[grid](*args, **words)
+    if launches.listening() or prepared.watching():
+        meta = {**choice.to_dict(), "direction": direction}
+        launches.record(kernel.__name__, grid, meta)
+        prepared.note(kernel, grid, args, words, compiled, meta)
