@@ -161,7 +161,7 @@ def _right(op: str) -> bool:
     theirs, ours = reference.load(op), getattr(kernels, op)
     buffer = torch.empty(1 << 20, dtype=torch.bfloat16, device="cuda")
     for number in range(12):
-        rows, hidden, at = ((16, 4096), (7, 1001), (16, 4096), (40, 1024))[number % 4]
+        rows, hidden = ((16, 4096), (7, 1001), (16, 4096), (40, 1024))[number % 4]
         at = 8 * number + (number % 3 == 2)
         x = buffer[at : at + rows * hidden].view(rows, hidden).detach().normal_().requires_grad_()
         more = [torch.randn_like(x).requires_grad_()] if op.startswith("fused") else []
