@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import json
 import os
 import select
@@ -106,6 +107,7 @@ def _versions() -> dict[str, str]:
 
 
 def main(argv: list[str]) -> int:
+    gc.disable()  # until all is imported: the collector would look at some 100,000 objects that stay, again and again
     _die_with_parent()
     _adopt_orphans()
     source, sink = _private_pipes()
@@ -155,7 +157,10 @@ def main(argv: list[str]) -> int:
     evidence = backends.get(backend).EVIDENCE
     fingerprint = {**session.fingerprint, **({"unconfined": unconfined} if unconfined else {})}
     ready = (protocol.VERSION, os.getpid(), session.target, session.device_name, fingerprint, evidence)
-    say(protocol.Ready(*ready, subject=proven, versions=_versions()))
+    versions = _versions()
+    gc.freeze()
+    gc.enable()
+    say(protocol.Ready(*ready, subject=proven, versions=versions))
     for line in source:
         message, nonce = protocol.decode_stamped(line)
         if isinstance(message, protocol.Exit):

@@ -14,9 +14,10 @@ from farm_process import ROOT
 LONG = {
     "cheats/test_escapes.py": 15,
     "cheats/test_poisoning.py": 30,
+    "compiled/test_built_diff.py": 15,
     "compiled/test_built_ring.py": 30,
     "compiled/test_built_ring_cells.py": 30,
-    "compiled/test_built_split.py": 60,
+    "compiled/test_built_split.py": 70,
     "compiled/test_built_unaligned.py": 15,
     "fake/test_arms.py": 100,
     "fake/test_author_loop.py": 15,
@@ -44,8 +45,8 @@ LONG = {
     "interpreted/test_bitwise.py": 10,
     "interpreted/test_gpu_branches.py": 15,
     "interpreted/test_gpu_launches.py": 40,
-    "interpreted/test_package.py": 10,
-    "pure/test_contract_check.py": 60,
+    "interpreted/test_package.py": 20,
+    "pure/test_contract_check.py": 75,
     "pure/test_torch_contracts.py": 30,
 }
 SHARES = 40
