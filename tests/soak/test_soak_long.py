@@ -19,7 +19,7 @@ LONG = {
     "compiled/test_built_ring_cells.py": 30,
     "compiled/test_built_split.py": 70,
     "compiled/test_built_unaligned.py": 15,
-    "fake/test_arms.py": 100,
+    "fake/test_arms.py": 110,
     "fake/test_author_loop.py": 15,
     "fake/test_benchmarks_parts.py": 20,
     "fake/test_calibrate.py": 15,
