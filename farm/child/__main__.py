@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import json
 import os
 import select
@@ -110,6 +111,8 @@ def _compile_ahead(options: dict[str, Any], source: Any, sink: Any) -> int:
     from farm.child import compile_ahead, subject_files, warming
     from farm.kernel_package import use_our_kernels
 
+    gc.enable()
+
     warming.settle()
     use_our_kernels()
     subject = options.get("subject")
@@ -122,6 +125,7 @@ def _compile_ahead(options: dict[str, Any], source: Any, sink: Any) -> int:
 
 
 def main(argv: list[str]) -> int:
+    gc.disable()  # until all is imported: the collector would look at some 100,000 objects that stay, again and again
     _die_with_parent()
     _adopt_orphans()
     source, sink = _private_pipes()
@@ -173,7 +177,10 @@ def main(argv: list[str]) -> int:
     evidence = backends.get(backend).EVIDENCE
     fingerprint = {**session.fingerprint, **({"unconfined": unconfined} if unconfined else {})}
     ready = (protocol.VERSION, os.getpid(), session.target, session.device_name, fingerprint, evidence)
-    say(protocol.Ready(*ready, subject=proven, versions=_versions()))
+    versions = _versions()
+    gc.freeze()
+    gc.enable()
+    say(protocol.Ready(*ready, subject=proven, versions=versions))
     if "torch" in sys.modules:
         from farm.child import warming
 

@@ -24,6 +24,7 @@ import contextlib
 import errno
 import faulthandler
 import functools
+import gc
 import hashlib
 import importlib
 import json
@@ -55,6 +56,7 @@ _TEMPORARY = re.compile(r"\S*/tmp\w+(?=\.\w+)")
 
 
 def main(argv: list[str]) -> int:
+    gc.disable()  # until all is imported
     _die_with_parent()
     _, sink = _private_pipes()
     faulthandler.enable()
@@ -81,6 +83,8 @@ def main(argv: list[str]) -> int:
         except ImportError as error:
             say({"event": "unusable", "reason": f"{error}"})
             return 0
+        gc.freeze()
+        gc.enable()
         compiler.asm = str(job.get("asm") or "")
         say({"event": "ready", "fingerprint": fingerprint()})
         for cell in job["cells"]:

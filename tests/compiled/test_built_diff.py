@@ -91,6 +91,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long  # test_built_stage_zero.py compiles two revisions too
 def test_a_revision_beside_the_working_tree(repository: Path, matrix: Path, cache: Path) -> None:
     words = ("compile", str(matrix), "--target", "sm_90", "--select", "hidden=2048", "--diff", "runtime", ".")
     done = farm(*words, cwd=repository, cache=cache)

@@ -155,6 +155,7 @@ axes: {shape: [{rows: 4096, hidden: 65536}], dtype: bfloat16, operation: backwar
 """
 
 
+@pytest.mark.long
 def test_farm_compile_builds_what_auto_would_choose(farm_compile: Any, tmp_path: Path) -> None:
     """Its tensors have no memory, by which those that share some are told; on AMD, and where dx is dy, there is another
     kernel."""

@@ -105,6 +105,7 @@ def test_the_same_files_say_so_and_nothing_runs(repository: Path, capfd: pytest.
     assert "hold the same files" in capfd.readouterr().out and not Path("st").exists()
 
 
+@pytest.mark.long  # of one child, and without arms: pure/test_subject_child.py
 def test_an_overlay_that_did_not_take_effect_in_one_arm_ends_the_run(repository: Path, tmp_path: Path) -> None:
     (tmp_path / "mylib.py").write_text("")
     (tmp_path / "site").mkdir()

@@ -97,21 +97,25 @@ def test_only_what_the_contract_gives_up_may_be_overwritten(tmp_path: Path, monk
     }
 
 
-@pytest.mark.parametrize(
-    ("source", "status", "code"),
-    [
-        ("from kernels.ops.rms_norm import gpuu\ndef f(x, weight, eps): pass", "crashed", 1),
-        ("import kernels.ops.nothing\ndef f(x, weight, eps): pass", "crashed", 1),
-        ("import a_peer_that_is_not_here\ndef f(x, weight, eps): pass", "unsupported", 4),
-        ("def f(x, weight, eps): raise NotImplementedError('never')", "unsupported", 4),
-    ],
-)
+BROKEN = "def f(x, weight, eps): pass"
+#: (status, exit code) -> sources of providers that end so.
+SOURCES = {
+    ("crashed", 1): (f"from kernels.ops.rms_norm import gpuu\n{BROKEN}", f"import kernels.ops.nothing\n{BROKEN}"),
+    ("unsupported", 4): (
+        f"import a_peer_that_is_not_here\n{BROKEN}",
+        "def f(x, weight, eps): raise NotImplementedError('never')",
+    ),
+}
+
+
+@pytest.mark.parametrize(("status", "code"), SOURCES)
 def test_a_broken_import_is_a_crash_an_absent_module_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, status: str, code: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str, code: int
 ) -> None:
-    (tmp_path / "broken_provider.py").write_text(source)
-    got, rows = run(
-        tmp_path, monkeypatch, "broken_provider:f", select="provider=broken_provider_f,operation=forward,in_place=false"
-    )
-    assert [r["status"] for r in rows] == [status], rows[0]["reason"]
+    names = []
+    for number, source in enumerate(SOURCES[status, code]):
+        (tmp_path / f"broken_{number}.py").write_text(source)
+        names.append(f"broken_{number}:f")
+    got, rows = run(tmp_path, monkeypatch, *names, select="provider=!=torch,operation=forward,in_place=false")
+    assert [r["status"] for r in rows] == [status] * len(names), [r["reason"] for r in rows]
     assert got == code

@@ -77,7 +77,7 @@ def test_outputs_may_be_written_in_place_as_those_of_torch(use, shape, monkeypat
 
 
 @USES
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [pytest.param(False, marks=pytest.mark.long), True])
 def test_compiled_without_a_break_the_bits_are_those_of_eager(use, dynamic):
     torch._dynamo.reset()
     compiled = torch.compile(use, fullgraph=True, dynamic=dynamic, backend="aot_eager")

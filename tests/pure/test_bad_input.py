@@ -211,7 +211,7 @@ def test_a_wrong_matrix_is_refused_with_file_and_line(refuse: Refuse, here: Path
 
 
 @settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(at=st.integers(0, len(BASE)), cut=st.integers(0, 12), put=st.text(max_size=12))
 def test_a_damaged_matrix_plans_or_is_refused(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -113,9 +112,7 @@ def test_what_serves_whatever_the_tensors_are_is_chosen_whatever_they_are(monkey
     asked = {True: 0, False: 0}
     for (op, operation, dtype), found in tuned.TABLE.items():
         measured = {(rows, hidden) for rows, hidden, _ in found}
-        beside = {
-            (rows + 1, hidden + more) for (rows, hidden), more in zip(sorted(measured), itertools.cycle((-8, 1, 8)))
-        }
+        beside = {(rows + 1, hidden + more) for rows, hidden in measured for more in (-8, 1, 8)}
         for rows, hidden in measured | beside:
             for target in ("cuda:90", "cuda:100", "hip:gfx942"):
                 shape = (target, rows, hidden, dtype, operation)
