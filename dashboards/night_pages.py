@@ -132,7 +132,12 @@ def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
             for backend, last in nights.silent.items()
         ],
         "gone": [
-            (backend, last, next((n for n in reversed(nights.failing(backend)) if n >= 0), 0))
+            (
+                backend,
+                last,
+                next((n for n in reversed(nights.failing(backend)) if n >= 0), 0),
+                [(t, links.backend(t)) for t in found.silent_targets if t.partition(":")[0] == backend],
+            )
             for backend, last in nights.silent.items()
         ],
         "cards": cards,

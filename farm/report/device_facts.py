@@ -111,13 +111,16 @@ def devices(found: Series, rows: Sequence[Row], target: str, health: Health = la
             newest[str(r["device"])].append(r)
     noted = _Noted(found, health)
     there = {name: _vitals(of) for name, of in newest.items() if of}
+    presence = _presence(found)
+    reported = [int(n) for n in np.flatnonzero(presence[list(names)].any(axis=0))]
     out: list[Device] = []
     absent: list[Device] = []
     for number, name in sorted(names.items(), key=lambda item: _natural(item[1])):
         nights, mine = by_number.get(number, (None,) * len(found.nights)), newest[name]
-        gaps, ran = _gaps(found, number, nights, target, name, noted)
-        if not mine and (not ran or len(ran) < USUAL * _reported(found, target, ran[0])):
+        ran = [int(n) for n in np.flatnonzero(presence[number])]
+        if not mine and (not ran or len(ran) < USUAL * sum(n >= ran[0] for n in reported)):
             continue
+        gaps = _gaps(found, nights, (target, name), ran, reported, number, noted)
         state, reason = noted.left(name)
         device = Device(
             name,
@@ -184,41 +187,40 @@ def siblings(found: Series, target: str) -> dict[int, tuple[float | None, ...]]:
     return out
 
 
-def _of_target(found: Series, target: str) -> NDArray[np.bool_]:
-    numbers = [number for (of, _), number in found.devices.items() if of == target]
-    out: NDArray[np.bool_] = np.isin(found.device, numbers)
+def _presence(found: Series) -> NDArray[np.bool_]:
+    """(devices, nights): whether a device ran a cell in a night."""
+    out = np.zeros((max(found.devices.values(), default=-1) + 1, len(found.nights)), dtype=bool)
+    cell, night = np.nonzero(found.device >= 0)
+    out[found.device[cell, night], night] = True
     return out
 
 
-def _reported(found: Series, target: str, first: int) -> int:
-    """In how many nights, from `first` on, the target ran cells."""
-    return int(_of_target(found, target)[:, first:].any(axis=0).sum())
-
-
 def _gaps(
-    found: Series, number: int, nights: Sequence[float | None], target: str, name: str, noted: _Noted
-) -> tuple[tuple[Gap, ...], list[int]]:
-    """(gaps since the device's first night, the nights in which it ran cells)."""
-    mine: NDArray[np.bool_] = np.isin(found.device, [number])
-    ran = [int(n) for n in np.flatnonzero(mine.any(axis=0))]
-    if not ran:
-        return (), ran
-    reported = {int(n) for n in np.flatnonzero(_of_target(found, target).any(axis=0))}
-    kinds: list[tuple[int, str]] = []
-    for night in range(ran[0], len(nights)):
-        if nights[night] is not None:
-            continue
-        kind = "few" if night in ran else "absent" if night in reported else "silent"
-        kinds.append((night, kind))
+    found: Series,
+    nights: Sequence[float | None],
+    place: tuple[str, str],
+    ran: Sequence[int],
+    reported: Sequence[int],
+    number: int,
+    noted: _Noted,
+) -> tuple[Gap, ...]:
+    """Gaps since a device's first night.  place: its target and name; ran, reported: nights in which it ran cells, in
+    which its target did."""
+    target, name = place
+    kinds = [
+        (night, "few" if night in ran else "absent" if night in reported else "silent")
+        for night in range(ran[0] if ran else len(nights), len(nights))
+        if nights[night] is None
+    ]
     out = []
     for (_, kind), group in groupby(enumerate(kinds), key=lambda item: (item[0] - item[1][0], item[1][1])):
         of = [night for _, (night, _) in group]
         if kind == "silent":
             why = f"no result of {target.partition(':')[0]} at all"
         else:
-            why = _few(found, mine[:, of[-1]], of[-1]) if kind == "few" else _absent(of, name, noted)
+            why = _few(found, number, of[-1]) if kind == "few" else _absent(of, name, noted)
         out.append(Gap(found.nights[of[0]].created, found.nights[of[-1]].created, len(of), why))
-    return tuple(out), ran
+    return tuple(out)
 
 
 def _absent(nights: Sequence[int], name: str, noted: _Noted) -> str:
@@ -229,15 +231,16 @@ def _absent(nights: Sequence[int], name: str, noted: _Noted) -> str:
     return "ran no cell, and the run noted no reason"
 
 
-def _few(found: Series, mine: NDArray[np.bool_], night: int) -> str:
+def _few(found: Series, number: int, night: int) -> str:
     """Why a device has too few times in a night in which it ran."""
+    mine = np.flatnonzero(found.device[:, night] == number)
     statuses = Counter(str(s) for s in found.status[mine, night])
     timed = int(np.isfinite(found.x[mine, night]).sum())
     bad = [f"{count(n)} {label(s)}" for s, n in statuses.most_common() if s not in FINE]
     passed = statuses["passed"] - timed
     bad += [f"{count(passed)} passed without a time that counts"] if passed > 0 else []
     told = f": {', '.join(bad)}" if bad else ""
-    return f"{count(timed)} of {cells(int(mine.sum()))} with a time that counts, {trend.FEWEST_CONTROLS} needed{told}"
+    return f"{count(timed)} of {cells(len(mine))} with a time that counts, {trend.FEWEST_CONTROLS} needed{told}"
 
 
 def _vitals(rows: Sequence[Row]) -> tuple[float | None, float | None, float | None]:
