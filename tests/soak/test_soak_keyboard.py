@@ -1,4 +1,4 @@
-"""Pages by keyboard, without scripts, and on paper: a store of three backends and thirty nights in headless Chromium.
+"""Pages by keyboard, without scripts, and on paper: the planted site of three backends and thirty nights in Chromium.
 
 By keyboard: every link, button, fold and group of radio buttons is reached by Tab and by Shift+Tab, in the order of the
 page, is marked where it stands, is hidden by nothing, and lets go again; arrow keys reach every radio button.  Without
@@ -15,16 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import night_store
 import pytest
 from browser import CHROMIUM, Browser
 from test_arms_again import two_sites
+from test_soak_site import first_of_each
+from test_soak_site import site as site
 
 from farm.cli.main import main
-from farm.dashboards import night_pages
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
-KINDS = ("index", "evidence", "run", "backend", "cell", "compare", "parity")
 #: In the page: what Tab should reach, in order; of a group of radio buttons one.
 STOPS = """(() => {
   const groups = new Set();
@@ -89,28 +88,10 @@ WORDS = "[...document.querySelectorAll('td, th')].filter((e) => e.checkVisibilit
 SHEET = 1046
 
 
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All pages of the newest night, but few of the cells, which are alike."""
-    store = tmp_path_factory.mktemp("keyboard")
-    night_store.write_nights(store)
-    some = night_pages.notable
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(night_pages, "notable", lambda found: some(found, most=2))
-        assert main(["dashboard", "build", "last", "--out", str(store)]) == 0
-    return store / "pages"
-
-
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
     with Browser(tmp_path) as found:
         yield found
-
-
-def of_kind(pages: Path, kind: str) -> list[Path]:
-    """Pages of a kind: of cells and comparisons one with failures and one without are enough."""
-    found = sorted(pages.glob(f"{kind}*.html"))
-    return [found[0], *found[1:][-1:]]
 
 
 def walk(browser: Browser, back: bool) -> list[dict[str, Any]]:
@@ -138,17 +119,16 @@ def walk(browser: Browser, back: bool) -> list[dict[str, Any]]:
 
 @pytest.mark.soak(seconds=60)
 @pytest.mark.parametrize("width", (1280, 480))
-def test_pages_by_keyboard(pages: Path, browser: Browser, width: int) -> None:
-    for kind in KINDS:
-        for page in of_kind(pages, kind):
-            browser.window(width)
-            for back in (False, True):
-                browser.open(page.as_uri())
-                try:
-                    assert walk(browser, back), "nothing is reached"
-                except AssertionError as error:
-                    raise AssertionError(f"{page.name} at {width}{' backwards' if back else ''}: {error}") from error
-            _arrows(browser, page)
+def test_pages_by_keyboard(site: Path, browser: Browser, width: int) -> None:
+    for page in first_of_each(site):
+        browser.window(width)
+        for back in (False, True):
+            browser.open(page.as_uri())
+            try:
+                assert walk(browser, back), "nothing is reached"
+            except AssertionError as error:
+                raise AssertionError(f"{page.name} at {width}{' backwards' if back else ''}: {error}") from error
+        _arrows(browser, page)
 
 
 def _arrows(browser: Browser, page: Path) -> None:
@@ -167,8 +147,8 @@ def _arrows(browser: Browser, page: Path) -> None:
 
 
 @pytest.mark.soak(seconds=15)
-def test_the_same_text_stands_there_without_scripts(pages: Path, browser: Browser) -> None:
-    for page in sorted(pages.glob("*.html")):
+def test_the_same_text_stands_there_without_scripts(site: Path, browser: Browser) -> None:
+    for page in sorted(site.glob("*.html")):
         texts, shown = [], []
         for scripts in (True, False):
             browser.open(page.as_uri(), scripts)
@@ -179,17 +159,16 @@ def test_the_same_text_stands_there_without_scripts(pages: Path, browser: Browse
 
 
 @pytest.mark.soak(seconds=40)
-def test_nothing_is_cut_on_paper(pages: Path, browser: Browser, tmp_path: Path) -> None:
-    for kind in KINDS:
-        for page in of_kind(pages, kind):
-            browser.open(page.as_uri(), scripts=False)
-            browser.window(SHEET, media="print")
-            assert not (cut := browser.value(CUT)), f"{page.name} is cut on paper: {cut}"
-            browser.window(1280)
-            asked = {"preferCSSPageSize": True, "printBackground": False}
-            printed = base64.b64decode(browser.ask("Page.printToPDF", **asked)["data"])
-            assert printed.startswith(b"%PDF") and len(re.findall(rb"/Type\s*/Page\b", printed)) >= 1
-            _words_on_paper(browser, page, printed, tmp_path)
+def test_nothing_is_cut_on_paper(site: Path, browser: Browser, tmp_path: Path) -> None:
+    for page in first_of_each(site):
+        browser.open(page.as_uri(), scripts=False)
+        browser.window(SHEET, media="print")
+        assert not (cut := browser.value(CUT)), f"{page.name} is cut on paper: {cut}"
+        browser.window(1280)
+        asked = {"preferCSSPageSize": True, "printBackground": False}
+        printed = base64.b64decode(browser.ask("Page.printToPDF", **asked)["data"])
+        assert printed.startswith(b"%PDF")
+        _words_on_paper(browser, page, printed, tmp_path)
 
 
 def _words_on_paper(browser: Browser, page: Path, printed: bytes, folder: Path) -> None:
@@ -237,8 +216,8 @@ PLANTS = {
 
 @pytest.mark.soak(seconds=15)
 @pytest.mark.parametrize("planted", PLANTS, ids=["mark", "order", "trap", "cover", "skipped"])
-def test_a_planted_barrier_is_found(planted: str, pages: Path, browser: Browser, tmp_path: Path) -> None:
-    text = (pages / "index.html").read_text()
+def test_a_planted_barrier_is_found(planted: str, site: Path, browser: Browser, tmp_path: Path) -> None:
+    text = (site / "index.html").read_text()
     (tmp_path / "page.html").write_text(text.replace("</body>", planted + "</body>"))
     browser.window(1280)
     browser.open((tmp_path / "page.html").as_uri())
@@ -247,8 +226,8 @@ def test_a_planted_barrier_is_found(planted: str, pages: Path, browser: Browser,
 
 
 @pytest.mark.soak(seconds=10)
-def test_planted_script_text_and_a_cut_table_are_found(pages: Path, browser: Browser, tmp_path: Path) -> None:
-    text, page = (pages / "index.html").read_text(), tmp_path / "page.html"
+def test_planted_script_text_and_a_cut_table_are_found(site: Path, browser: Browser, tmp_path: Path) -> None:
+    text, page = (site / "index.html").read_text(), tmp_path / "page.html"
     page.write_text(text.replace("</body>", "<script>document.body.append('by script')</script></body>"))
     shown = []
     for scripts in (True, False):
