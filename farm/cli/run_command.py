@@ -307,6 +307,7 @@ def connect(
             # as if all were there: what is not, the cluster refuses, since it knows which nodes are drained
             wanted = choose(lambda b: there.get(b, 0) > 0, True)
         slots = cluster.slots(wanted, absent=True) if patient else cluster.slots(wanted)
+        waiting.at_most(len(slots))
         return cluster, slots, planned(wanted) if found is None else found
     except BaseException:
         cluster.close()
