@@ -31,7 +31,7 @@ class WaitingChildren:
     started it."""
 
     def __init__(self, once: bool = False) -> None:
-        self._once = once  # for a single run: what its first request does not fit is of no use
+        self.once = once  # for a single run: what its first request does not fit is of no use
         self._idle: list[tuple[_Recipe, Child]] = []
         self._asked: Counter[_Recipe] = Counter()  # since the last `fill`
         self._lock = threading.Lock()
@@ -56,7 +56,7 @@ class WaitingChildren:
             fit = [child for of, child in self._idle if of == recipe and child.alive]
             child = fit[0] if len(fit) > (variables is not None) else None  # the device's own child comes first
             self._idle = [(of, other) for of, other in self._idle if other is not child]
-        if child is None and self._once and variables is None:
+        if child is None and self.once and variables is None:
             self.close()
         if child is not None:
             masks = {name: env.get(name) for name in MASKS}
@@ -80,7 +80,14 @@ class WaitingChildren:
     def fits(self, backends: Collection[str]) -> bool:
         """Whether a run on these backends may take what waits here."""
         with self._lock:
-            return not self._once or all(recipe[0] in backends for recipe, _ in self._idle)
+            return not self.once or all(recipe[0] in backends for recipe, _ in self._idle)
+
+    def at_most(self, count: int) -> None:
+        """End those of which a run of so many devices has no use."""
+        with self._lock:
+            self._idle, over = self._idle[:count], self._idle[count:]
+        for _, child in over:
+            _end(child)
 
     def _start(self, recipe: _Recipe) -> None:
         backend, path, variables = recipe
@@ -162,6 +169,12 @@ def keep(backends: Collection[str]) -> None:
     it cannot be one of them."""
     if _current is not None and not _current.fits(backends):
         _current.close()
+
+
+def at_most(count: int) -> None:
+    """A single run has so many devices."""
+    if _current is not None and _current.once:
+        _current.at_most(count)
 
 
 def take(*given: Any) -> Child | None:

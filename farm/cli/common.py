@@ -7,7 +7,8 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -167,11 +168,44 @@ def store(args: argparse.Namespace) -> Store:
     return Store(args.out or os.environ.get("FARM_STORE") or "farm-results")
 
 
-def tell_page(args: argparse.Namespace, store: Store, run_id: str) -> None:
-    """Build the page of a stored run and print its path.  If it cannot be built, report that and the command that
-    builds it later.  The results are already stored, and they alone determine the exit code."""
+class PageAhead:
+    """The page of a run that is complete, built beside what else is left to do: devices and Ray take a second to end.
+    What it has to report, it reports when it is asked."""
+
+    def __init__(self, store: Store, run_id: str):
+        self._store, self._id = store, run_id
+        self._lacks: list[int] = []
+        self._found: Path | Exception | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._build, name="page", daemon=True)
+        self._thread.start()
+
+    def _build(self) -> None:
+        try:
+            self._found = _page(self._store, self._id, self._lacks.append)
+        except Exception as error:
+            self._found = error
+
+    def path(self) -> Path:
+        """The page's, once it is written; what was raised meanwhile."""
+        if self._thread is None:  # the run is not complete
+            self._build()
+        else:
+            self._thread.join()
+        for runs in self._lacks:
+            tell_lacking(runs)
+        if isinstance(self._found, Path):
+            return self._found
+        raise self._found or StoreError("the thread that builds it has ended", id="page-unwritable")
+
+
+def tell_page(args: argparse.Namespace, store: Store, run_id: str, ahead: PageAhead | None = None) -> None:
+    """Build the page of a stored run, unless that is under way, and print its path.  If it cannot be built, report that
+    and the command that builds it later.  The results are already stored, and they alone determine the exit code."""
     try:
-        print(f"page: {_page(store, run_id)}", file=sys.stderr)
+        print(f"page: {(ahead.path() if ahead else _page(store, run_id))}", file=sys.stderr)
     except Exception as error:
         cause = error.__cause__ or error
         why = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
@@ -193,12 +227,12 @@ def tell_lacking(runs: int) -> None:
     print(sentence(Message(text, id="index-lacks-runs")), file=sys.stderr)
 
 
-def _page(store: Store, run_id: str) -> Path:
+def _page(store: Store, run_id: str, lacking: Callable[[int], None] = tell_lacking) -> Path:
     """Build the page; that of a large run in a process of its own, beside which this one stays small."""
     if int(store.run(run_id).head.get("planned") or 0) <= PAGE_CELLS:
         from farm.dashboards.build import build
 
-        return build(store, run_id, index_seconds=INDEX_SECONDS, lacking=tell_lacking).resolve()
+        return build(store, run_id, index_seconds=INDEX_SECONDS, lacking=lacking).resolve()
     from farm.process import command
     from farm.process.own_modules import module_words, own_variables
 

@@ -308,6 +308,7 @@ def connect(
             # as if all were there: what is not, the cluster refuses, since it knows which nodes are drained
             wanted = choose(lambda b: there.get(b, 0) > 0, True)
         slots = cluster.slots(wanted, absent=True) if patient else cluster.slots(wanted)
+        waiting.at_most(2 * len(slots))  # one to measure and one to compile for each
         return cluster, slots, planned(wanted) if found is None else found
     except BaseException:
         cluster.close()
@@ -333,6 +334,9 @@ def go(
     told = tell_arms if request.arms else tell
     shown = Live if sys.stderr.isatty() else Plain
     supervisor.running(run=writer.id, out=args.out, store=str(store.path), no_page=args.no_page)
+    page = None if args.no_page else common.PageAhead(store, writer.id)
+    if page:
+        request.complete = page.start
     with shown(cells) as telling:
         telling.line(f"run {writer.id}: {counted(len(cells), 'cell')} on {_devices(request.slots) or 'no device'}")
         try:
@@ -344,6 +348,7 @@ def go(
             _end_without_cluster(args, store, writer.id, error)
     if not args.sandbox:  # what strangers' code has measured sets nobody's thresholds
         ab_noise.keep(args.command, store, outcome.noise)
+    outcome.page = page
     code = told(args, store, writer.id, outcome, time.monotonic() - begun)
     if args.json and not outcome.interrupted:
         print(json.dumps(store.run(writer.id).head, indent=1))
@@ -491,7 +496,8 @@ def _end(args: argparse.Namespace, store: Store, run_id: str, outcome: Any) -> i
         )
         print(sentence(Message(told, id=id_of(outcome.stopped) or "run-interrupted")), file=sys.stderr)
     if not args.no_page:
-        _page(args, store, run_id, outcome.interrupted and len(outcome.rows) > common.PAGE_CELLS)
+        later = outcome.interrupted and len(outcome.rows) > common.PAGE_CELLS
+        _page(args, store, run_id, later, outcome.page)
     code = int(outcome.final_code)
     if not _write(args, store, run_id) and code == 0:
         code = InfraError.exit_code  # who reads the file would take its absence for a success
@@ -510,10 +516,10 @@ def _write(args: argparse.Namespace, store: Store, run_id: str) -> bool:
     return written
 
 
-def _page(args: argparse.Namespace, store: Store, run_id: str, later: bool) -> None:
+def _page(args: argparse.Namespace, store: Store, run_id: str, later: bool, ahead: common.PageAhead | None) -> None:
     """Build the run's page; after an interrupt of a large run only print the command, so that nobody has to wait."""
     if later:
         again = shlex.join(["farm", "dashboard", "build", run_id, *(("--out", args.out) if args.out else ())])
         print(f"page: not built, because the interrupted run is large; to build it, run {again}", file=sys.stderr)
         return
-    common.tell_page(args, store, run_id)
+    common.tell_page(args, store, run_id, ahead)

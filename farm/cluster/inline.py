@@ -85,8 +85,11 @@ class InlineCluster:
 
     def close(self) -> None:
         self._closed = True
-        for device in list(self._actors):
-            self.stop(device)
+        ends = [threading.Thread(target=self.stop, args=(device,)) for device in list(self._actors)]
+        for end in ends:  # together: each waits for its child
+            end.start()
+        for end in ends:
+            end.join()
         self._judges.close()
         spool.remove(self.spool)
         spool.remove(spool.reserve(self.spool))

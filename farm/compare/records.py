@@ -198,7 +198,7 @@ def tally_line(one: Tally) -> str:
     pairs = f"{one.pairs} pair" + ("" if one.pairs == 1 else "s")
     more = f"; {one.open} not decided" if one.open else ""
     last = f"; the last: {one.first}" if one.first else ""
-    bound = f"{100 * one.bound:.2g} %"
+    bound = f"{float(f'{100 * one.bound:.2g}'):g} %"
     return (
         f"identical code ({one.evidence}): {one.changed} of {pairs} called changed in {runs}, so at most {bound} at "
         f"{100 * LEVEL:g} %{more}{last}"

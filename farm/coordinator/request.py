@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -90,6 +90,7 @@ class RunRequest:
     kernels: Sequence[Change] = ()  # of both arms, and how each compares
     only_kernels: bool = False  # of the files of both arms nothing but kernels differs
     named_cells: bool = False  # whether somebody named the cells, so that what they do not launch is no finding
+    complete: Callable[[], None] = lambda: None  # called once run.json is written, before devices are let go
     began: float | None = None  # when the command began, on the monotonic clock
     arms: tuple[RunArm, ...] = ()  # two, where the run compares them; `providers` and `environment` are then theirs
 
@@ -108,6 +109,7 @@ class RunOutcome:
     summary: Summary | None = None  # and what they add up to
     noise: Record | None = None  # of the identical code among them, once the run is complete
     known: Sequence[Mapping[str, Any]] = ()  # what became of each known failure (farm.matrix.known.applied)
+    page: Any = None  # what builds its page meanwhile, if anything does
     utilisation: Mapping[str, Any] = field(default_factory=dict)  # farm.utilisation, once the run is complete
 
     @property

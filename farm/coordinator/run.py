@@ -167,6 +167,9 @@ class _Coordinator:
                 outcome = self._conclude_run(self.all_ended - begun)
                 code = outcome.final_code
                 supervisor.concluded(code, complete=not outcome.interrupted)
+                if not outcome.interrupted:
+                    self.writer.close()
+                    self.request.complete()
             finally:
                 self.cluster.close()
         return outcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,7 @@ def run(
     strict_peers: bool = False,
     stop_at_first: bool = False,
     finished: recovery.Recovery | None = None,
+    complete: Callable[[], None] = lambda: None,
     **more: Any,
 ) -> tuple[RunOutcome, list[dict[str, Any]], Quiet]:
     file = tmp_path / "m.yaml"
@@ -166,6 +167,7 @@ def run(
         finished=finished,
         wait_for_devices_s=grace,
         wait_s=wait,
+        complete=complete,
     )
     outcome = execute(request, cluster, writer, progress)
     journal = [json.loads(line) for line in (tmp_path / "store/runs/run/journal.jsonl").read_text().splitlines()]

@@ -41,7 +41,34 @@ def test_a_child_starts_ahead_of_a_plain_run_on_this_host(
     Path("m.yaml").write_text("")
     assert ahead.backend(words.split(), environ, tmp_path) == found
     (tmp_path / "nvidiactl").touch()
+    here = "cuda" if found else ""
+    assert ahead.backend(words.split(), environ, tmp_path) == (found if "--backend" in words else here)
+    (tmp_path / "kfd").touch()  # which of them, or both, nobody knows yet
     assert ahead.backend(words.split(), environ, tmp_path) == (found if "--backend" in words else "")
+
+
+@pytest.mark.parametrize(
+    ("backend", "words", "environ", "found"),
+    [
+        ("cuda", "run m.yaml", {}, 4),
+        ("cuda", "run m.yaml --devices 2", {}, 2),
+        ("cuda", "run m.yaml --devices=1", {"CUDA_VISIBLE_DEVICES": "0,1,2"}, 1),
+        ("cuda", "run m.yaml", {"CUDA_VISIBLE_DEVICES": "2,GPU-1"}, 2),
+        ("cuda", "run m.yaml", {"CUDA_VISIBLE_DEVICES": ""}, 1),
+        ("cuda", "run m.yaml --devices many", {}, 4),
+        ("rocm", "run m.yaml", {}, 1),
+        ("cpu", "run m.yaml", {}, 1),
+    ],
+)
+def test_each_gpu_has_a_child_ahead(
+    backend: str, words: str, environ: dict[str, str], found: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("nvidiactl", "nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidia-uvm", "nvidia-caps"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(ahead.os, "cpu_count", lambda: 16)
+    assert ahead.count(backend, words.split(), environ, tmp_path) == found
+    monkeypatch.setattr(ahead.os, "cpu_count", lambda: 2)
+    assert ahead.count(backend, words.split(), environ, tmp_path) == 1
 
 
 class _Started:
@@ -103,6 +130,12 @@ def test_a_run_takes_the_child_that_has_its_environment_and_no_other(
         with ahead.child(words):
             waiting.keep(backends)
             assert started[0].killed is ended
+    del started[:]
+    monkeypatch.setattr(ahead, "count", lambda *given: 3)
+    with ahead.child(words):
+        waiting.at_most(2)  # devices that there are
+        assert [one.killed for one in started] == [False, False, True]
+        assert [setup(tmp_path).child() for _ in range(3)] == [*started[:2], started[3]]
     del started[:]
     monkeypatch.setattr(config, "DEFAULT_FILE", tmp_path / "m.yaml")  # an environment of the node's own
     with ahead.child(words):
