@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from farm import utilisation
 from farm.errors import Message, UsageError
 
 KIT, PLAN, CONTRACTS, SUBJECT, README = "kit.json", "plan.json", "contracts.json", "subject.tar", "README.txt"
@@ -224,7 +225,7 @@ _FOOT: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("finished", "verdict"), str),
     "seconds": (int, float),
     "exit_code": int,
-    **dict.fromkeys(("backends", "environments", "calibrations", "counts", "comparison"), dict),
+    **dict.fromkeys(("backends", "environments", "calibrations", "counts", "comparison", "utilisation"), dict),
     "resumed": list,
     "health": list,
 }
@@ -233,7 +234,7 @@ _DEVICE: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("fingerprint", "versions", "subject"), dict),
     "calibration": type(None),  # a kit brings none
 }
-_LEFT_OUT = ("subject", "resumed", "kind", "arms", "comparison", "health")  # where there is none
+_LEFT_OUT = ("subject", "resumed", "kind", "arms", "comparison", "health", "utilisation")  # where there is none
 _NOT_COMPARED = ("environments", "resumed")
 
 
@@ -262,6 +263,8 @@ def _backends(told: Mapping[str, Any]) -> str:
     """How what it says of devices and environments has not the form of a run's: a clause; "" if it has."""
     if told["calibrations"]:
         return "has calibrations, which a kit does not make"
+    if (told.get("utilisation") or {}).get("devices") and not utilisation.read(told):
+        return "has no valid utilisation"
     for of in told["backends"].values():
         if not (isinstance(of, Mapping) and isinstance(of.get("devices"), list) and isinstance(of.get("counts"), dict)):
             return "has no valid backends"

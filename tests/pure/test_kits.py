@@ -264,6 +264,7 @@ PLANTS: dict[str, tuple[Callable[[Content], Any], str]] = {
     "counts of its own": (_run_json(lambda h: h.update(counts={"passed": 6})), "merge-damaged"),
     "a verdict of another kind": (_run_json(lambda h: h.update(verdict=None)), "kit-run-json"),
     "no devices": (_run_json(lambda h: h.update(backends={"cuda": 5})), "kit-run-json"),
+    "a utilisation of its own": (_run_json(lambda h: h.update(utilisation={"devices": {"x": 5}})), "kit-run-json"),
     "a key of its own": (_run_json(lambda h: h.update(warnings=["trust me"])), "kit-run-json"),
     "a head of its own": (_run_json(lambda h: h.update(command="rm")), "kit-run-json"),
     "a merged run": (_both(lambda h: h.update(kind="merged", merged=[{"kit": 5}])), "kit-head"),
