@@ -101,7 +101,7 @@ def assert_others_unharmed(store: Path, good: Path, code: int) -> str:
     return index
 
 
-@pytest.mark.parametrize("share", (0.0, 0.02, 0.5, 0.98, 0.999))
+@pytest.mark.parametrize("share", (0.0, 0.5, 0.999))
 def test_truncated_tables_harm_their_run_alone(
     share: float, store: Path, good: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,11 +166,11 @@ KEYS += (
 )
 
 
-@pytest.mark.parametrize("odd", (3, 8))
+@pytest.mark.parametrize("odd", [8])
 def test_a_run_json_of_other_kinds_of_values_harms_its_run_alone(
     odd: int, good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert_odd_heads_harm_nobody(ODD[odd], KEYS[odd % 2 :: 2], good, tmp_path, capsys)  # all of them: in the soak tests
+    assert_odd_heads_harm_nobody(ODD[odd], KEYS[::2], good, tmp_path, capsys)  # all of them: in the soak tests
 
 
 def assert_odd_heads_harm_nobody(
@@ -200,11 +200,10 @@ def test_odd_values_in_the_newest_night_leave_its_news(store: Path, capsys: pyte
     """What the front page reads of run.json itself; the rows are sound."""
     run = night_store.write_run(store, 2, rows(2))
     head = json.loads((run / "run.json").read_text())
-    for key in ("known", "matrices", "revision", "subject"):
-        for value in ODD:
-            (run / "run.json").write_text(json.dumps({**head, key: value}))
-            capsys.readouterr()
-            code = main(["night", "--json", "--out", str(store)])
-            told = capsys.readouterr()
-            assert code in (0, 1), (key, value, told.err)
-            assert json.loads(told.out)["run"] in (run.name, night_store.run_id(GOOD[-1])), (key, value)
+    for value in ODD:
+        (run / "run.json").write_text(json.dumps({**head, "known": value}))
+        capsys.readouterr()
+        code = main(["night", "--json", "--out", str(store)])
+        told = capsys.readouterr()
+        assert code in (0, 1), (value, told.err)
+        assert json.loads(told.out)["run"] == run.name, value

@@ -72,7 +72,7 @@ RADIOS = """(() => {
   return groups.map((of) => of.length);
 })()"""
 TEXT = r"""(() => {
-  document.querySelectorAll(".tip, pre.cmd > button").forEach((e) => e.remove());
+  document.querySelectorAll(".tip, button").forEach((e) => e.remove());
   return document.documentElement.textContent.replace(/\s+/g, " ") +
     [...document.querySelectorAll("[title],[aria-label]")].map((e) => e.title + e.getAttribute("aria-label")).join(" ");
 })()"""
