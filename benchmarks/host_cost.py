@@ -146,7 +146,7 @@ def _print(times: dict[tuple[Any, ...], dict[str, list[float]]], base: str) -> N
         rounds = len(next(iter(found.values())))
         print(f"\n{op} {rows}x{hidden} bf16, {kind}: us of a call, {rounds} rounds of {CALLS} calls")
         for name, us in found.items():
-            low, high = quantiles(us, n=5)[0], quantiles(us, n=5)[3]
+            low, *_, high = quantiles(us, n=5, method="inclusive")
             ratio = median(a / b for a, b in zip(us, found[base])) if base in found else 0.0
             print(f"  {name:<14} {median(us):8.1f}  ({low:.1f} to {high:.1f})  {ratio:6.2f} of {base}")
 

@@ -344,6 +344,24 @@ def may_serve(found: Any, target: str, op: str, operation: str, dtype: str, rows
     )
 
 
+@pytest.mark.parametrize("op", ["rms_norm", "fused_add_rms_norm"])
+@pytest.mark.parametrize(("target", "kib"), [("cuda:80", 164), ("cuda:86", 100), ("cuda:120", 100), ("cuda:999", 100)])
+def test_a_backward_of_an_unknown_device_fetches_ahead_what_fits(target: str, kib: int, op: str) -> None:
+    """In the shared memory that its description has, with all of its programs; and nothing on AMD and before sm_80."""
+    found = set()
+    for hidden, dtype in itertools.product((512, 2048, 4096, 5120, 8192, 16384), SIZES):
+        choice = dispatch.choose(target, 8192, hidden, dtype, "backward", cores=108, op=op)
+        row = choice.block * SIZES[dtype]
+        stage = row * (3 if op.startswith("fused") else 2)
+        if choice.num_stages > 1:
+            assert choice.mode == "static_persistent" and row <= gpu.MAX_AHEAD_BYTES
+            assert choice.programs // 108 * choice.num_stages * stage <= kib * 1024
+        found.add(choice.num_stages)
+        for old in ("cuda:75", "hip:gfx942", "interpreter"):
+            assert dispatch.choose(old, 8192, hidden, dtype, "backward", cores=108, op=op).num_stages == 1
+    assert found >= ({1, 3} if kib > 100 or op == "rms_norm" else {1, 2})
+
+
 @pytest.mark.parametrize("dtype", SIZES)
 @pytest.mark.parametrize("hidden", [128, 1000, 4095, 4096, 5120, 8192, 16384, 32768])
 def test_a_backward_has_no_cliff_where_rows_grow(hidden: int, dtype: str) -> None:

@@ -48,8 +48,14 @@ def _triton() -> tuple[Any, Any]:
 
 
 def driver() -> Any:
-    """Triton's active driver, which a key must hold; None in the interpreter, which has none."""
-    return None if INTERPRETED else _triton()[0].active
+    """Triton's active driver, which a key must hold; None in the interpreter and where there is no device: then what
+    asks for one later says so, once the arguments have been checked."""
+    if INTERPRETED:
+        return None
+    try:
+        return _triton()[0].active
+    except (ImportError, RuntimeError):
+        return None
 
 
 def launch(key: Hashable, tensors: Tensors, scalars: tuple[float, float], derive: Callable[..., None]) -> None:
