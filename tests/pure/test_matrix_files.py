@@ -43,7 +43,7 @@ def test_smoke_is_light_and_has_everything() -> None:
     assert 90 <= len(found.cells) <= 150
     assert {c.op for c in found.cells} == {"rms_norm", "fused_add_rms_norm", "matmul", "rms_norm_quantize"}
     assert {c.provider for c in found.cells} == {"farm", "torch", "huggingface"}
-    assert {c.operation for c in found.cells} == {"forward", "backward"}
+    assert {c.operation for c in found.cells} == {"forward", "backward", "no-grad-forward"}
     assert {c.mode for c in found.cells if c.provider == "farm"} == MODES
     assert {c.dtype for c in found.cells} == {"float32", "float16", "bfloat16"}
     assert 0 < found.backends["cpu"].skipped < 20
