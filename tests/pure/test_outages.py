@@ -1,5 +1,5 @@
-"""What fails that is no kernel's, on the pages of thirty nights: devices with gaps, quarantined ones, lost cells, nights
-without a run, a silent backend; and charts along an axis of time."""
+"""What fails that is no kernel's, on the pages of thirty nights: devices with gaps, quarantined ones, lost cells,
+nights without a run, a silent backend; and charts along an axis of time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import sys
 from datetime import datetime, timedelta, timezone
 from html import unescape
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,7 @@ def test_where_auto_is_beaten_says_since_when_and_repeats_both_modes(newest: vie
     asked: list[set[str]] = []
     night_pages.backend_page(newest, CUDA, LINKS, lambda rows: asked.append({r["mode"] for r in rows}) or "again")  # type: ignore[func-returns-value]
     assert asked.count({"auto", "row_packed"}) >= 9, "each cell, and all of them"
-    since = [r for r in rankings([r for r in newest.rows if r["target"] == CUDA]) if r.short][0].entries[0].since
+    since = next(r for r in rankings([r for r in newest.rows if r["target"] == CUDA]) if r.short).entries[0].since
     assert since == "", "a run alone knows no nights"
 
 
@@ -132,7 +133,7 @@ def test_a_night_stands_where_its_time_is(days: list[int]) -> None:
     span = days[-1] - days[0]
     if span:
         assert x == pytest.approx([10 + 300 * (d - days[0]) / span for d in days])
-        assert all(b - a >= axis.bar() or axis.bar() == 1.5 for a, b in zip(x, x[1:]))
+        assert all(b - a >= axis.bar() or axis.bar() == 1.5 for a, b in pairwise(x))
     ticks = axis.ticks()
     assert 1 <= len(ticks) <= 7 and ticks[-1][0] == pytest.approx(x[-1])
     for at, date in ticks if span else []:
