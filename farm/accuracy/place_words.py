@@ -83,7 +83,8 @@ class Pattern:
             return "every element" if len(self.shape) > 1 else f"every {self.names[0]}"
         words = [self._axis(a) for a in some]
         if len(self.shape) > 1 and some == [len(self.shape) - 1]:
-            return f"{words[0]} of every {self.names[-2]}"
+            one = all(n == 1 for n in self.shape[:-1])  # nobody is to read that all rows are wrong where there is one
+            return f"{words[0]} of {'the only' if one else 'every'} {self.names[-2]}"
         if len(words) == 1 and len(self.shape) > 2:
             return words[0] if words[0].startswith("every ") else f"all of {words[0]}"
         return " of ".join(reversed(words))

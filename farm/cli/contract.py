@@ -19,6 +19,7 @@ from farm.deadline import Deadline
 from farm.errors import ContractError, FarmError, UsageError
 from farm.judge.references import References
 from farm.node import config, reference
+from farm.subject import command_line
 
 MAX_SHOWN = 40
 #: Of planting faults, and between two lines of progress.
@@ -64,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"--seconds {args.seconds:g}: must be more than 0 and at most {MAX_SECONDS:g}", id="contract-seconds"
         )
+    command_line.know([op], args.contracts)
     found = named(op)
     with tempfile.TemporaryDirectory(prefix="farm-contract-") as place:
         references = References(place, command=reference.reference_command(config.load(), place))

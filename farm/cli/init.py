@@ -23,8 +23,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
             "process of their own, and write farm.yaml, farm_adapters.py and a small matrix for each op. Nothing that "
             "is there is overwritten."
         ),
-        epilog="example: farm init ~/src/my-kernels",
+        epilog="example: farm init ~/src/my-kernels --contracts ~/src/my-kernels/contracts",
     )
+    common.contracts_option(p)
     p.add_argument("folder", nargs="?", type=Path, default=".", metavar="PATH", help="the repository (default: here)")
 
 
@@ -33,7 +34,10 @@ def run(args: argparse.Namespace) -> int:
     folder = args.folder
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; give the path of a repository", id="init-no-folder")
-    written = init.write(folder)
+    common.use_contracts(args)
+    written = init.write(folder, args.contracts)
+    args.contracts = []  # what was written names them, and is read as `farm run` will
+    common.use_contracts(args)
     for path in written.files:
         print(f"wrote {printable(str(path))}")
     for text in written.calls:

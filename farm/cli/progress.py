@@ -18,6 +18,7 @@ from farm.store.results import doubts, place
 PLAIN_SECONDS = 5.0
 IDLE_SECONDS = 60.0  # the standing again where nothing was done since: a reader sees that the run is alive
 MAX_FINDINGS = 10
+LONGEST_FINDING = 400  # characters
 _NO_MODULE = re.compile(r"No module named '(\w+)'")
 _FAULTS = {s.value for s in FARM_FAULTS}
 _BAD = {s.value for s in FINDINGS | FARM_FAULTS}
@@ -46,7 +47,8 @@ class Plain:
         self._eta: Mapping[str, float] = {}
         self._last = time.monotonic()
         self._printed: list[str] = []
-        self._faults: set[tuple[str, ...]] = set()  # of which a cell was printed in full
+        self._faults: dict[tuple[str, ...], str] = {}  # of which a cell was printed in full, and which
+        self._latest: tuple[str, ...] = ()  # the fault of the line before
         self._shown: Counter[str] = Counter()  # `done` when the standing was printed last
 
     def __enter__(self) -> Plain:
@@ -67,19 +69,22 @@ class Plain:
         self._ran[row["backend"]] += row["status"] != Status.SKIPPED.value
         if row["status"] in _BAD:
             self.failed[row["backend"]] += 1
-            self.line(f"  {printable(self._finding(row))}"[:400])
+            text = f"  {printable(self._finding(row))}"
+            self.line(text if len(text) <= LONGEST_FINDING else f"{text[: LONGEST_FINDING - 4]} ...")
         self.refresh()
 
     def _finding(self, row: Mapping[str, Any]) -> str:
         """One failed cell; of a fault that was already printed, the name of the cell and the numbers that are its own
-        are enough."""
+        are enough, and where another fault was printed since, the cell of which it is the same."""
         from farm.report import folded_failures  # only where something failed
 
         fault = folded_failures.key(row)
+        before, self._latest = self._latest, fault
         if row["reason"] and fault in self._faults:
             own = folded_failures.fault(row)[1]
-            return f"{row['status']}: {row['cell_id']}: the same{f', {own}' if own else ''}"
-        self._faults.add(fault)
+            as_there = "" if fault == before else f" as in {self._faults[fault]}"
+            return f"{row['status']}: {row['cell_id']}: the same{as_there}{f', {own}' if own else ''}"
+        self._faults[fault] = row["cell_id"]
         return told(row)
 
     def eta(self, seconds: Mapping[str, float]) -> None:

@@ -19,6 +19,7 @@ from farm.process.group import describe_exit
 from farm.record import matrix_text, watch
 from farm.record.calls import Run
 from farm.record.targets import KNOWN, Target, asked
+from farm.subject import command_line
 
 MAX_SHOWN = 20
 DEFAULT_SECONDS = 3600.0
@@ -68,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if not 0 < args.seconds <= 7 * 86400:
         raise UsageError(f"--seconds {args.seconds:g}: must be between 0 and 604800", id="record-seconds")
     _check_out(args.out)
+    command_line.know([f.rpartition("=")[2] for f in args.function], args.contracts)
     own = asked(args.function, discovery.known_ops())
     targets = [*own, *(t for t in KNOWN if t.path not in {o.path for o in own})]
     contracts = {t.op: discovery.contract(t.op) for t in targets}

@@ -112,7 +112,8 @@ def named(op: str) -> Contract:
     if op not in known_ops():
         near = difflib.get_close_matches(op, known_ops(), 1)
         hint = f'did you mean "{near[0]}"?' if near else f"the ops are {', '.join(known_ops())}"
-        raise UsageError(f'there is no op "{op}"; {hint}', id="contracts-op-unknown")
+        own = "" if _folders else "; for an op of your own, give the folder of its contract: --contracts DIR"
+        raise UsageError(f'there is no op "{op}"; {hint}{own}', id="contracts-op-unknown")
     return contract(op)
 
 

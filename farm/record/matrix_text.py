@@ -74,8 +74,9 @@ def _document(
     if providers:
         lines.append(f"providers: [{', '.join(providers)}]")
     else:
-        lines.append("# no provider of the farm does this op: farm run THIS --provider mine=module:function")
-        lines.append("providers: {}")
+        lines.append(
+            "# no provider of the farm does this op: name yours in farm.yaml, or by --provider mine=module:function"
+        )
     return "\n".join(lines) + "\n"
 
 

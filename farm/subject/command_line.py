@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,19 @@ def load(args: argparse.Namespace) -> LoadedSubject | None:
         refuse_unboxed(subject, operators=bool(args.subject))
     home = home or repository.working_tree(repository.top(file.parent) or file.parent)
     return loaded(subject, home, args.wheel, release, boxed=boxed)
+
+
+def know(ops: Iterable[str], folders: Sequence[Path] = ()) -> None:
+    """Where one of these ops is unknown: also know those of the working folder's farm.yaml, unless `folders` has them
+    already.  MatrixError for a file that is wrong."""
+    if set(ops) <= set(discovery.known_ops()):
+        return
+    file = repository.top(Path.cwd()) or Path()
+    if (file / FILE).is_file():
+        there = {p.resolve() for p in folders}
+        for place in described(file / FILE).contracts:
+            if Path(place).resolve() not in there:
+                discovery.add(Path(place))
 
 
 def described(file: Path) -> Subject:

@@ -71,7 +71,8 @@ def _own(
             modules = modules or _modules_of(given, subject.file)
             found = _folder(given, modules, False, subject.file)
     if source.path is not None:
-        found |= _folder(home.folder / source.path, modules, source.over, subject.file, partly=bool(source.build))
+        where = source.where or subject.file
+        found |= _folder(home.folder / source.path, modules, source.over, where, partly=bool(source.build))
     return found, modules, home.revision, home.source
 
 

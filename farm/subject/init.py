@@ -40,8 +40,9 @@ class Written:
     left: tuple[str, ...]
 
 
-def write(folder: Path) -> Written:
-    """Look around and write.  UsageError where nothing is found, or where a file is there already."""
+def write(folder: Path, contracts: Sequence[Path] = ()) -> Written:
+    """Look around and write.  `contracts`: folders of contracts, which the caller has added.  UsageError where nothing
+    is found, or where a file is there already."""
     place = layout(folder)
     ops = discovery.known_ops()
     found, left = _calls(place, ops)
@@ -50,8 +51,9 @@ def write(folder: Path) -> Written:
     if not chosen:
         what = f"; what was found: {'; '.join(left[:5])}" if left else ""
         raise UsageError(
-            f"{folder}: no function of an op that the farm knows was found ({', '.join(ops)}){what}; write {FILE} by "
-            "hand: docs/test-your-repository.md",
+            f"{folder}: no function of an op that the farm knows was found ({', '.join(ops)}){what}; if your ops are "
+            "others, write their contracts, in ten lines each, and name the folder: farm init --contracts DIR; else "
+            f"write {FILE} by hand: docs/test-your-repository.md",
             id="init-nothing-found",
         )
     name = _name(folder)
@@ -59,7 +61,7 @@ def write(folder: Path) -> Written:
     provider = f"{provider}_" if provider == "farm" or provider in builtin_providers() else provider
     modules = sorted({c.candidate.module.split(".")[0] for c in chosen})
     texts = {
-        FILE: _farm_yaml(name, place.path, modules, provider, chosen),
+        FILE: _farm_yaml(name, place.path, modules, provider, chosen, _relative(contracts, folder)),
         f"{ADAPTERS}.py": _adapters(chosen, imports),
     }
     texts |= {f"{MATRICES}/{c.candidate.op}.yaml": _matrix(provider, c) for c in chosen}
@@ -99,9 +101,8 @@ def _signature(contract: Contract) -> tuple[list[str], list[str], dict[str, obje
     """(names of the inputs, of the positional parameters, the others with their defaults)."""
     with tempfile.TemporaryDirectory(prefix="farm-init-") as scratch:
         file = Path(scratch, "m.yaml")
-        able = [name for name, info in builtin_providers().items() if info.does(contract.op)]
-        file.write_text(_matrix_text(contract, able[:1]), encoding="utf-8")
-        cell = next(iter(cells(load_all(file)[0], ["cpu"])))
+        file.write_text(_matrix_text(contract, ["asked"]), encoding="utf-8")
+        cell = next(iter(cells(load_all(file, extra_providers={"asked": "module:function"})[0], ["cpu"])))
     inputs = [t.name for t in contract.tensors(cell) if t.role in ("input", "mutated")]
     own = [p for p in contract.parameters if p.nullifies is None and not p.declared]
     return inputs, [p.name for p in own if p.positional], {p.name: p.default for p in own if not p.positional}
@@ -151,7 +152,21 @@ def _name(folder: Path) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", named[1] if named else folder.resolve().name).strip("-._") or "subject"
 
 
-def _farm_yaml(name: str, path: str, modules: Sequence[str], provider: str, calls: Sequence[Call]) -> str:
+def _relative(contracts: Sequence[Path], folder: Path) -> list[str]:
+    """Folders of contracts as the file names them: relative to it.  UsageError for one that others would not have."""
+    home = folder.resolve()
+    for place in contracts:
+        if not place.resolve().is_relative_to(home):
+            raise UsageError(
+                f"--contracts {place}: lies outside of {folder}, and {FILE} would name it; move it there",
+                id="init-contracts-outside",
+            )
+    return [p.resolve().relative_to(home).as_posix() for p in contracts]
+
+
+def _farm_yaml(
+    name: str, path: str, modules: Sequence[str], provider: str, calls: Sequence[Call], contracts: Sequence[str]
+) -> str:
     lines = [
         "# What the kernel farm tests in this repository; `farm schema subject` has every key.",
         "#   farm run             in this repository: the matrices below, on this host's accelerators, else on its CPU",
@@ -162,6 +177,7 @@ def _farm_yaml(name: str, path: str, modules: Sequence[str], provider: str, call
         f"  {provider}:",
         "    ops:",
         *(f'      {c.candidate.op}: {{call: "{ADAPTERS}:{c.candidate.op}"}}' for c in calls),
+        *([f"contracts: {json.dumps(contracts)}"] if contracts else []),
         f"matrices: [{', '.join(f'{MATRICES}/{c.candidate.op}.yaml' for c in calls)}]",
     ]
     return "\n".join(lines) + "\n"

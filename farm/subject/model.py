@@ -27,6 +27,7 @@ class Source:
     installed; a build, over whose result `path`, if given, is laid; or a published release (`name==version`).
 
     `modules`: the top-level packages and modules that are the subject.  Empty for a release or build: all of the wheel.
+    `where`: file and line of the overlay, for messages.
     """
 
     modules: tuple[str, ...] = ()
@@ -34,6 +35,7 @@ class Source:
     over: bool = False
     build: Build | None = None
     release: str = ""
+    where: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class SubjectReader:
                 message = "is laid over what is installed, but there is also a build; remove over: installed"
                 raise given["overlay"].error(message, id="subject-build-over-installed")
             build, modules = _build(given["build"])
-            return Source(overlay.modules or modules, overlay.path, build=build)
+            return Source(overlay.modules or modules, overlay.path, build=build, where=overlay.where)
         if "release" in given:
             return Source(release=_release(given["release"]))
         return overlay
@@ -145,9 +145,11 @@ class SubjectReader:
 
     def _entry(self, op: str, node: YamlNode, ops: tuple[str, ...]) -> OpEntry:
         if op not in ops:
-            raise node.key_error(
-                f"is not an op that the farm knows; {suggest(op, ops, 'ops')}", id="subject-unknown-op"
+            message = (
+                f"is not an op that the farm knows; {suggest(op, ops, 'ops')}; for an op of your own, name the folder "
+                "of its contract, as contracts: [DIR]"
             )
+            raise node.key_error(message, id="subject-unknown-op")
         if isinstance(node.value, str):  # `rms_norm: "module:function"` for short
             return OpEntry(_path(node), where=f"{node.where}: {node.path}")
         given = node.mapping('call: "my_adapters:rms_norm"')
@@ -299,7 +301,7 @@ def _overlay(node: YamlNode) -> Source:
     if "path" not in given and not over:
         raise node.error("has no path; write the folder that holds the modules, as path: src", id="subject-no-path")
     path = _inside(given["path"], "a folder") if "path" in given else "."
-    return Source(_modules(given["modules"]), path, over)
+    return Source(_modules(given["modules"]), path, over, where=node.where)
 
 
 def _modules(node: YamlNode) -> tuple[str, ...]:

@@ -162,6 +162,13 @@ def _archive(folder: Path, commit: str) -> bytes:
         return _run("-C", scratch, "archive", "--format=tar", commit, longest=longest)
 
 
+def _of_git(err: str) -> str:
+    """What git says is wrong: its last lines are often advice, such as that one should make sure of one's rights."""
+    lines = err.strip().splitlines()
+    named = [line.partition(": ")[2] for line in lines if line.startswith(("fatal: ", "error: "))]
+    return (named or lines[-1:] or [""])[0]
+
+
 def _remote(url: str, revision: str, source: str) -> Repository:
     """A revision of a repository elsewhere: all of it is fetched into the cache, once, and brought up to date after."""
     mirror = cache.root() / "mirrors" / hashlib.sha256(url.encode()).hexdigest()[:24]
@@ -175,7 +182,7 @@ def _remote(url: str, revision: str, source: str) -> Repository:
         except FileNotFoundError:
             raise _no_git() from None
         if done.code != 0:
-            why = (done.err.strip().splitlines() or [f"no answer within {FETCH_SECONDS:g} s"])[-1]
+            why = _of_git(done.err) or f"no answer within {FETCH_SECONDS:g} s"
             raise UsageError(
                 f"--repo {source}: cannot be fetched ({why[:300]}); check the URL and your access to it",
                 id="subject-repo-fetch",

@@ -46,6 +46,8 @@ def test_one_fault_is_printed_once_with_the_cells_that_have_it() -> None:
     live = progress.Plain([])
     assert live._finding(rows[0]) == f"inaccurate: c0: {rows[0]['reason']}"
     assert live._finding(rows[2]).startswith("inaccurate: c1: the same, 929 of 4,000 elements; first [0, 768]")
+    live._finding(next(r for r in rows if r["cell_id"] == "other"))
+    assert ": the same as in c0, 929 of 4,000" in live._finding(rows[2]), "it is not the line before it that is meant"
     assert live._finding(rows[-1]).endswith("ValueError: no 3") and live._finding(rows[-2]).endswith(": the same")
 
 

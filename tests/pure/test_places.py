@@ -603,6 +603,12 @@ def test_every_product_of_index_sets_is_described_and_counted(data: st.DataObjec
     assert {len(line) for line in found["map"]} == {min(places.MAP_COLUMNS, shape[-1])}
 
 
+@pytest.mark.parametrize(("rows", "which"), [(1, "the only row"), (2, "every row")])
+def test_one_row_is_not_called_every_row(rows: int, which: str) -> None:
+    pattern = place_words.Pattern((rows, 64), (np.arange(rows), np.array([63])), rows, ("row", "column"), {}, None)
+    assert pattern._product() == f"the last column (63) of {which}"
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 60), st.data())
 def test_words_of_indices_name_no_other_set(size: int, data: st.DataObject) -> None:

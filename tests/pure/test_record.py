@@ -123,6 +123,11 @@ def test_what_is_written_is_a_matrix_of_exactly_these_calls(tmp_path: Path) -> N
     }
     assert {c.params["eps"] for c in cells} == {1e-5}
     assert "tag: calls-8}" in documents[0]
+    # an op that only somebody's own provider does: the matrix names none, and can be read with it
+    (own,), _ = matrix_text.texts(Run(calls=dict([*run.calls.items()][-1:])), discovery.contract, lambda op: [], "x")
+    (tmp_path / "own.yaml").write_text(own)
+    (read,) = load_all(tmp_path / "own.yaml", extra_providers={"mine": "module:function"})
+    assert {c.provider for c in plan([read], ["cpu"]).cells} >= {"mine"}
 
 
 def test_a_file_has_the_shapes_that_were_called_most() -> None:

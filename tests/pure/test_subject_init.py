@@ -11,7 +11,7 @@ import pytest
 
 from farm.cli.main import main
 from farm.contracts import discovery
-from farm.subject import survey
+from farm.subject import command_line, survey
 
 NORMS = """import triton
 import torch
@@ -153,3 +153,41 @@ def test_an_adapter_for_an_autograd_function_calls_apply(
     finally:
         for name in [n for n in sys.modules if n.split(".")[0] in ("pack", "farm_adapters")]:
             del sys.modules[name]
+
+
+def test_ops_of_ones_own_are_found_by_their_contracts(
+    repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "src/pack/norms.py").write_text("def damp(x, factor=2.0): ...\n")
+    (repository / "own/damp").mkdir(parents=True)
+    (repository / "own/damp/contract.py").write_text(
+        "from farm.contracts import from_torch\n\n\ndef damp(x, factor=2.0):\n    return x / factor\n\n\n"
+        "CONTRACT = from_torch(damp, inputs={'x': 'rows columns'}, outputs={'y': 'rows columns'}, rows='rows')\n"
+    )
+    try:
+        assert main(["init", str(repository)]) == 2
+        assert "farm init --contracts DIR" in capsys.readouterr().err
+        assert main(["init", str(repository), "--contracts", str(repository.parent)]) == 2
+        assert main(["init", str(repository / "src"), "--contracts", str(repository / "own")]) == 2
+        assert "[init-contracts-outside]" in capsys.readouterr().err
+        assert main(["init", str(repository), "--contracts", str(repository / "own")]) == 0
+        assert "damp: pack.norms.damp" in capsys.readouterr().out
+        assert 'contracts: ["own"]' in (repository / "farm.yaml").read_text()
+        assert main(["plan", "--repo", str(repository), "--backend", "cpu"]) == 0
+        assert "cpu/damp/fast_norms/auto/backward/bf16/37x1000" in capsys.readouterr().out
+        # commands that read no subject know the op in its repository, too
+        discovery.forget()
+        monkeypatch.setattr("farm.subject.repository.top", lambda folder: repository)
+        command_line.know(["rms_norm"])
+        assert "damp" not in discovery.known_ops(), "the file is read only where an op is unknown"
+        command_line.know(["damp"])
+        assert "damp" in discovery.known_ops()
+        command_line.know(["dampen"], [repository / "own"])  # which are added already: no clash
+        file = repository / "farm.yaml"
+        file.write_text(file.read_text().replace('contracts: ["own"]\n', ""))
+        assert main(["plan", "--repo", str(repository)]) == 2
+        assert "as contracts: [DIR]" in capsys.readouterr().err
+        assert main(["plan", "--repo", f"file://{repository}-of-others"]) == 2  # what git says, not its advice
+        assert "does not appear to be a git repository" in capsys.readouterr().err
+    finally:
+        discovery.forget()

@@ -200,8 +200,8 @@ ABSENT: dict[str, tuple[str, ...]] = {
         "farm.yaml:7: ",
         '"backward"',
     ),
-    "overlay's folder": (swap("path: src", "path: source"), "subject-overlay-folder", "farm.yaml: "),
-    "overlay's module": (swap("[mylib]", "[mylob]"), "subject-overlay-module", "farm.yaml: ", '"mylib"'),
+    "overlay's folder": (swap("path: src", "path: source"), "subject-overlay-folder", "farm.yaml:3: "),
+    "overlay's module": (swap("[mylib]", "[mylob]"), "subject-overlay-module", "farm.yaml:3: ", '"mylib"'),
     "modes' function": (
         entry('{call: "my_adapters:with_modes", modes: "my_adapters:mods"}'),
         "subject-adapter-function",

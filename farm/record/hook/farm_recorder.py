@@ -147,6 +147,8 @@ def _wrap(target):
     *outer, last = attributes.split(".")
     for name in outer:
         owner = getattr(owner, name)
+    if not hasattr(owner, last):  # Python's own message speaks of an import that is not over yet
+        raise AttributeError("there is no %s in %s" % (last, module))  # noqa: UP031
     function = getattr(owner, last)
     names = target.get("names")
     signature = None if names else _signature(owner, last, function)
