@@ -47,7 +47,8 @@ TABLE: dict[tuple[str, str, str], tuple[tuple[int, int, dict[str, Any]], ...]] =
 
 #: Measured on sm_90; sm_100 and sm_103 take the same (reasoned: the same registers and threads a multiprocessor).
 TARGETS = ("cuda:90", "cuda:100", "cuda:103")
-#: How many times more or fewer rows than the measured shape a configuration is still trusted with (reasoned).
+#: How many times fewer rows than the measured shape a configuration is still trusted with, and a forward's with how
+#: many times more (reasoned).  A backward's fixed grid loops over any number: more rows only repeat what was measured.
 _FAR = 16
 
 
@@ -83,7 +84,8 @@ def find(
         ratio, kernel = math.log2(measured_rows / rows), config["kernel"]
         same_tile = _tile(measured_hidden, vector, kernel) == _tile(hidden, vector, kernel)
         same_loads = (measured_hidden % vector == 0) == (hidden % vector == 0)  # in rows that are aligned, or not
-        if serves(kernel, measured_hidden) and same_tile and same_loads and abs(ratio) <= math.log2(_FAR):
+        most = math.inf if operation == "backward" else math.log2(_FAR)
+        if serves(kernel, measured_hidden) and same_tile and same_loads and -most <= ratio <= math.log2(_FAR):
             far = abs(ratio) + 4 * abs(math.log2(measured_hidden / hidden))
             near.append((far, place, measured_hidden, config))
     return min(near, key=lambda n: n[:2])[2:] if near else None

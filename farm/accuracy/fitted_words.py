@@ -91,7 +91,7 @@ def _of_each_line(lines: Sequence[Array], line: str) -> str:
 def _factors(factors: Sequence[float], line: str, about: str = "about ") -> str:
     low, middle, high = min(factors), float(np.median(factors)), max(factors)
     if high - low <= 0.1 * abs(middle - 1):
-        return f"scaled by {about}{factor_text(middle)}"
+        return f"scaled by {about}{factor_text(middle)}" if middle != 1 else ""
     return f"each {line} scaled by {about}a factor of its own, {factor_text(low)} to {factor_text(high)}"
 
 

@@ -113,7 +113,8 @@ class Judge:
             if found["status"] == "passed":
                 found = _both(found, self._compare(cell, other["outputs"], request), other["where"])
         if bad:
-            found.update(status="inaccurate", owner="kernel", reason=f"the provider {bad[0]}")
+            where = f"{found['reason']}; and " if found["status"] == "inaccurate" and found.get("reason") else ""
+            found.update(status="inaccurate", owner="kernel", reason=f"{where}the provider {bad[0]}")
         return found
 
     def _is_known(self, cell: Cell, request: Mapping[str, Any]) -> bool:

@@ -123,7 +123,9 @@ def executed(pairs: Iterable[Row], rows: Iterable[Row], kernels: Mapping[str, Se
             continue
         if p.get("role") == "peer":  # what it fails at is nobody's change
             continue
-        out.append(_pair(str(p["cell"]), a, b, p, kernels))
+        found = _pair(str(p["cell"]), a, b, p, kernels)  # what stage 0 did not build, the device launched
+        names = [k for k in str(p.get("kernels") or "").split(",") if k]
+        out.append({**found, "kernels": list(dict.fromkeys([*found["kernels"], *map(_cut, names)]))[:50]})
     return out
 
 

@@ -179,7 +179,7 @@ def test_our_own_kernels_are_all_read_and_every_number_of_them_counts() -> None:
         tried.add(kernel.path)
         last = max(numbers, key=lambda n: (n.lineno, n.col_offset))
         line = lines[last.lineno - 1]
-        lines[last.lineno - 1] = line[: last.col_offset] + re.sub(r"^\d+", "77", line[last.col_offset :])
+        lines[last.lineno - 1] = line[: last.col_offset] + re.sub(r"^\w+", "77", line[last.col_offset :])
         others = kernels({**tree, kernel.path: "\n".join(lines)})
         changed = {k.name for key, k in others.items() if k.digest != found[key].digest}
         assert kernel.name in changed, (kernel, lines[last.lineno - 1])

@@ -75,8 +75,12 @@ def test_every_op_declares_layouts_of_tensors_that_it_has() -> None:
         c = contract(op)
         params = {p.name: p.default for p in c.parameters}
         dims = {d.name: 4 for d in c.dimensions}
+        # with what may be left out, but for a scale of one element, which has no layout
+        whole = params | {p.name: True for p in c.parameters if p.default is False and p.name != "static"}
         cells = [
-            Cell("cpu", op, "torch", "auto", o, dict.fromkeys(c.typed, "float32"), dims, params) for o in c.operations
+            Cell("cpu", op, "torch", "auto", o, dict.fromkeys(c.typed, "float32"), dims, given)
+            for o in c.operations
+            for given in (params, whole)
         ]
         tensors = {t.name: t for cell in cells for t in c.tensors(cell) if t.role in ("input", "upstream", "mutated")}
         assert set(c.layouts) == set(tensors)

@@ -116,7 +116,8 @@ def test_what_a_peer_fails_at_is_nobodys_change() -> None:
 
     rows = [row("cuda/x/a", "passed"), row("cuda/x/b", "crashed")]
     both = {"cell": "cuda/x", "cell_id_a": "cuda/x/a", "cell_id_b": "cuda/x/b"}
-    (found,) = measured.executed([{**both, "role": "subject"}], rows, {})
+    (found,) = measured.executed([{**both, "role": "subject", "kernels": "_norm"}], rows, {})
+    assert found["kernels"] == ["_norm"]  # as the device launched it, where stage 0 built no such cell
     assert (found["status_a"], found["status_b"]) == ("passed", "crashed")
     assert measured.executed([{**both, "role": "peer"}], rows, {}) == []
 

@@ -220,8 +220,8 @@ TABLE: dict[tuple[str, str, str], tuple[tuple[int, int, dict[str, Any]], ...]] =
 
 #: Measured on sm_90; sm_100 and sm_103 take the same (reasoned: the same registers and threads a multiprocessor).
 TARGETS = ("cuda:90", "cuda:100", "cuda:103")
-#: How many times fewer rows than the measured shape a configuration is still trusted with, and a forward's with how many
-#: times more (reasoned).  A backward's fixed grid loops over any number: more rows only repeat what was measured.
+#: How many times fewer rows than the measured shape a configuration is still trusted with, and a forward's with how
+#: many times more (reasoned).  A backward's fixed grid loops over any number: more rows only repeat what was measured.
 _FAR = 16
 
 
