@@ -24,14 +24,13 @@ unexport PYTHONDONTWRITEBYTECODE
 run: .venv/run.ok
 	$(BIN)/python -m farm run matrices/smoke.yaml --address local
 
-# A file at a time each, in the order given: what takes longest first, or it would be waited for last.  Five at once in
-# the second call, which mostly waits, for processes to start and to end.  Files, not their folder: pytest would take a
-# file that is named beside its folder for a part of that folder, in its place there.
+# A file at a time each, in the order given: what takes longest first, or it would be waited for last.  More at once than
+# there are cores, since many tests wait, for processes to start and to end.  Files, not their folder: pytest would take
+# a file that is named beside its folder for a part of that folder, in its place there.
+FAKE   := $(filter-out $(LONGEST),$(wildcard tests/fake/test_*.py tests/cheats/test_*.py))
 test: .venv/test.ok
-	$(BIN)/python -m pytest -q -m "not long" -n 3 --dist loadfile --no-loadscope-reorder \
-	  tests/compiled tests/mutants tests/interpreted tests/pure
 	$(BIN)/python -m pytest -q -m "not long" -n 5 --dist loadfile --no-loadscope-reorder \
-	  $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/fake/test_*.py)) tests/golden tests/hardware
+	  $(LONGEST) tests/compiled tests/mutants tests/interpreted $(FAKE) tests/golden tests/hardware tests/pure
 
 soak: .venv/test.ok
 	$(BIN)/python -m pytest -v tests/soak

@@ -117,7 +117,7 @@ def _common(lines: Sequence[LineSample], dtype: str, line: str, names: Sequence[
     if known_factors and len(known_factors) >= 0.9 * len(factors) and _one_way(got, want, known_factors, eps):
         low, high = min(known_factors), max(known_factors)
         middle = float(np.median(known_factors))
-        if high - low <= (4 * eps + 1e-3) * abs(middle):
+        if high - low <= (4 * eps + 1e-3) * abs(middle) and f"{middle:.4g}" != "1":
             return f"scaled by {middle:.4g}"
         if all(len(s.got) > 3 for s in lines) and len(lines) > 1:
             return f"each {line} scaled by a factor of its own, {low:.4g} to {high:.4g}"

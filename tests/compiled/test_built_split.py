@@ -58,7 +58,7 @@ def compile_for(
     return list(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.fixture(scope="module", params=["sm_90", pytest.param("sm_100", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=[pytest.param(t, marks=pytest.mark.long) for t in ("sm_90", "sm_100")])
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     made = compile_for(request.param, list(CASES.values()), tmp_path_factory.mktemp("triton"))
     return {"target": request.param, **dict(zip(CASES, made, strict=True))}

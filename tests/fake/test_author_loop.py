@@ -36,6 +36,7 @@ def farm(folder: Path, *words: str, code: int) -> str:
         command.end()
 
 
+@pytest.mark.long
 def test_the_loop(tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text(MATRIX)
     how = ("--backend", "sim", "--devices", "1", "--no-page")

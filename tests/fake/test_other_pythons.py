@@ -61,6 +61,13 @@ def numpy_for(version: str) -> str:
     return str(final)
 
 
+#: `make test` has the oldest and the newest.
+OTHERS = [
+    pytest.param(v, marks=[pytest.mark.long] if 0 < n < len(CANDIDATES) - 2 else [])
+    for n, v in enumerate(sorted(v for v in CANDIDATES if v != HERE))
+]
+
+
 @pytest.fixture
 def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     started: list[OneDevice] = []
@@ -83,7 +90,7 @@ def variables_of(pid: int) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
-@pytest.mark.parametrize("version", sorted(v for v in CANDIDATES if v != HERE))
+@pytest.mark.parametrize("version", OTHERS)
 def test_a_child_on_another_python(
     device: Start, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +203,7 @@ def test_what_travels_compiles_on_every_python(version: str, tmp_path: Path) -> 
 FIRST = "farm.child.protocol farm.backends farm.contracts.discovery farm.accuracy.evaluate farm.doctor.probes kernels"
 
 
-@pytest.mark.parametrize("version", sorted(v for v in CANDIDATES if v != HERE))
+@pytest.mark.parametrize("version", OTHERS)
 def test_a_child_needs_none_of_the_supervisors_packages(version: str, tmp_path: Path) -> None:
     """Nothing is there but the standard library, NumPy and the bundles; every backend's host side is read too."""
     python, site = interpreter(version), numpy_for(version)

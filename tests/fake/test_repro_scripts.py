@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import repro_faults
 import repro_runs
 
@@ -11,6 +12,7 @@ import repro_runs
 NAMES = ("fourfold_in_place", "triton_tail")
 
 
+@pytest.mark.long
 def test_the_script_shows_what_the_run_has_shown(tmp_path: Path) -> None:
     rows = repro_runs.run(tmp_path, NAMES)
     for name in NAMES:

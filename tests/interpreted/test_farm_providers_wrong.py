@@ -376,6 +376,7 @@ def test_no_backward_is_passed_without_a_graph(answers: FarmRun) -> None:
             assert row["status"] in ("unsupported", "inaccurate", "crashed"), row
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("provider", ENDS)
 def test_a_bad_end_has_its_status_and_its_words(ends: FarmRun, provider: str) -> None:
     (row,) = rows_of(ends, provider).values()
@@ -388,6 +389,7 @@ def test_a_bad_end_has_its_status_and_its_words(ends: FarmRun, provider: str) ->
         assert row["fault_owner"] == "kernel"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("provider", AT_IMPORT)
 def test_a_module_that_fails_on_its_way_in(ends: FarmRun, provider: str) -> None:
     (row,) = rows_of(ends, provider).values()
@@ -396,6 +398,7 @@ def test_a_module_that_fails_on_its_way_in(ends: FarmRun, provider: str) -> None
     assert words in row["reason"], row["reason"]
 
 
+@pytest.mark.long
 def test_what_a_provider_printed_is_in_its_log_and_nowhere_else(ends: FarmRun) -> None:
     (row,) = rows_of(ends, "segfaults").values()
     log = (ends.run.dir / row["log"]).read_text(encoding="utf-8")
@@ -404,7 +407,7 @@ def test_what_a_provider_printed_is_in_its_log_and_nowhere_else(ends: FarmRun) -
     assert "\nall cells passed" not in ends.said()
 
 
-@pytest.mark.parametrize("which", ["answers", "ends"])
+@pytest.mark.parametrize("which", ["answers", pytest.param("ends", marks=pytest.mark.long)])
 def test_the_others_finish_and_all_is_accounted_for(which: str, request: pytest.FixtureRequest) -> None:
     run: FarmRun = request.getfixturevalue(which)
     rows = run.rows()

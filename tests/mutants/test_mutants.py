@@ -45,12 +45,14 @@ def outcomes() -> Outcomes:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_a_wrong_kernel_is_caught_wherever_it_is_wrong(mutant: Mutant, outcomes: Outcomes) -> None:
     assert suite.places(mutant, CELLS)
     assert suite.missed(mutant, CELLS, outcomes[mutant.name]) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", [m for m in MUTANTS if m.right_in], ids=lambda m: m.name)
 def test_no_mutation_is_accused_where_it_is_no_fault(mutant: Mutant, outcomes: Outcomes) -> None:
     right = [o for o in outcomes[mutant.name] if o.cell.dtype in mutant.right_in]
@@ -58,6 +60,7 @@ def test_no_mutation_is_accused_where_it_is_no_fault(mutant: Mutant, outcomes: O
     assert [f"{o.cell.cell_id}: {o.reason}" for o in right if o.caught] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda m: m.name)
 def test_the_same_code_without_a_mutation_passes_everywhere(control: Mutant, outcomes: Outcomes) -> None:
     planned = [c for c in CELLS if suite.is_for(control, c)]

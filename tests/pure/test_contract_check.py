@@ -153,7 +153,9 @@ OWN_FAULTS = {
 }
 
 
-@pytest.mark.parametrize("op", ["fused_add_rms_norm", "matmul", "rms_norm", "rms_norm_quantize"])
+@pytest.mark.parametrize(
+    "op", [pytest.param("fused_add_rms_norm", marks=pytest.mark.long), "matmul", "rms_norm", "rms_norm_quantize"]
+)
 def test_the_built_in_contracts_find_every_plant_and_reject_nothing_correct(op: str) -> None:
     contract = discovery.contract(op)
     assert contract_check.problem(contract, op) == ""
@@ -312,8 +314,8 @@ def test_a_plan_refuses_a_contract_that_is_wrong_on_its_face(
 @pytest.mark.parametrize(
     "op",
     [
-        "cross_entropy",
-        *(pytest.param(op, marks=pytest.mark.long) for op in ("rope", "swiglu", "softmax", "layer_norm", "attention")),
+        pytest.param(op, marks=pytest.mark.long)
+        for op in ("cross_entropy", "rope", "swiglu", "softmax", "layer_norm", "attention")
     ],
 )
 def test_the_catalogues_contracts_find_every_plant_and_reject_nothing_correct(op: str) -> None:
