@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long  # 17 s of a core
+
 PROVIDERS = (
     "honest",
     "spilling",

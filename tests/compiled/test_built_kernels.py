@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long  # 18 s of a core
+
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = ("sm_90", "sm_100", "gfx942", "gfx950")
 #: One width that auto keeps whole, on every backend, with every mode; rows that differ are one specialisation.

@@ -88,7 +88,7 @@ def compile_for(target: str, cases: list[dict[str, Any]], cache: Path) -> subpro
     )
 
 
-@pytest.fixture(scope="module", params=["sm_90", pytest.param("sm_100", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=[pytest.param(t, marks=pytest.mark.long) for t in ("sm_90", "sm_100")])
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     done = compile_for(request.param, list(CASES.values()), tmp_path_factory.mktemp("triton"))
     assert done.returncode == 0, done.stderr[-2000:]

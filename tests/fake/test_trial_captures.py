@@ -23,6 +23,8 @@ from farm.matrix import load_files
 from farm.matrix import plan as make_plan
 from farm.node.environment import Environment
 
+pytestmark = pytest.mark.long  # 13 s of a core, and more of waiting
+
 NODES = {
     "rocm": {"backend": "rocm", "simulate": {"model": "AMD Instinct MI300X", "devices": 1}},
     "cuda": {"backend": "cuda", "simulate": {"model": "NVIDIA GB200", "devices": 1}},

@@ -91,7 +91,11 @@ def problem(case: Case) -> Launch:
     return Launch(case.cell, case.choice, launch, wants=case.wants)
 
 
-@pytest.mark.parametrize("case", pairwise(), ids=lambda case: case.id)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=[pytest.mark.long] if n % 4 else []) for n, c in enumerate(pairwise())],
+    ids=lambda case: case.id,
+)
 def test_values_lie_within_the_contracts_gates(case: Case) -> None:
     problem(case).check()
 

@@ -11,6 +11,8 @@ from test_farm_providers_wrong import DTYPES, FarmRun, rows_of, run_of
 ANSWERS = '''
 import torch
 
+pytestmark = pytest.mark.long  # 11 s of a core; test_farm_providers_wrong has the norm alone
+
 
 def norm(s, weight, eps):
     f = s.float()

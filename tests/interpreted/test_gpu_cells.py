@@ -30,7 +30,11 @@ def cases() -> list[Case]:
         raise pytest.Collector.CollectError(str(error)) from None  # a sentence instead of a traceback
 
 
-@pytest.mark.parametrize("case", cases(), ids=lambda case: "-".join(map(str, case.values())))
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=[pytest.mark.long] if n % 4 else []) for n, c in enumerate(cases())],
+    ids=lambda case: "-".join(map(str, case.values())),
+)
 def test_values_lie_within_the_contracts_gates(case: Case) -> None:
     subject = call(case)
     subject.judge(subject.run())

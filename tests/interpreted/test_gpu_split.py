@@ -81,7 +81,9 @@ def label(case: dict[str, Any]) -> str:
     return f"{case['op'][:5]}-{case['operation']}-{case['dtype']}-{case['rows']}x{case['hidden']}-{case['parts']}"
 
 
-@pytest.mark.parametrize("case", cases(), ids=label)
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=[pytest.mark.long] if n % 4 else []) for n, c in enumerate(cases())], ids=label
+)
 def test_one_after_the_other_and_side_by_side_it_is_right(case: dict[str, Any]) -> None:
     """Alone each program but the last of its row, or group, sums the row itself; with others none has to: the same
     bits, since it does what they do."""
