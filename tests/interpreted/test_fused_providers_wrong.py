@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 from test_farm_providers_wrong import DTYPES, FarmRun, rows_of, run_of
 
+pytestmark = pytest.mark.long  # 11 s of a core; test_farm_providers_wrong has the norm alone
+
 ANSWERS = '''
 import torch
-
-pytestmark = pytest.mark.long  # 11 s of a core; test_farm_providers_wrong has the norm alone
 
 
 def norm(s, weight, eps):
