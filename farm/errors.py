@@ -28,7 +28,7 @@
             ├── NotInterpreted     child.interpreter_libdevice    also a NotImplementedError
             ├── UnfitCallError     record.targets
             ├── ChildDied, ChildTimedOut, ChildLied, NoChild    actor.child_process
-            ├── _DeviceGone        actor.device
+            ├── DeviceGone         actor.conversation
             ├── Hung               backends._amdsmi
             ├── BadField           field_checks              also a ValueError
             ├── BadRecord          compare.records           also a ValueError

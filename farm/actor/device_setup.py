@@ -245,10 +245,16 @@ class DeviceSetup:
         env = child_variables(dict(self.host.child_env(self.config["device_id"])), environment)
         self._ahead.start(arm, self.host_backend, env, environment, str(self.config["spool"]))
 
-    def compiler(self, arm: str, workers: int) -> child_process.Child | None:
-        """Start what compiles for this arm's children, with their files, environment and confinement, but without a
-        device; None where there can be none: in a sandbox each child has a cache of its own, a command may lead
-        anywhere, and a tool is for one process.  OSError if it cannot be started."""
+    def compiler(self, arm: str) -> child_process.Child | None:
+        """Start what compiles ahead for this arm's children, with their files, environment and confinement, but without
+        a device; None where no cores are to spare for it, and where there can be none: in a sandbox each child has a
+        cache of its own, a command may lead anywhere, and a tool is for one process.  OSError if it cannot be
+        started."""
+        sharing = int(self.config.get("compile_ahead") or 0)
+        real = sharing > 0 and self.backend in waiting.BACKENDS and self.real.ACCELERATOR
+        workers = compile_ahead.workers(compile_ahead.cores(), sharing, len(self.arms)) if real else 0
+        if not workers:
+            return None
         own = self._arms[arm]
         environment = own.environment
         if environment.sandbox is not None or environment.command or self.under or self.host_backend != self.backend:

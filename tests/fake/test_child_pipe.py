@@ -11,7 +11,7 @@ import pytest
 from farm_process import is_dead, wait_for
 
 from farm.actor import child_process
-from farm.actor.device import believed
+from farm.actor.conversation import believed
 from farm.child import protocol
 from farm.deadline import Deadline
 from farm.node.environment import Environment, child_variables

@@ -14,7 +14,6 @@ import pytest
 from one_device import OneDevice
 
 from farm import backends
-from farm.actor import device as actor
 from farm.actor.device_setup import DeviceSetup
 from farm.actor.out_of_time import Programs
 from farm.backends import Fault, Identity, rocm, sim
@@ -318,7 +317,7 @@ def out_of_time(device: Start, check_s: float, rows: int = 300_000) -> dict[str,
 def test_a_cell_that_the_interpreter_is_too_slow_for_accuses_no_kernel(
     device: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actor.out_of_time, "read", lambda folder: Programs(3, 9, 0.0))
+    monkeypatch.setattr("farm.actor.out_of_time.read", lambda folder: Programs(3, 9, 0.0))
     ended = out_of_time(device, 0.5)
     assert (ended["event"], ended["status"], ended["owner"]) == ("ended", "unsupported", "harness"), ended
     assert id_of(ended["reason"]) == "interpreter-time"
