@@ -19,7 +19,7 @@ from farm.report.queries import Row
 from farm.shipping import providers as shipping
 from farm.store import Run, Store
 from farm.store.results import NO_RESULT, place
-from farm.store.runs import PLAN
+from farm.store.run_reader import PLAN
 from farm.subject.command_line import NONE
 from farm.subject.command_line import OPTIONS as SUBJECT
 

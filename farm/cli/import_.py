@@ -141,7 +141,7 @@ def _session(
     from farm.report import liger
     from farm.report.liger_format import written
     from farm.store import results
-    from farm.store.runs import write_atomic
+    from farm.store.json_files import write_atomic
 
     published = written(session)
     content = hashlib.sha256(published.encode()).hexdigest()

@@ -26,8 +26,9 @@ from farm.sites.kit import Kit
 from farm.store import fold, recovery
 from farm.store import journal as journals
 from farm.store.journal import Journal
+from farm.store.json_files import write_atomic
 from farm.store.kit_runs import write_more_tables
-from farm.store.runs import Table, write_atomic
+from farm.store.run_writer import Table
 
 
 class FromArms:

@@ -33,7 +33,7 @@ from farm.store import RunWriter
 from farm.store.journal import LineReader
 from farm.store.pairs import PAIR_COLUMNS, ROUND_COLUMNS, comparable, round_row, time_of, without_arm
 from farm.store.recovery import Recovery
-from farm.store.runs import Table
+from farm.store.run_writer import Table
 
 #: Pairs of peers that are timed as controls: more would cost time and say no more.
 MAX_CONTROLS = 20

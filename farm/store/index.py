@@ -25,7 +25,8 @@ from farm.store import known as known_failures
 from farm.store.columns import Texts
 from farm.store.index_files import COLUMNS, FOLDER, Stamp, mark
 from farm.store.results import IMPORTED
-from farm.store.runs import Run, Store
+from farm.store.run_reader import Run
+from farm.store.runs import Store
 from farm.store.tables import column_values
 
 #: How long a writer of the index is waited for.

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from farm.store.results import SCHEMA
-from farm.store.runs import Run, Store
+from farm.store.run_reader import Run
+from farm.store.runs import Store
 from farm.store.tables import refuse_bomb
 
 FOLDER, STAMP = "index", "stamp.json"

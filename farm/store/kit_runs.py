@@ -16,8 +16,11 @@ from farm.shipping import files
 from farm.store import journal as journals
 from farm.store import recovery
 from farm.store.journal import Journal
+from farm.store.json_files import MAX_JSON, write_atomic
 from farm.store.results import COLUMNS, SCHEMA
-from farm.store.runs import MAX_JSON, SAMPLE_COLUMNS, Run, RunWriter, Store, Table, fold, write_atomic
+from farm.store.run_reader import Run, fold
+from farm.store.run_writer import SAMPLE_COLUMNS, RunWriter, Table
+from farm.store.runs import Store
 from farm.store.tables import write_table
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from farm.compare import records
 from farm.compare.records import Record
 from farm.errors import Message, StoreError
-from farm.store.runs import Store, read_json, write_atomic
+from farm.store.json_files import read_json, write_atomic
+from farm.store.runs import Store
 
 FOLDER = "noise"
 #: The newest records that a comparison reads: a run's id, and so its file, begins with its time.

@@ -24,7 +24,7 @@ from typing import Any
 
 from farm.store import journal
 from farm.store.results import COLUMNS, SCHEMA, counts, verdict
-from farm.store.runs import SAMPLE_COLUMNS
+from farm.store.run_writer import SAMPLE_COLUMNS
 from farm.store.tables import write_table
 
 NIGHTS, SKIPPED, INTERRUPTED = 30, 11, 12

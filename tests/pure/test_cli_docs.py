@@ -93,7 +93,9 @@ def test_every_column_is_documented_with_its_kind_and_no_other() -> None:
 
 def test_every_event_of_the_journal_is_documented() -> None:
     told = words(section("run-on-disk", "journal.jsonl"))
-    sources = "".join(p.read_text() for p in (ROOT / "farm/store/runs.py", *(ROOT / "farm/coordinator").glob("*.py")))
+    sources = "".join(
+        p.read_text() for p in (ROOT / "farm/store/run_writer.py", *(ROOT / "farm/coordinator").glob("*.py"))
+    )
     written = set(re.findall(r'_journal\("(\w+)"|append\(\{"event": "(\w+)"', sources))
     assert {a or b for a, b in written} <= told
 

@@ -20,7 +20,7 @@ from farm.report import provenance
 from farm.shipping import bundle, files
 from farm.shipping import providers as shipping
 from farm.store import Store
-from farm.store.runs import Run
+from farm.store.run_reader import Run
 
 WRONG = ("", "/etc/passwd", "..", "../x", "a/../../x", "a//b", "./a", "a/.", "a/", "a\0b", "x" * 256, "a/" * 600 + "a")
 

@@ -18,7 +18,7 @@ BESIDE = (
     "providers/torch.py",
     "child/session.py",
     "matrix/plan.py",
-    "store/runs.py",
+    "store/run_writer.py",
     "dashboards/pages.py",
 )
 

@@ -14,7 +14,7 @@ import pytest
 
 from farm.cli import main
 from farm.report import repro
-from farm.store.runs import Run
+from farm.store.run_reader import Run
 
 CELL = "cpu/rms_norm/farm/auto/forward/fp32/4x64/llama"
 

@@ -42,7 +42,7 @@ from farm.judge import pool as pools
 from farm.judge.judge import Judge
 from farm.judge.pool import JudgeHandle, LocalJudges, RayJudges, RecentAnswers, prepared_key
 from farm.judge.processes import JudgeProcesses
-from farm.store import RunWriter, Store, fold, recovery, runs, tables
+from farm.store import RunWriter, Store, fold, recovery, run_reader, run_writer, tables
 
 # ---- the journal ----
 
@@ -68,7 +68,7 @@ def test_lines_together_are_one_write_and_one_look_at_the_lock(
     writer: RunWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks, writes = counted(monkeypatch, writer._lock, "check"), counted(monkeypatch, writer, "_write")
-    monkeypatch.setattr(runs, "HELD_SECONDS", 1e9)
+    monkeypatch.setattr(run_writer, "HELD_SECONDS", 1e9)
     with writer.together():
         for i in range(50):
             writer.append({"event": "e", "n": i})
@@ -83,8 +83,8 @@ def test_lines_together_are_one_write_and_one_look_at_the_lock(
 def test_lines_are_not_held_for_long(
     writer: RunWriter, monkeypatch: pytest.MonkeyPatch, name: str, limit: float, first: int
 ) -> None:
-    monkeypatch.setattr(runs, "HELD_SECONDS", 1e9)
-    monkeypatch.setattr(runs, name, limit)
+    monkeypatch.setattr(run_writer, "HELD_SECONDS", 1e9)
+    monkeypatch.setattr(run_writer, name, limit)
     with writer.together():
         for i in range(first):
             writer.append({"event": "e", "n": i})
@@ -92,7 +92,7 @@ def test_lines_are_not_held_for_long(
 
 
 def test_a_sync_and_an_exception_leave_no_line_behind(writer: RunWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "HELD_SECONDS", 1e9)
+    monkeypatch.setattr(run_writer, "HELD_SECONDS", 1e9)
     with writer.together():
         writer.append({"event": "of a lease"})
         writer.sync()
@@ -132,7 +132,7 @@ def test_a_result_costs_no_row_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> N
     cells = [a_cell(i) for i in range(4)]
     journal: list[dict[str, Any]] = [{"event": "cell", "cell": c.to_dict()} for c in cells]
     journal += [{"event": "result", "row": a_row(c)} for c in cells[:3]]
-    made = counted(monkeypatch, runs, "planned_row")
+    made = counted(monkeypatch, run_reader, "planned_row")
     assert [r["status"] for r in fold(journal)] == ["passed", "passed", "passed", "lost"]
     assert len(made) == 1
 

@@ -15,8 +15,7 @@ import pytest
 
 from farm.cell import Cell, Status
 from farm.errors import InfraError, StoreError
-from farm.store import SAMPLE_COLUMNS, RunWriter, Store, fold, spool
-from farm.store import runs as store
+from farm.store import SAMPLE_COLUMNS, RunWriter, Store, fold, run_writer, spool
 from farm.store.results import COLUMNS, counts, finish_row, planned_row
 
 
@@ -185,7 +184,7 @@ def test_a_full_disk_is_one_sentence_wherever_it_strikes(tmp_path: Path, monkeyp
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(InfraError, match="No space left"):
         writer.log("x", "y")
-    monkeypatch.setattr(store, "write_table", full)
+    monkeypatch.setattr(run_writer, "write_table", full)
     with pytest.raises(InfraError, match="No space left") as refused:
         writer.finish([], [], {})
     assert refused.value.id == "store-write-failed"

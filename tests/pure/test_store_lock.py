@@ -18,7 +18,7 @@ import pytest
 
 from farm.errors import InfraError, StoreError, id_of
 from farm.process import procfs
-from farm.store import Store, runs
+from farm.store import Store, run_writer
 from farm.store import lock as runlock
 from farm.store.journal import encoded
 from farm.store.lock import NAME, RunBusy, RunLockLost, acquire, holder
@@ -223,7 +223,7 @@ def test_a_writer_that_lost_the_run_writes_nothing(tmp_path: Path, write: Any) -
 def test_run_json_is_not_written_over_the_other_writers_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run is lost while the tables are written."""
     writer = Store(tmp_path).create("run-1")
-    monkeypatch.setattr("farm.store.runs.write_table", lambda path, rows, columns: foreign(writer.dir))
+    monkeypatch.setattr("farm.store.run_writer.write_table", lambda path, rows, columns: foreign(writer.dir))
     with pytest.raises(InfraError) as refused:
         writer.finish([], [], {})
     assert refused.value.id == "store-lock-taken"
@@ -240,7 +240,7 @@ def test_tables_of_a_complete_run_are_not_those_of_a_writer_that_lost_it(
     monkeypatch.setattr(runlock, "BEAT_SECONDS", 600.0)  # it is stopped
     stopped = Store(tmp_path).create("run-1")
     stopped.append({"event": "run"})
-    write, began = runs.write_table, []
+    write, began = run_writer.write_table, []
 
     def held_up(path: Path, rows: Any, columns: Any) -> None:
         if began:
@@ -259,7 +259,7 @@ def test_tables_of_a_complete_run_are_not_those_of_a_writer_that_lost_it(
             half.write(b"the other half")
 
     before: dict[Path, bytes] = {}
-    monkeypatch.setattr(runs, "write_table", held_up)
+    monkeypatch.setattr(run_writer, "write_table", held_up)
     with pytest.raises(InfraError) as refused:
         stopped.finish([], [], {"by": "the one that was stopped"})
     assert refused.value.id == "store-lock-removed"

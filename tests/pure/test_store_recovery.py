@@ -16,7 +16,7 @@ from farm.store import Store
 from farm.store import journal as journals
 from farm.store.recovery import read, samples
 from farm.store.results import NO_RESULT, finish_row, planned_row
-from farm.store.runs import fold
+from farm.store.run_reader import fold
 
 HEAD = {"event": "run", "schema": 4, "run_id": "r", "created": "2026-11-21T12:00:00+00:00", "planned": 4}
 BEGUN = 1795262400.0  # the same moment

@@ -22,7 +22,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "pure")]
 import night_store  # noqa: E402
 
-from farm.store.runs import SAMPLE_COLUMNS  # noqa: E402
+from farm.store.run_writer import SAMPLE_COLUMNS  # noqa: E402
 from farm.store.tables import write_table  # noqa: E402
 
 LAST = night_store.NIGHTS - 1

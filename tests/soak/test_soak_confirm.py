@@ -15,7 +15,7 @@ from farm.dashboards import views
 from farm.matrix import cells, load
 from farm.store import Store, confirmations, index
 from farm.store.results import COLUMNS, SCHEMA, planned_row
-from farm.store.runs import SAMPLE_COLUMNS
+from farm.store.run_writer import SAMPLE_COLUMNS
 from farm.store.tables import write_table
 
 MATRIX = """name: norm
