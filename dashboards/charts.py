@@ -16,8 +16,8 @@ from farm.dashboards import builds
 from farm.dashboards.contents import CONTENTS, Ratio, Value
 from farm.dashboards.heat import Heat, Pace, Spot
 from farm.dashboards.layout import Layout, providers
+from farm.report.cards import Strip
 from farm.report.format import count, glyph, label, ratio, short_dtype
-from farm.report.queries import Strip
 
 STEPS = 20
 PACES = 5  # steps of colour on either side of equal times; the last is for twice as fast and more

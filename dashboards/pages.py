@@ -21,6 +21,7 @@ from farm.dashboards.compare_page import Said, Side
 from farm.errors import id_of
 from farm.report import (
     built,
+    cards,
     evidence,
     findings,
     format,
@@ -28,6 +29,7 @@ from farm.report import (
     provenance,
     queries,
     ranked,
+    run_verdict,
     status_changes,
     time_changes,
     wording,
@@ -184,7 +186,7 @@ class Against:
 def run_json(run: RunLike, against: Against | None = None, nights: Series | None = None) -> dict[str, Any]:
     """A run's page as data: verdict, counts, findings, what it is against its baseline, ranked cells."""
     run = queries.as_shown(run)
-    verdict = queries.verdict(run)
+    verdict = run_verdict.verdict(run)
     found = findings.findings(run)
     return {
         "run": run.id,
@@ -192,7 +194,7 @@ def run_json(run: RunLike, against: Against | None = None, nights: Series | None
         "verdict": verdict.kind,
         "sentence": wording.sentence(verdict),
         "simulated": list(evidence.simulated(run)),
-        "warnings": [str(w) for w in queries.warnings(run)],
+        "warnings": [str(w) for w in run_verdict.warnings(run)],
         "planned": queries.planned(run),
         "counts": queries.counts(run.rows),
         "baseline": against.to_dict() if against else None,
@@ -276,7 +278,7 @@ def run_page(
     found, faults, peers = findings.findings(run), findings.farm_faults(run), findings.peer_failures(run)
     first, more = shown(found)
     anchors = findings.anchors([*found, *peers, *faults])
-    counts, verdict = queries.counts(run.rows), queries.verdict(run)
+    counts, verdict = queries.counts(run.rows), run_verdict.verdict(run)
     simulated = evidence.simulated(run)
     mixed = simulated and verdict.kind != "simulated"  # else the verdict says so
     heats = heat.heats(run.rows, anchors, against.before.rows if against else ()) if not parts else {}
@@ -297,13 +299,13 @@ def run_page(
         against_address=against.address if against else None,
         rankings=with_commands(_ranked(run, nights), functools.partial(findings.repeat, run)),
         verdict=verdict,
-        warnings=queries.warnings(run),
+        warnings=run_verdict.warnings(run),
         counts=counts,
         planned=queries.planned(run),
         total=sum(counts.values()),
         part=evidence.part_of(run),
         places=_places(run),
-        cards=[_card(run, c) for c in queries.cards(run)],
+        cards=[_card(run, c) for c in cards.cards(run)],
         proofs=evidence.proofs(run),
         unproven=evidence.unproven(run),
         simulated=simulated,
@@ -380,12 +382,12 @@ def _places(run: RunLike) -> list[tuple[str, str, str, int, bool]]:
         return []
     simulated = evidence.simulated(run)
     return [
-        (where, where.partition("@")[0], queries.kind_of(run, rows), len(rows), where in simulated)
+        (where, where.partition("@")[0], run_verdict.kind_of(run, rows), len(rows), where in simulated)
         for where, rows in found.items()
     ]
 
 
-def _card(run: RunLike, card: queries.Card) -> dict[str, Any]:
+def _card(run: RunLike, card: cards.Card) -> dict[str, Any]:
     """A card with its devices' environments, how busy sibling devices were, and what first calls compiled."""
     return {
         "card": card,
@@ -495,7 +497,7 @@ def _paces(run: RunLike) -> list[dict[str, Any]]:
 
 def _strips(run: RunLike) -> list[dict[str, Any]]:
     out = []
-    for (where, op), by_dtype in queries.strips(run).items():
+    for (where, op), by_dtype in cards.strips(run).items():
         kinds = ("simulated",) if where.endswith(" simulated") else _kinds(run, where, op, judged=True)
         drawn = [charts.strip_chart(s, dtype) for dtype, s in sorted(by_dtype.items(), key=layout.by_width)]
         out.append(

@@ -152,7 +152,7 @@ def summary(rows: Sequence[Mapping[str, Any]], seconds: float) -> list[str]:
     if dead:
         out.append(f"of these infra_error: {counted(dead, 'cell')} given up because {DEADLY} each time")
     if doubted := doubts(rows):
-        from farm.report.queries import doubt  # costs more to import than most runs need
+        from farm.report.run_verdict import doubt  # costs more to import than most runs need
 
         out.append(printable(doubt(doubted)))
     total = sum(sum(c.values()) for c in groups.values())

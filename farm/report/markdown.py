@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from farm.report.cards import cards
 from farm.report.findings import Group, farm_faults, findings, peer_failures, set_aside, whole
 from farm.report.format import cells, clip, count, duration, label, percent, ratio, sig, when
 from farm.report.provenance import versions
-from farm.report.queries import RunLike, as_shown, cards, counts, planned, verdict, warnings
+from farm.report.queries import RunLike, as_shown, counts, planned
 from farm.report.run_lines import commit
+from farm.report.run_verdict import verdict, warnings
 from farm.report.wording import paired, sentence
 
 SHOWN = 12

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from farm.report.cards import Paired
 from farm.report.format import cells, clip, count, label
-from farm.report.queries import Paired, RunVerdict
+from farm.report.run_verdict import RunVerdict
 
 #: Kind of verdict -> the word in a tag, where it is not the kind itself.
 LABELS = {"farm_fault": "infrastructure failure", "nothing": "inconclusive"}

@@ -14,7 +14,7 @@ from farm.cli import progress
 from farm.dashboards import builds, heat
 from farm.dashboards.pages import Links, run_page
 from farm.errors import id_of
-from farm.report import findings, queries
+from farm.report import cards, findings, run_verdict
 from farm.store.results import place, verdict
 
 LINKS = Links(None, lambda run_id: run_id, lambda name: None)
@@ -129,13 +129,13 @@ def test_remarks_have_a_place() -> None:
 
 
 def test_cards_are_one_per_target_and_never_mix_evidence() -> None:
-    cards = {c.name: c for c in queries.cards(fake())}
-    assert list(cards) == ["sm_90", "sm_100", "ascend910b"]
-    assert cards["sm_90"].counts == {"built": 3, "unsupported": 1}
-    assert cards["sm_90"].not_run == {"skipped": 1}
-    assert cards["sm_100"].counts == {"compile_error": 1} and cards["sm_100"].not_run == {}
-    assert {c.evidence for c in cards.values()} == {"compiled"}
-    assert [id_of(d) for d in cards["sm_90"].devices] == ["report-compiled-only"]
+    made = {c.name: c for c in cards.cards(fake())}
+    assert list(made) == ["sm_90", "sm_100", "ascend910b"]
+    assert made["sm_90"].counts == {"built": 3, "unsupported": 1}
+    assert made["sm_90"].not_run == {"skipped": 1}
+    assert made["sm_100"].counts == {"compile_error": 1} and made["sm_100"].not_run == {}
+    assert {c.evidence for c in made.values()} == {"compiled"}
+    assert [id_of(d) for d in made["sm_90"].devices] == ["report-compiled-only"]
 
 
 def test_the_verdict_is_by_target() -> None:
@@ -143,9 +143,9 @@ def test_the_verdict_is_by_target() -> None:
     assert [place(r) for r in one] == ["cuda@sm_90", "cuda@sm_100"]
     assert verdict(one) == ("inconclusive", 4)
     assert verdict(one[:1]) == ("passed", 0)
-    shown = queries.verdict(fake(one))
+    shown = run_verdict.verdict(fake(one))
     assert (shown.id, shown.unsupported) == ("nothing-supported", ("farm on cuda@sm_100",))
-    shown = queries.verdict(fake(one[:1]))
+    shown = run_verdict.verdict(fake(one[:1]))
     assert (shown.id, shown.passed, shown.rest) == ("all-compiled", {"compiled": 1}, {})
     assert place(row(0)) == "cpu"
 

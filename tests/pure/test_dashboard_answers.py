@@ -16,7 +16,7 @@ from farm.cell import DEADLY
 from farm.cli.progress import summary
 from farm.dashboards.pages import Links, run_page, runs_page
 from farm.errors import id_of
-from farm.report import evidence, findings, queries
+from farm.report import cards, evidence, findings, run_verdict
 from farm.report.run_lines import run_line
 
 LINKS = Links("index.html", lambda run_id: f"run-{run_id}.html", lambda name: name)
@@ -58,7 +58,7 @@ def test_a_card_shows_who_failed_and_names_subjects_first():
     rows += [row(i, evidence="interpreted", status=s) for i, s in enumerate(["crashed", "crashed", "inaccurate"], 2)]
     rows += [row(7, evidence="interpreted", status="unsupported")]
     rows += [row(5, status="lost"), row(6, provider="torch", role="peer", evidence="interpreted", status="crashed")]
-    (card,) = queries.cards(some(*rows))
+    (card,) = cards.cards(some(*rows))
     assert [(p.provider, p.failed, p.missing) for p in card.parts] == [
         ("farm", {"inaccurate": 1, "crashed": 2, "unsupported": 1}, {"lost": 1}),
         ("torch", {"crashed": 1}, {}),
@@ -81,23 +81,23 @@ def test_a_card_shows_who_failed_and_names_subjects_first():
 )
 def test_a_card_without_a_speed_says_why(given, id):
     run = some(row(0, backend="cuda", **given))
-    (card,) = queries.cards(run)
+    (card,) = cards.cards(run)
     assert id_of(card.no_speed) == id and bool(card.no_speed) == bool(id)
     assert not id or f'data-id="{id}"' in run_page(run, LINKS)
 
 
 def test_one_cause_of_infrastructure_failures_is_in_the_verdict():
     silent = {"status": "lost", "reason": "no site reported ascend", "backend": "ascend"}
-    verdict = queries.verdict(some(row(0, evidence="executed"), row(1, **silent), row(2, **silent)))
+    verdict = run_verdict.verdict(some(row(0, evidence="executed"), row(1, **silent), row(2, **silent)))
     assert (verdict.id, verdict.faults, verdict.cause) == ("infrastructure-failures", 2, silent["reason"])
     other = row(2, status="infra_error", reason="another cause")
-    verdict = queries.verdict(some(row(0), row(1, **silent), other))
+    verdict = run_verdict.verdict(some(row(0), row(1, **silent), other))
     assert (verdict.id, verdict.faults, verdict.cause) == ("infrastructure-failures", 2, "")
 
 
 def test_a_running_run_is_not_called_interrupted():
     run = running(120, 70)
-    verdict = queries.verdict(run)
+    verdict = run_verdict.verdict(run)
     assert (verdict.kind, verdict.writer) == ("running", "process 7 on host")
     assert (verdict.planned, verdict.pending) == (120, 50)
     assert findings.farm_faults(run) == [], "a pending cell is not a failure"
@@ -105,7 +105,7 @@ def test_a_running_run_is_not_called_interrupted():
     assert 'class="verdict v-running" data-id="running"' in html and "farm resume" not in text_of(html)
     assert 'class="tag v-running"' in runs_page([run_line(run.head, run.id, lambda: run)], LINKS)
     run.writer = ""
-    assert queries.verdict(run).kind == "interrupted" and findings.farm_faults(run)
+    assert run_verdict.verdict(run).kind == "interrupted" and findings.farm_faults(run)
     assert run_line(run.head, run.id, lambda: run).verdict == "interrupted"
 
 

@@ -17,7 +17,7 @@ from synthetic_runs import FakeRun, FakeStore, counts_of, fake_run, row, rows_of
 from farm.dashboards import heat
 from farm.dashboards.build import build
 from farm.dashboards.pages import Links, evidence_page, run_page, runs_page, shown
-from farm.report import evidence, findings, queries
+from farm.report import cards, evidence, findings, queries, run_verdict
 from farm.report.run_lines import run_line
 
 LINKS = Links("index.html", lambda run_id: f"run-{run_id}.html", lambda name: name, evidence="evidence.html")
@@ -174,14 +174,14 @@ def test_errors_of_fakes_and_of_devices_are_never_in_one_chart() -> None:
         done(i, "rocm", kind, MI, hidden=64 + i, worst_ratio=0.5, worst_output="y", worst_metric="rel_l2")
         for i, kind in enumerate(("executed", "simulated", "simulated"))
     ]
-    found = queries.strips(fake_run(rows))
+    found = cards.strips(fake_run(rows))
     assert {key: len(strips["float32"][0].values) for key, strips in found.items()} == {
         ("rocm", "rms_norm"): 1,
         ("rocm simulated", "rms_norm"): 2,
     }
     headings = re.findall(r"<h3>(.*?)</h3>", section(run_page(fake_run(rows), LINKS), "errors"))
     assert [text(h) for h in headings] == ["rocm rms_norm executed", "rocm rms_norm simulated"]
-    assert set(queries.strips(fake_run(rows[1:]))) == {("rocm", "rms_norm")}
+    assert set(cards.strips(fake_run(rows[1:]))) == {("rocm", "rms_norm")}
 
 
 def test_each_backend_has_a_verdict_of_its_own() -> None:
@@ -201,9 +201,9 @@ def test_each_backend_has_a_verdict_of_its_own() -> None:
 
 def test_a_verdict_by_simulated_devices_alone_is_a_verdict_of_its_own() -> None:
     rows = [done(i, "rocm", "simulated", MI, hidden=64 + i) for i in range(3)]
-    assert queries.verdict(fake_run(rows)).id == "all-simulated"
+    assert run_verdict.verdict(fake_run(rows)).id == "all-simulated"
     rows.append(done(9, "cuda", "executed", H200))
-    assert queries.verdict(fake_run(rows)).id == "passed-by-evidence"
+    assert run_verdict.verdict(fake_run(rows)).id == "passed-by-evidence"
 
 
 def test_one_backends_failures_fold_no_others_away() -> None:

@@ -20,7 +20,7 @@ from synthetic_runs import FakeRun, counts_of, fake_run, row, rows_of_run
 
 from farm.dashboards import charts
 from farm.dashboards.pages import Links, run_page, runs_page
-from farm.report import findings, queries
+from farm.report import cards, findings, queries, run_verdict
 from farm.report.junit import junit
 from farm.report.markdown import markdown
 from farm.report.run_lines import run_line
@@ -92,9 +92,9 @@ def text(html: str) -> str:
 def test_what_never_ran_on_a_device_is_not_passed(kinds: list[str], tag: str) -> None:
     run = finished([of(kind, i) for i, kind in enumerate(kinds)])
     html = run_page(run, LINKS)
-    assert queries.verdict(run).kind == tag and f'class="verdict v-{tag}"' in html
+    assert run_verdict.verdict(run).kind == tag and f'class="verdict v-{tag}"' in html
     assert listed(run) == [tag], "the list says of a run what its page says"
-    assert queries.warnings(run) == [], "run.json still has `passed`"
+    assert run_verdict.warnings(run) == [], "run.json still has `passed`"
 
 
 @pytest.mark.parametrize("writer", ["process 7 on host", ""])
@@ -133,7 +133,7 @@ def test_no_random_run_passes_by_what_did_not_run() -> None:
             if rng.random() < 0.2:
                 r.update(status=rng.choice(["skipped", "unsupported"]), evidence="")
         run, ran = finished(rows), {r["evidence"] for r in rows if r["status"] in ("passed", "built")}
-        kind = queries.verdict(run).kind
+        kind = run_verdict.verdict(run).kind
         assert (kind == "passed") <= bool(ran & set(REAL)), rows
         assert (kind == "built") == (ran == {"compiled"}) or kind == "nothing", rows
         assert listed(run) == [kind] or kind == "nothing", rows
@@ -161,7 +161,7 @@ def test_a_cell_that_has_still_to_run_is_pending() -> None:
     assert "lost" not in shown and "s-lost" not in html.partition("<body>")[2]
     assert "60 planned = 24 passed … 36 pending" in shown
     assert 'class="missing"' not in html, "nothing is red that is only pending"
-    assert queries.verdict(run).pending == 36
+    assert run_verdict.verdict(run).pending == 36
     line = run_line(run.head, run.id, lambda: run)
     assert line.backends == {"cuda": {"passed": 24, "pending": 36}}
     assert "36 pending" in markdown(run) and "lost" not in markdown(run)
@@ -174,7 +174,7 @@ def test_a_cell_that_no_device_could_take_is_lost_even_while_the_run_is_running(
     run = live()
     run.rows[30].update(status="lost", reason="no device of cuda for 600 s")
     html = run_page(run, LINKS)
-    assert queries.verdict(run).pending == 35 and "24 passed ? 1 lost … 35 pending" in text(html)
+    assert run_verdict.verdict(run).pending == 35 and "24 passed ? 1 lost … 35 pending" in text(html)
     (group,) = findings.farm_faults(run)
     assert len(group.rows) == 1 and "farm resume" not in group.command
 
@@ -182,7 +182,7 @@ def test_a_cell_that_no_device_could_take_is_lost_even_while_the_run_is_running(
 def test_the_cells_of_an_interrupted_run_are_lost() -> None:
     run = live()
     run.writer = ""
-    assert queries.verdict(run).pending == 36 and "24 passed ? 36 lost" in text(run_page(run, LINKS))
+    assert run_verdict.verdict(run).pending == 36 and "24 passed ? 36 lost" in text(run_page(run, LINKS))
 
 
 def test_what_is_pending_is_no_pattern_of_a_failure() -> None:
@@ -290,7 +290,7 @@ def timed(
 def test_a_share_that_is_extrapolated_is_in_no_median() -> None:
     shares = [(0.8, ""), (0.9, ""), *[(1.24, FLAG)] * 5]
     run = finished([timed(i, "farm", 9.0, share, flag, hidden=64 + i) for i, (share, flag) in enumerate(shares)])
-    (card,) = queries.cards(run)
+    (card,) = cards.cards(run)
     assert card.parts[0].share == pytest.approx(0.85)
     html = run_page(run, LINKS)
     assert "124 %" not in text(html[html.index('id="cards"') :].partition("</section>")[0])
@@ -309,14 +309,14 @@ def test_a_heat_map_has_no_colour_for_a_share_that_nobody_measured() -> None:
 
 
 def test_only_extrapolated_shares_are_no_share() -> None:
-    (card,) = queries.cards(finished([timed(0, "farm", 9.0, 1.24, FLAG)]))
+    (card,) = cards.cards(finished([timed(0, "farm", 9.0, 1.24, FLAG)]))
     assert card.parts[0].share is None and [n.id for n in card.notes] == ["report-share-extrapolated"]
 
 
 def test_a_share_over_the_roof_is_explained() -> None:
-    (card,) = queries.cards(finished([timed(0, "farm", 9.0, 1.03), timed(1, "farm", 9.0, 1.01, hidden=8)]))
+    (card,) = cards.cards(finished([timed(0, "farm", 9.0, 1.03), timed(1, "farm", 9.0, 1.01, hidden=8)]))
     assert [n.id for n in card.notes] == ["report-share-above"]
-    assert queries.cards(finished([timed(0, "farm", 9.0, 0.99)]))[0].notes == ()
+    assert cards.cards(finished([timed(0, "farm", 9.0, 0.99)]))[0].notes == ()
 
 
 def test_the_flag_of_the_coordinator_is_the_one_that_pages_know() -> None:
@@ -335,7 +335,7 @@ def test_peers_are_compared_on_the_cells_that_both_have() -> None:
     rows = [timed(i, "farm", us, hidden=64 << i) for i, us in enumerate(ours)]
     rows += [timed(20 + i, "torch", us, hidden=64 << i) for i, us in enumerate(theirs)]
     rows += [timed(30, "torch", 7.0, hidden=64, dtype="float16"), timed(31, "torch", 7.0, hidden=64, mode="fast")]
-    (card,) = queries.cards(finished(rows))
+    (card,) = cards.cards(finished(rows))
     parts = {p.provider: p for p in card.parts}
     want = geometric_mean([a / b for a, b in zip(ours, theirs, strict=False)])
     ((name, ratio, n),) = parts["torch"].against
@@ -350,12 +350,12 @@ def test_peers_are_compared_on_the_cells_that_both_have() -> None:
 def test_two_subjects_have_medians_over_the_same_cells() -> None:
     rows = [timed(i, "farm", 10.0 * (i + 1), 0.1 * (i + 1), hidden=64 << i) for i in range(5)]
     rows += [timed(20 + i, "mine", 50.0, 0.5, hidden=64 << i) for i in range(2)]
-    farm, mine = queries.cards(finished(rows))[0].parts
+    farm, mine = cards.cards(finished(rows))[0].parts
     assert (
         (farm.timed, mine.timed) == (2, 2) and farm.speed == pytest.approx(750.0) and farm.share == pytest.approx(0.15)
     )
     rows[-2:] = [timed(20, "mine", 50.0, 0.5, hidden=32)]
-    farm, mine = queries.cards(finished(rows))[0].parts
+    farm, mine = cards.cards(finished(rows))[0].parts
     assert (farm.speed, mine.speed) == (None, None), "no cell in common"
 
 
@@ -369,7 +369,7 @@ def test_random_runs_pair_like_with_like() -> None:
             if hidden not in us.setdefault(who, {}):
                 us[who][hidden] = rng.uniform(1, 1000)
                 rows.append(timed(i, who, us[who][hidden], hidden=hidden))
-        found = {p.provider: p.against for card in queries.cards(finished(rows)) for p in card.parts}
+        found = {p.provider: p.against for card in cards.cards(finished(rows)) for p in card.parts}
         for who in ("torch", "liger"):
             both = sorted(us.get("farm", {}).keys() & us.get(who, {}).keys())
             want = [us["farm"][h] / us[who][h] for h in both]

@@ -16,7 +16,7 @@ from synthetic_runs import HOSTILE, again, counts_of, fake_run, interrupted_run,
 
 from farm.dashboards.contents import CONTENTS, others, values
 from farm.dashboards.pages import Against, Links, evidence_page, run_page, runs_page
-from farm.report import glossary, queries, wording
+from farm.report import glossary, queries, run_verdict, wording
 from farm.report.format import clip, current
 from farm.report.run_lines import run_line
 
@@ -257,7 +257,7 @@ def test_untimed_cells_show_errors_and_never_a_speed(run, page):
 def test_an_interrupted_run_says_so_and_shows_the_lost(page):
     run = interrupted_run(120, 70)
     other = Page(run_page(run, LINKS))
-    verdict = queries.verdict(run)
+    verdict = run_verdict.verdict(run)
     assert (verdict.id, verdict.pending, verdict.planned) == ("interrupted", 50, 120)
     assert "interrupted" in other.ids and wording.sentence(verdict) in other.shown
     assert sum(text == "?" for text in other.cells.values()) == 50
@@ -281,7 +281,7 @@ def test_a_run_that_contradicts_itself_is_marked(fault, id, facts):
     run = fake_run(rows, planned=120)
     assert Page(run_page(run, LINKS)).alerts == []
     fault(run)
-    (text,) = [w for w in queries.warnings(run) if w.id == id]
+    (text,) = [w for w in run_verdict.warnings(run) if w.id == id]
     assert [fact for fact in facts.split() if fact not in text] == []
     page = Page(run_page(run, LINKS))
     assert id in page.alerts and text in page.shown

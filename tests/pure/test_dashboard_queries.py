@@ -15,8 +15,8 @@ from synthetic_runs import fake_run, row, rows_of_run
 
 from farm.cell import FARM_FAULTS, FINDINGS, Status
 from farm.dashboards import charts, heat
+from farm.report import cards, format, provenance, queries, run_verdict, wording
 from farm.report import findings as found
-from farm.report import format, provenance, queries, wording
 
 
 def some(*rows):
@@ -42,13 +42,13 @@ def test_words_cover_every_status():
     ],
 )
 def test_verdict(rows, kind):
-    assert queries.verdict(some(*rows)).kind == kind
+    assert run_verdict.verdict(some(*rows)).kind == kind
 
 
 def test_a_doubt_is_the_verdict_a_warning_and_the_title():
     wrong = {"status": "inaccurate", "role": "peer", "worst_metric": "max_ulp", "worst_ratio": 9.0}
     run = some(row(0), row(0, provider="torch", **wrong), row(0, provider="liger", **wrong), row(1))
-    verdict = queries.verdict(run)
+    verdict = run_verdict.verdict(run)
     assert (verdict.id, verdict.kind, verdict.doubted, verdict.peers) == (
         "in-doubt",
         "farm_fault",
@@ -56,8 +56,8 @@ def test_a_doubt_is_the_verdict_a_warning_and_the_title():
         ("liger", "torch"),
     )
     assert wording.title(verdict) == "IN DOUBT 1"
-    assert queries.kind_of(run, run.rows) == "farm_fault"
-    (warning,) = [w for w in queries.warnings(run) if w.id == "report-in-doubt"]
+    assert run_verdict.kind_of(run, run.rows) == "farm_fault"
+    (warning,) = [w for w in run_verdict.warnings(run) if w.id == "report-in-doubt"]
     assert run.rows[0]["cell_id"] in warning and "every peer (liger, torch)" in warning and "Run again" in warning
 
 
@@ -65,18 +65,18 @@ def test_strict_peers_are_findings():
     run = some(row(0), row(1, status="crashed", role="peer", provider="torch"))
     assert len(found.peer_failures(run)) == 1 and not found.findings(run)
     run.head["command"] += " --strict-peers"
-    assert queries.verdict(run).kind == "findings"
+    assert run_verdict.verdict(run).kind == "findings"
     assert len(found.findings(run)) == 1 and not found.peer_failures(run)
 
 
 def test_all_green_names_the_backend_on_which_nothing_ran():
-    verdict = queries.verdict(some(row(0), row(1, backend="cuda", status="unsupported", role="peer")))
+    verdict = run_verdict.verdict(some(row(0), row(1, backend="cuda", status="unsupported", role="peer")))
     assert (verdict.id, verdict.idle) == ("all-passed", ("cuda",))
     assert "cuda" in wording.sentence(verdict)
 
 
 def test_a_subject_of_which_nothing_is_supported_is_named():
-    verdict = queries.verdict(some(row(0), row(1, backend="cuda", status="unsupported", provider="farm")))
+    verdict = run_verdict.verdict(some(row(0), row(1, backend="cuda", status="unsupported", provider="farm")))
     assert (verdict.id, verdict.kind, verdict.unsupported) == ("nothing-supported", "nothing", ("farm on cuda",))
     assert "farm on cuda" in wording.sentence(verdict)
 
@@ -101,9 +101,9 @@ STATED = {
 }
 
 
-@pytest.mark.parametrize("name", queries.KINDS)
+@pytest.mark.parametrize("name", run_verdict.KINDS)
 def test_every_verdict_has_a_sentence_with_its_facts(name):
-    text = wording.sentence(queries.RunVerdict(name, **FACTS))
+    text = wording.sentence(run_verdict.RunVerdict(name, **FACTS))
     assert text[0].isupper() and text.endswith(".") and "  " not in text
     missing = [fact for fact in STATED[name].split() if fact not in text]
     assert not missing, text
@@ -113,13 +113,13 @@ def test_every_verdict_has_a_sentence_with_its_facts(name):
 def test_sentences_count_one_as_one(many):
     facts = {"failed": many, "groups": many, "planned": many, "pending": many, "faults": many, "impossible": many}
     facts |= {"doubted": many}
-    for name in queries.KINDS:
-        text = wording.sentence(queries.RunVerdict(name, **facts, passed={"executed": many}))
+    for name in run_verdict.KINDS:
+        text = wording.sentence(run_verdict.RunVerdict(name, **facts, passed={"executed": many}))
         assert not re.search(r"\b1 (cells|failures|timings|distinct failures)\b|1234", text), text
 
 
 def test_peers_that_count_as_findings_are_mentioned():
-    verdicts = [queries.RunVerdict("findings", failed=2, groups=1, strict=strict) for strict in (False, True)]
+    verdicts = [run_verdict.RunVerdict("findings", failed=2, groups=1, strict=strict) for strict in (False, True)]
     assert ["peers" in wording.sentence(verdict) for verdict in verdicts] == [False, True]
 
 
@@ -198,16 +198,16 @@ def test_cards_never_mix_evidence_or_targets():
     rows = [row(0, backend="cuda", evidence="executed"), row(1, backend="cuda", evidence="compiled", status="built")]
     rows += [row(2, backend="cuda", evidence="executed"), row(3, backend="cuda", status="skipped")]
     rows[2]["target"] = "cuda:other"
-    cards = queries.cards(some(*rows))
-    assert [c.counts for c in cards] == [{"passed": 1}, {"built": 1}, {"passed": 1}]
-    assert [c.not_run for c in cards] == [{"skipped": 1}, {}, {}]
+    made = cards.cards(some(*rows))
+    assert [c.counts for c in made] == [{"passed": 1}, {"built": 1}, {"passed": 1}]
+    assert [c.not_run for c in made] == [{"skipped": 1}, {}, {}]
 
 
 def test_a_card_counts_what_was_planned():
     lost = {"status": "lost", "evidence": ""}
     rows = [row(0, evidence="interpreted"), row(1, evidence="interpreted", status="inaccurate"), row(2, **lost)]
     rows += [row(3, status="skipped"), row(4, **lost, provider="torch", role="peer"), row(5, **lost)]
-    (card,) = queries.cards(some(*rows))
+    (card,) = cards.cards(some(*rows))
     assert (card.counts, card.missing) == ({"passed": 1, "inaccurate": 1}, {"lost": 3})
     parts = {p.provider: (p.passed, p.cells, p.missing) for p in card.parts}
     assert parts == {"farm": (1, 4, {"lost": 2}), "torch": (0, 1, {"lost": 1})}
@@ -372,7 +372,7 @@ def test_devices_that_differ_only_in_their_uuid_are_one_entry():
 
 def test_a_verdict_never_adds_simulated_cells_to_executed_ones():
     rows = [row(0, backend="cuda", evidence="executed"), row(1, backend="cuda", evidence="executed")]
-    verdict = queries.verdict(some(*rows, row(2, backend="rocm", evidence="simulated")))
+    verdict = run_verdict.verdict(some(*rows, row(2, backend="rocm", evidence="simulated")))
     assert (verdict.id, verdict.passed) == ("passed-by-evidence", {"executed": 2, "simulated": 1})
     assert {"2 executed", "1 simulated"} <= set(re.findall(r"\d+ \w+", wording.sentence(verdict)))
-    assert queries.verdict(some(*rows)).id == "all-passed"
+    assert run_verdict.verdict(some(*rows)).id == "all-passed"

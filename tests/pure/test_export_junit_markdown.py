@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from synthetic_runs import HOSTILE, counts_of, fake_run, interrupted_run, row
 
-from farm.report import queries, wording
+from farm.report import run_verdict, wording
 from farm.report.junit import junit
 from farm.report.markdown import markdown
 
@@ -63,7 +63,7 @@ def test_junit_survives_what_xml_forbids():
 
 
 def test_markdown_says_the_verdict_first(run):
-    text, verdict = markdown(run), queries.verdict(run)
+    text, verdict = markdown(run), run_verdict.verdict(run)
     assert (verdict.id, verdict.faults, verdict.failed, verdict.groups) == ("infrastructure-failures", 6, 34, 4)
     assert text.startswith(f"### ⚠️ {wording.sentence(verdict)}\n") and "actor lost twice (node-b, node-c)" in text
     assert "4,000 planned = 3,896 passed, 10 inaccurate" in text

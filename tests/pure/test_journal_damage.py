@@ -20,7 +20,7 @@ from farm.cli import common, merge, resume
 from farm.dashboards.build import build
 from farm.errors import FarmError, InfraError, StoreError
 from farm.matrix.plan import plan_hash
-from farm.report import junit, markdown, queries
+from farm.report import junit, markdown, run_verdict
 from farm.store import Run, Store
 from farm.store.journal import encoded
 from farm.store.results import finish_row
@@ -122,7 +122,7 @@ def test_a_damaged_journal_loses_what_was_damaged_and_nothing_else(
         assert len(found) >= len(standing), (harm, seed)  # nothing that stood whole is lost
         before = state(run.dir)
         again = Store(tmp_path).run("r")
-        for read in (junit.junit, markdown.markdown, queries.warnings):
+        for read in (junit.junit, markdown.markdown, run_verdict.warnings):
             with pytest.raises((FarmError, ZeroDivisionError)), common.readable(again):
                 read(again)
                 raise ZeroDivisionError  # it could be read
@@ -180,7 +180,7 @@ def test_pages_and_exports_say_that_a_journal_is_damaged(tmp_path: Path) -> None
     at = next(i for i, x in enumerate(lines) if b'"event":"result"' in x)
     path.write_bytes(b"".join([*lines[:at], b"\0\0\0\n", *lines[at + 1 :]]))
     run = Store(tmp_path).run("r")
-    (warned,) = queries.warnings(run)
+    (warned,) = run_verdict.warnings(run)
     assert warned.id == "report-journal-damaged" and f"line {at + 1}" in warned and "7 results" in warned
     assert 'type="journal-damaged"' in junit.junit(run) and f"line {at + 1}" in markdown.markdown(run)
     build(Store(tmp_path), "r")

@@ -13,7 +13,7 @@ from farm.cell import Status
 from farm.errors import MatrixError
 from farm.matrix import cells, load
 from farm.matrix.known import KnownFailure, applied, load_known
-from farm.report import findings, queries, wording
+from farm.report import findings, run_verdict, wording
 from farm.report.junit import junit
 from farm.report.pair_rows import summed
 from farm.store import known, results
@@ -139,8 +139,8 @@ def test_it_counts_apart_and_is_red_again_when_fixed_or_expired(
     assert [r["status"] for r in rows] == [status for _, status in made], "never a status"
     head = {"known": found, "planned": len(rows), "verdict": verdict[0], "argv": [], "schema": results.SCHEMA}
     run = SimpleNamespace(id="r", head=head, complete=True, rows=rows, dir=tmp_path)
-    page = queries.verdict(run)
-    assert page.kind == verdict[0] and not [w for w in queries.warnings(run) if "verdict" in str(w)]
+    page = run_verdict.verdict(run)
+    assert page.kind == verdict[0] and not [w for w in run_verdict.warnings(run) if "verdict" in str(w)]
     assert page.known == (2 if state == "covers" else 0)
     sentence = wording.sentence(page)
     assert ("Known failures: 2 cells, counted apart." in sentence) == (state == "covers")

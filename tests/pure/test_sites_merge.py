@@ -421,7 +421,7 @@ def test_a_merge_that_was_cut_short_is_refused(file: PlanFile) -> None:
 def test_a_page_tells_the_warnings_of_a_merged_run(file: PlanFile) -> None:
     from synthetic_runs import fake_run
 
-    from farm.report import queries
+    from farm.report import run_verdict
 
-    told = queries.warnings(fake_run(warnings=["sites disagree: x"]))
+    told = run_verdict.warnings(fake_run(warnings=["sites disagree: x"]))
     assert "Sites disagree: x." in told
