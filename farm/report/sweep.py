@@ -26,6 +26,8 @@ MIB = 1 << 20
 #: Upper limits of the size classes, in bytes of one matrix.
 CLASSES = ((1 * MIB, "under 1 MiB"), (16 * MIB, "1 to 16 MiB"), (256 * MIB, "16 to 256 MiB"), (None, "from 256 MiB"))
 LISTED = 40
+#: Cells that the line of a reason names.
+NAMED = 3
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -71,10 +73,12 @@ class SweepCell:
 
 @dataclass(frozen=True)
 class Group:
-    """The ratios of one set of cells; None where none has one.  `share`: the geometric mean of the roof's share."""
+    """The ratios of one set of cells, of which `compared` have one; None where none has.  `share`: the
+    geometric mean of the roof's share."""
 
     what: str
     cells: int
+    compared: int
     mean: float | None
     least: float | None
     middle: float | None
@@ -168,6 +172,7 @@ def _group(what: str, cells: Sequence[SweepCell]) -> Group:
     return Group(
         what,
         len(cells),
+        len(ratios),
         geometric_mean(ratios) if ratios else None,
         min(ratios, default=None),
         median(ratios) if ratios else None,
@@ -200,16 +205,26 @@ def lines(found: Sweep) -> list[str]:
     blank = [c for c in found.cells if c.ratio is None]
     if blank:
         out.append(f"{len(blank)} cells have no ratio:")
-        out += [f"  {c.name}: {c.word}" for c in blank[:LISTED]]
+        out += [f"  {line}" for line in _by_word(blank)]
     again = sum(c.again for c in found.cells)
     out.append(f"{again} cells were measured again with every mode; the others met the peers' defaults only")
     width = max(len(g.what) for g in found.groups)
-    out += ["", f"{'best peer / ours':<{width}}  cells   mean  least median  <{LOSS}  of roof"]
-    for g in found.groups:
+    out += ["", f"{'best peer / ours':<{width}}      cells   mean  least median  <{LOSS}  of roof"]
+    for g in (g for g in found.groups if g.mean is not None):
         numbers = " ".join(f"{'-' if v is None else f'{v:.3f}':>6}" for v in (g.mean, g.least, g.middle))
         share = "-" if g.share is None else f"{g.share:.3f}"
-        out.append(f"{g.what:<{width}} {g.cells:>6} {numbers} {g.losses:>6} {share:>8}")
+        out.append(f"{g.what:<{width}} {f'{g.compared} of {g.cells}':>9} {numbers} {g.losses:>6} {share:>8}")
     return out
+
+
+def _by_word(blank: Sequence[SweepCell]) -> Iterable[str]:
+    """A line per reason, so that one that thousands of cells share hides no other."""
+    words: dict[str, list[str]] = {}
+    for c in blank:
+        words.setdefault(c.word, []).append(c.name)
+    for word, names in words.items():
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        yield f"{', '.join(names[:NAMED])}{more}: {word}"
 
 
 def _nothing(found: Sweep) -> str:

@@ -124,10 +124,15 @@ def test_the_second_phase_counts_and_losses_come_first() -> None:
     assert told[0].startswith("1 of 2 cells (50.0 %)") and "8x128" in told[1]
     assert any("16x256" in line and "signal 11" in line for line in told)
     whole = both.groups[0]
-    assert (whole.cells, whole.losses) == (3, 1) and whole.mean == pytest.approx(math.sqrt(8 / 10.2 * 1.3))
+    assert (whole.cells, whole.compared, whole.losses) == (3, 2, 1)
+    assert whole.mean == pytest.approx(math.sqrt(8 / 10.2 * 1.3))
     assert [g.cells for g in both.groups[1:]] == [2, 1]  # under 1 MiB, and 32 MiB
+    assert any("2 of 3" in line for line in told)
     kept = json.loads(found_by.as_json(both, {"seed": "s"}))
     assert kept["losses"] == 1 and kept["compared"] == 2 and len(kept["cells"]) == 3
+    many = run_of(*first.rows, *(failed(n, "farm", "lost", rows=n, hidden=64) for n in range(10, 60)))
+    (alike,) = [line for line in found_by.lines(found_by.sweep(many)) if "and 47 more: lost" in line]
+    assert alike.count("x64") == 3
     assert "no distribution" in found_by.lines(found_by.sweep(run_of(failed(0, "farm", "lost"))))[0]
 
 
