@@ -272,7 +272,7 @@ class RayJudges:
             self._give(*unjudged)
 
     def coming(self, cells: Iterable[dict[str, Any]]) -> None:
-        for cell in soon(cells, self.ahead):
+        for cell in soon(cells, AHEAD):
             self.prefetch(cell)
 
     def prefetch(self, cell: dict[str, Any]) -> None:
