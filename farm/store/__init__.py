@@ -2,6 +2,6 @@
 and repairs it after a kill, `recovery` knows what an interrupted run had done, `lock` decides which process may write a
 run's directory."""
 
-from farm.store.runs import PLAN, RUN_ID, SAMPLE_COLUMNS, Run, RunWriter, Store, fold
+from farm.store.runs import PLAN, RUN_ID, SAMPLE_COLUMNS, Run, RunWriter, Store, fold, new_id
 
-__all__ = ["PLAN", "RUN_ID", "SAMPLE_COLUMNS", "Run", "RunWriter", "Store", "fold"]
+__all__ = ["PLAN", "RUN_ID", "SAMPLE_COLUMNS", "Run", "RunWriter", "Store", "fold", "new_id"]
