@@ -150,7 +150,7 @@ class LocalJudges:
             asked = self._pools["prepare"].submit(self._processes.call, "prepare", cell, seconds, key)
             self._coming[key] = asked
             if self._spare:
-                asked.add_done_callback(lambda made: None if made.exception() else self.warm(cell))
+                asked.add_done_callback(lambda made: self.warm(cell) if _succeeded(made) else None)
 
     def warm(self, cell: dict[str, Any]) -> None:
         with suppress(RuntimeError):  # the run has ended meanwhile
@@ -465,6 +465,10 @@ def _sizes(prepared: Mapping[str, Any]) -> dict[str, int] | None:
         return {file: os.stat(file).st_size for file in files}  # noqa: PTH116 - of each cell, and half as dear
     except OSError:
         return None
+
+
+def _succeeded(made: Future[Any]) -> bool:
+    return not made.cancelled() and made.exception() is None
 
 
 def _judge_failed(reason: str) -> dict[str, Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farm.errors import JudgeFailed
 from farm.judge import pool, processes
 from farm.judge.processes import CALLS, _Waiting, claims, sharing
 
@@ -96,6 +98,27 @@ def test_where_cores_are_to_spare_a_reference_follows_its_inputs(
         assert found["prepare"] == made["prepare"] and (cores == 2) is (judges.ahead == pool.AHEAD)
         assert found["warm"] == (made["warm"] if cores == 16 else set())
         asked.clear()
+
+
+def test_inputs_that_are_not_made_any_more_have_no_reference_made_for_them(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a future that was cancelled, asking for its exception raises, which its thread would print."""
+    asked, goes_on = [], threading.Event()
+
+    def call(self: Any, name: str, given: Any, seconds: float, key: str = "") -> Any:
+        asked.append(name)
+        assert goes_on.wait(30)
+        raise JudgeFailed("no inputs")
+
+    monkeypatch.setattr(processes.JudgeProcesses, "call", call)
+    judges = pool.LocalJudges(str(tmp_path), cores=16)
+    judges.coming(cells(*range(1, 9)))
+    coming = list(judges._coming.values())
+    judges.close()
+    goes_on.set()
+    assert all(one.cancelled() or one.exception(30) for one in coming)
+    assert set(asked) == {"prepare"} and any(one.cancelled() for one in coming) and not caplog.records
 
 
 def test_a_judge_keeps_the_memory_of_freed_arrays() -> None:
