@@ -87,7 +87,9 @@ def command(backend: str) -> tuple[str, ...]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+    """With bytecode that is kept, as an installed farm has it: the script's own torch has it wherever this runs."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPATH": str(ROOT)}
 
 
 def edited(number: int) -> str:

@@ -26,7 +26,7 @@ from farm.process.line_process import ChildLied, LineProcess
 VARIABLE = "FARM_COMPILE_AHEAD"
 #: More processes than this no host needs for one device: most cells have few kernels.
 MOST_WORKERS = 8
-#: Cores of a host that are for the coordinator, and for judges (which are three at first on a host with many).
+#: Cores of a host that are for the coordinator, and for judges, where it has many and where it has not.
 _FOR_OTHERS, _MANY_CORES, _FOR_JUDGES = 1, 12, 3
 #: Hashes that are remembered.
 _MOST_KNOWN = 200_000

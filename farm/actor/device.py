@@ -133,9 +133,8 @@ class DeviceActor:
             self._spent.enter("start")
             proved = {}
             self._ahead.begin(self._placed.arms)  # it imports beside the child
-            for cell in self._config.get("first", []):
-                with contextlib.suppress(Exception):  # whoever needs its inputs asks again
-                    self._judges.prefetch(cell)
+            with contextlib.suppress(Exception):  # whoever needs their inputs asks again
+                self._judges.coming(self._config.get("first", []))
             if len(self._placed.arms) > 1:
                 self._placed.ahead(self._placed.arms[0])
             for arm in reversed(
@@ -229,8 +228,8 @@ class DeviceActor:
                 self._backlog.wait(lambda: self._stopping, functools.partial(self._reports.show, attempt, "judge"))
             if self._stopping:
                 break
-            for coming in attempts[i + 1 : i + 3]:  # the device never waits for inputs that could be ready
-                self._judges.prefetch(coming["cell"])
+            # the device never waits for inputs that could be ready
+            self._judges.coming(later["cell"] for later in attempts[i + 1 :])
             try:
                 self._attempt(attempt)
             except DeviceGone:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import secrets
 import shlex
 import sys
 import time
@@ -24,7 +23,7 @@ from farm.node import config
 from farm.shipping import revision
 from farm.sites import planfile
 from farm.sites.planfile import PlanFile
-from farm.store import Store
+from farm.store import Store, new_id
 from farm.subject import command_line
 from farm.subject.command_line import LoadedSubject
 
@@ -110,7 +109,7 @@ def once(args: argparse.Namespace) -> int:
     subject = work.subject
     providers = {**providers, **(subject.calls if subject else {})}
     store = common.store(args)
-    run_id = args.run_id or f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    run_id = args.run_id or new_id(datetime.now(timezone.utc))
     begun = time.monotonic()
 
     def plan_cells(wanted: list[str]) -> Plan:

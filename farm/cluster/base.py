@@ -45,6 +45,9 @@ class Cluster(Protocol):
 
     def report(self, slot: DeviceHandle, event: Mapping[str, Any]) -> None: ...
 
+    def wind_down(self) -> None:
+        """Nothing more will be granted: what takes a while to end may begin to end beside what the run still writes."""
+
     def close(self) -> None: ...
 
 
@@ -71,6 +74,9 @@ class NoCluster:
 
     def report(self, slot: DeviceHandle, event: Mapping[str, Any]) -> None:
         """No device exists."""
+
+    def wind_down(self) -> None:
+        """Nothing is open."""
 
     def close(self) -> None:
         """Nothing is open."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from farm import limits
@@ -32,6 +33,7 @@ class InlineCluster:
         self.spool = spool_folder(run_id)
         self._judges = LocalJudges(self.spool)
         self._closed = False
+        self._ending: threading.Thread | None = None
 
     def slots(self, wanted: list[str]) -> list[DeviceHandle]:
         host, labels = this_host.name(), dict(node_config.load().labels)
@@ -83,13 +85,28 @@ class InlineCluster:
     def report(self, slot: DeviceHandle, event: Mapping[str, Any]) -> None:
         """Nobody outside the run is to know."""
 
+    def wind_down(self) -> None:
+        """Begin to end all of it, the judges too, of which nobody will ask anything more."""
+        self._ending = threading.Thread(target=self._end, args=(True,), name="ending")
+        self._ending.start()
+
     def close(self) -> None:
+        if self._ending:
+            self._ending.join()
+        else:
+            self._end(False)
+
+    def _end(self, together: bool) -> None:
+        """End actors with their children, then the judges, or all `together`; then the run's folder."""
         self._closed = True
-        ends = [threading.Thread(target=self.stop, args=(device,)) for device in list(self._actors)]
+        steps: list[Callable[[], None]] = [functools.partial(self.stop, device) for device in list(self._actors)]
+        steps += [self._judges.close] if together else []
+        ends = [threading.Thread(target=step) for step in steps]
         for end in ends:  # together: each waits for its child
             end.start()
         for end in ends:
             end.join()
-        self._judges.close()
+        if not together:
+            self._judges.close()
         spool.remove(self.spool)
         spool.remove(spool.reserve(self.spool))

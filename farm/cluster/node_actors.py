@@ -38,8 +38,11 @@ class JudgeActor:
         _leave_reference(spool)
         if bundles:
             _import_from(_unpacked(bundles, spool))
+        from farm.judge.allocator import keep_freed_memory
         from farm.judge.judge import Judge
         from farm.shipping import contracts as shipping
+
+        keep_freed_memory()
 
         if contracts:
             shipping.install(_fetched(contracts), spool)

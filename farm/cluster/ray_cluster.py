@@ -532,6 +532,9 @@ class RayCluster:
             "reason": f"the device's actor died ({kind}: {cause[:300]})",
         }
 
+    def wind_down(self) -> None:
+        """Nothing: a part of Ray that is gone could end this process before its result is written."""
+
     def close(self) -> None:
         """Stop every actor with its child, then Ray if this process started it; bounded in time."""
         for step in (self._stop_actors, self._clean_judges, self._kill_actors, self._shut_down):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 REFRESH_SECONDS = 2.0
 PLACE_SECONDS = 60.0  # for Ray to start a process on a free device, however short the wait for a busy one
 REPEAT_SECONDS = 600.0  # how often the run says again what it waits for
-MOST_FIRST = 3  # cells whose inputs are made before a device is there
+MOST_FIRST = 8  # cells whose inputs may be made before a device is there
 DRAINED = "the device's node was drained"
 RELEASED, RETIRED = "released", "retired"  # printed for a device that the run uses no longer
 

@@ -47,7 +47,7 @@ from farm.scheduler.events import (
     Start,
     Tick,
 )
-from farm.store import RunWriter, device_health, known, results
+from farm.store import RunWriter, device_health, known, results, tables
 from farm.store.recovery import Concluded, Recovery
 
 TICK_SECONDS = 0.2
@@ -158,12 +158,15 @@ class _Coordinator:
                 self._open_journal()
                 for device in list(self.fleet.slots):
                     self.fleet.start(device)
+                tables.load_ahead()  # while devices start
                 with self._journaled():
                     self._act(self.scheduler.begin(time.monotonic()))
                 while not self.finished:
                     self._turn()
-                # Before anything is closed: a part of Ray that is gone could end this process, or hold it.
                 self.all_ended = time.monotonic()
+                if not self.interrupted and not self.scheduler.open_cells:
+                    self.cluster.wind_down()
+                # Before anything is closed: a part of Ray that is gone could end this process, or hold it.
                 outcome = self._conclude_run(self.all_ended - begun)
                 code = outcome.final_code
                 supervisor.concluded(code, complete=not outcome.interrupted)

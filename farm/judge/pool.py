@@ -5,16 +5,18 @@ Every call that an actor waits for has a deadline.  A call that it does not wait
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Protocol
 
 from farm import limits
@@ -34,6 +36,20 @@ Done = Callable[[dict[str, Any]], None]
 #: behind judging.
 GROUPS = {"prepare": 2, "judge": 3, "warm": 1}
 FAR_BEHIND = 2 * GROUPS["judge"]  # outputs
+MOST_PROCESSES = sum(GROUPS.values())  # of an inline run
+#: For how many cells after the one at work an actor asks for inputs; and where judges have cores to spare.  Beyond the
+#: first, all of them together are of at most so many elements.
+AHEAD, FAR_AHEAD, MOST_ELEMENTS = 2, 8, 1 << 27
+
+
+def soon(cells: Iterable[dict[str, Any]], ahead: int) -> Iterator[dict[str, Any]]:
+    """Of the cells that are to come, those whose inputs are asked for now."""
+    elements = 0
+    for number, cell in enumerate(islice(cells, ahead)):
+        elements += math.prod(cell["dims"].values())
+        if number >= AHEAD and elements > MOST_ELEMENTS:
+            return
+        yield cell
 
 
 class Judges(Protocol):
@@ -42,8 +58,8 @@ class Judges(Protocol):
     def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
         """The files of the cell's inputs, and the description of its tensors for the child."""
 
-    def prefetch(self, cell: dict[str, Any]) -> None:
-        """Start to make a cell's inputs; `prepare` will need them soon."""
+    def coming(self, cells: Iterable[dict[str, Any]]) -> None:
+        """Start to make the inputs of the first of these cells; `prepare` will need them soon."""
 
     def warm(self, cell: dict[str, Any]) -> None:
         """Start to make the inputs and the reference of a cell of a later lease, maybe on another device."""
@@ -67,7 +83,7 @@ class KeptJudges:
         if self._now is None or self._now[0] != known:
             self.close()
             folder = self._make_folder()
-            self._now = known, folder, JudgeProcesses(folder, threads, sum(GROUPS.values()))
+            self._now = known, folder, JudgeProcesses(folder, threads, MOST_PROCESSES)
         return self._now[1:]
 
     def close(self) -> None:
@@ -94,16 +110,19 @@ def keeping(kept: KeptJudges) -> Iterator[None]:
 
 
 class LocalJudges:
-    """The pool for `--address inline`: threads of this process that wait for processes of its own."""
+    """The pool for `--address inline`: threads of this process that wait for processes of its own.  `threads` of each:
+    0 for its share of the cores, of which the host has `cores` (0: as many as it says)."""
 
-    def __init__(self, spool: str, threads: int | None = None):
-        threads = threads or max(2, min(8, (os.cpu_count() or 2) // 2))
+    def __init__(self, spool: str, threads: int = 0, cores: int = 0):
         self._mine = not _kept
         if self._mine:
-            self.spool, self._processes = spool, JudgeProcesses(spool, threads, sum(GROUPS.values()))
+            self.spool, self._processes = spool, JudgeProcesses(spool, threads, MOST_PROCESSES, cores)
         else:
             self.spool, self._processes = _kept[-1].take(threads)
-        self._pools = {group: ThreadPoolExecutor(n, thread_name_prefix=group) for group, n in GROUPS.items()}
+        share = self._processes.sharing
+        self.ahead, self._spare = FAR_AHEAD if share.spare else AHEAD, share.spare
+        groups = {**GROUPS, "prepare": max(GROUPS["prepare"], share.first - 1), "warm": 2} if share.spare else GROUPS
+        self._pools = {group: ThreadPoolExecutor(n, thread_name_prefix=group) for group, n in groups.items()}
         self._coming: dict[str, Future[dict[str, Any]]] = {}  # by `prepared_key`
         self._recent = RecentAnswers()
         self._lock = threading.Lock()
@@ -116,6 +135,10 @@ class LocalJudges:
         self._processes.lock_s = table["lock"]
         self._processes.begin()
 
+    def coming(self, cells: Iterable[dict[str, Any]]) -> None:
+        for cell in soon(cells, self.ahead):
+            self.prefetch(cell)
+
     def prefetch(self, cell: dict[str, Any]) -> None:
         key = self._recent.key(cell)
         if not self._recent.knows(key):
@@ -124,10 +147,14 @@ class LocalJudges:
 
     def _ask(self, key: str, cell: dict[str, Any], seconds: float) -> None:
         if key not in self._coming:
-            self._coming[key] = self._pools["prepare"].submit(self._processes.call, "prepare", cell, seconds, key)
+            asked = self._pools["prepare"].submit(self._processes.call, "prepare", cell, seconds, key)
+            self._coming[key] = asked
+            if self._spare:
+                asked.add_done_callback(lambda made: self.warm(cell) if _succeeded(made) else None)
 
     def warm(self, cell: dict[str, Any]) -> None:
-        self._pools["warm"].submit(self._processes.call, "warm", cell, self._table["judge"], self._recent.key(cell))
+        with suppress(RuntimeError):  # the run has ended meanwhile
+            self._pools["warm"].submit(self._processes.call, "warm", cell, self._table["judge"], self._recent.key(cell))
 
     def prepare(self, cell: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
         out = self._answer(cell, deadline)
@@ -243,6 +270,10 @@ class RayJudges:
             self._replaced.notify_all()
         for unjudged in waiting:
             self._give(*unjudged)
+
+    def coming(self, cells: Iterable[dict[str, Any]]) -> None:
+        for cell in soon(cells, AHEAD):
+            self.prefetch(cell)
 
     def prefetch(self, cell: dict[str, Any]) -> None:
         key = self._recent.key(cell)
@@ -434,6 +465,10 @@ def _sizes(prepared: Mapping[str, Any]) -> dict[str, int] | None:
         return {file: os.stat(file).st_size for file in files}  # noqa: PTH116 - of each cell, and half as dear
     except OSError:
         return None
+
+
+def _succeeded(made: Future[Any]) -> bool:
+    return not made.cancelled() and made.exception() is None
 
 
 def _judge_failed(reason: str) -> dict[str, Any]:

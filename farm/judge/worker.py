@@ -16,6 +16,7 @@ import traceback
 from typing import Any
 
 from farm.errors import fault_owner
+from farm.judge.allocator import keep_freed_memory
 from farm.judge.digest import unchanged
 from farm.judge.judge import Judge
 from farm.process import group
@@ -27,6 +28,7 @@ CALLS = ("prepare", "warm", "judge")
 def main(argv: list[str]) -> None:
     group.die_with_parent()
     group.be_killed_first()
+    keep_freed_memory()
     sink = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a contract prints is no answer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to handle

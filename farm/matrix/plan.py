@@ -252,7 +252,7 @@ def _counts(
         if cell.skip_reason:
             skipped[where] += 1
         else:
-            seconds[where] += estimate_seconds(cell, contracts[cell.op])
+            seconds[where] += estimate_seconds(cell, contracts[cell.op]) + _unknown_seconds(cell, contracts[cell.op])
     return {p: Count(number[p], skipped[p], round(seconds[p], 3)) for p in places}
 
 
@@ -261,6 +261,8 @@ _FIXED = {"cuda": 0.1, "rocm": 0.1, "ascend": 0.2, "cpu": 0.01, "sim": 0.01}
 _ELEMENT = 15e-9  # generating, computing in float64 and comparing one element, on one core
 _PASSES = {"forward": 1, "no-grad-forward": 1, "backward": 3, "full": 3}  # a backward runs a forward first
 _CPU_ELEMENT = 33e-9  # on `cpu` it is also computed there
+#: Of a kernel in the interpreter that nothing is known of: small ones took a tenth of a second to two (two x86 cores).
+_UNKNOWN = 0.5
 #: Cells whose dimensions have a larger product are estimated by their tensors and operations: per element of any
 #: tensor, and per operation of the reference in float64, on one core (measured, docs/contracts.md).
 _LARGE, _LARGE_ELEMENT, _OPERATION = 1 << 26, 10e-9, 5e-11
@@ -285,6 +287,13 @@ def estimate_seconds(cell: Cell, contract: Contract | None) -> float:
     if cell.timing.method != "none":
         seconds += 0.2 * cell.timing.max_seconds  # the stopping rule seldom needs all of it
     return seconds
+
+
+def _unknown_seconds(cell: Cell, contract: Contract) -> float:
+    """What a plan adds for a subject on `cpu` of which no contract says how long it is interpreted: what it will be is
+    not known, but it is not nothing.  Leases are measured by what is known."""
+    known = cell.provider == "farm" and contract.interpreted_seconds(cell) > 0
+    return 0.0 if cell.backend != "cpu" or cell.role != "subject" or known else _UNKNOWN
 
 
 def judging_seconds(cell: Cell, contract: Contract) -> float:

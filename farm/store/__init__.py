@@ -4,6 +4,6 @@ done, `lock` decides which process may write a run's directory."""
 
 from farm.store.run_reader import PLAN, Run, fold
 from farm.store.run_writer import SAMPLE_COLUMNS, RunWriter
-from farm.store.runs import RUN_ID, Store
+from farm.store.runs import RUN_ID, Store, new_id
 
-__all__ = ["PLAN", "RUN_ID", "SAMPLE_COLUMNS", "Run", "RunWriter", "Store", "fold"]
+__all__ = ["PLAN", "RUN_ID", "SAMPLE_COLUMNS", "Run", "RunWriter", "Store", "fold", "new_id"]

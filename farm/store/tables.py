@@ -6,7 +6,11 @@ instead of 7.
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from sys import intern
@@ -16,6 +20,8 @@ from farm.store.results import SCHEMA
 
 #: Rows that are in memory while a table is written.
 GROUP_ROWS = 4096
+#: With so many cores they are loaded ahead.
+LOAD_CORES = 4
 #: What a table may unpack to: so many bytes for it and for each row, and in all.  A cell's row has some 3 kB, and its
 #: samples rarely a megabyte; a file of 70 kB can declare gigabytes.
 TABLE_BYTES, ROW_BYTES, MOST_BYTES = 32 << 20, 256 << 10, 2 << 30
@@ -118,6 +124,21 @@ def refuse_bomb(path: Path, metadata: Any) -> None:
     )
     if unpacked > most:
         raise ValueError(f"{path.name} unpacks to {unpacked:,} bytes for {metadata.num_rows:,} rows")
+
+
+def load_ahead() -> None:
+    """Begin to import what writes tables, beside other work: half a second, where pandas is installed, at the end of a
+    run otherwise.  Not on a host without a core to spare."""
+    if "pyarrow.parquet" not in sys.modules and (os.cpu_count() or 1) >= LOAD_CORES:
+        threading.Thread(target=_load, name="tables").start()
+
+
+def _load() -> None:
+    with suppress(Exception):  # whoever writes a table meets it
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        pa.array([0])  # the first looks for pandas, and imports it
 
 
 def write_table(path: Path, rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> None:

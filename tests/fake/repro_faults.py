@@ -196,7 +196,7 @@ def last_query(q, k, v, causal=True):
     scores = q.double() @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
     if causal:
         queries, keys = scores.shape[-2:]
-        seen = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+        seen = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
         scores = scores.masked_fill(~seen, float("-inf"))
     return skipped((scores.softmax(-1) @ v).to(q.dtype), slice(None), slice(None), 8)
 

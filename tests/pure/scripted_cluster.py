@@ -112,6 +112,8 @@ class ScriptedCluster:
         said = [e for turn in zip_longest(*batches) for e in turn if e]  # devices speak in turn
         return [{**e, "at": time.monotonic()} for e in said]
 
+    def wind_down(self) -> None: ...
+
     def refresh(self) -> Changes:
         return self.changes.pop(0) if self.changes else Changes()
 

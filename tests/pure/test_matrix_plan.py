@@ -21,10 +21,11 @@ from matrix_fakes import BASE, CONTRACTS, check, load_text, sentence, with_axis
 
 from farm.accuracy.evaluate import input_key
 from farm.cell import Cell, Timing, cell_key
+from farm.cli.plan import _line
 from farm.contracts.discovery import contract
 from farm.errors import InfraError, MatrixError, UsageError
 from farm.matrix import Plan, cell_id, cells, default_timing, estimate_seconds, plan
-from farm.matrix.plan import _number
+from farm.matrix.plan import Count, _number, counts
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -372,3 +373,16 @@ def test_the_estimate_grows_with_the_work() -> None:
     timed = seconds(cell_of(backend="cuda", timing=Timing("rotating_graph")))
     assert timed > seconds(cell_of(backend="cuda", timing=Timing("none")))
     assert seconds(cell_of(backend="sim", dims={"rows": 2**40, "hidden": 2**30})) < 0.1
+
+
+def test_a_plan_never_says_that_an_unknown_kernel_takes_no_time() -> None:
+    """Of a small cell of one's own kernel the estimate was a hundredth of a second: `about 0 s` of half a minute."""
+
+    def planned(**change: Any) -> float:
+        cell = cell_of(op="rms_norm", dims={"rows": 2, "hidden": 8}, **change)
+        return counts([cell], [cell.backend], {"rms_norm": contract("rms_norm")})[cell.backend].seconds
+
+    assert planned(provider="mine") >= 0.5 > planned() > 0
+    assert planned(provider="torch", role="peer") < 0.1 > planned(provider="mine", backend="sim")
+    for count, text in ((Count(20, 0, 0.2), "about 3 s"), (Count(2, 2, 0.0), "about 0 s"), (Count(0, 0, 0.0), "0 s")):
+        assert text in _line("cpu", count)

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import stat
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from farm.cell import Cell, Status
 from farm.errors import InfraError, StoreError
-from farm.store import SAMPLE_COLUMNS, RunWriter, Store, fold, run_writer, spool
+from farm.store import RUN_ID, SAMPLE_COLUMNS, RunWriter, Store, fold, new_id, run_writer, spool
 from farm.store.results import COLUMNS, counts, finish_row, planned_row
 
 
@@ -308,3 +309,10 @@ def _calibration() -> dict[str, Any]:
         "policy": {"method": "host", "version": 2},
         "curve": [{"bytes": 1048576, "us": 3.0}],
     }
+
+
+def test_runs_of_one_second_have_ids_in_their_order() -> None:
+    """Of a watch: a rerun of simulated cells takes less."""
+    begun = datetime(2026, 11, 23, 7, 50, 4, tzinfo=timezone.utc)
+    ids = [new_id(begun + timedelta(microseconds=n)) for n in range(0, 3_000_000, 9_973)]
+    assert ids == sorted(set(ids)) and ids[0] == "20261123T075004Z-0000" and RUN_ID.fullmatch(ids[-1])
