@@ -69,7 +69,7 @@ class DeviceActor:
         self._deaths = SignalDeaths(config["spool"], config["device"])
         spawn_s = self._config["deadlines"]["spawn"]
         self._children = ChildManager(self._placed, self._guard, spawn_s, lambda: self._stopping, self._spent)
-        self._ahead = compile_ahead.CompileAhead(self._compiler)
+        self._ahead = compile_ahead.CompileAhead(self._compiler, self._placed.signal_waiting)
         spool.claim(config["spool"])
         self._claimed = 0  # the inode of that folder
         self._thread = threading.Thread(target=self._guarded, name="device", daemon=True)
@@ -123,10 +123,14 @@ class DeviceActor:
 
     def _compiler(self, arm: str) -> child_process.Child | None:
         """What compiles ahead for an arm, where cores are to spare for it."""
+        many = self._spare_cores()
+        return self._placed.compiler(arm, many) if many else None
+
+    def _spare_cores(self) -> int:
+        """Cores of this host that work ahead for each arm of this device."""
         sharing = int(self._config.get("compile_ahead") or 0)
         real = sharing > 0 and self._config["backend"] in waiting.BACKENDS and self._placed.real.ACCELERATOR
-        many = compile_ahead.workers(compile_ahead.cores(), sharing, len(self._placed.arms)) if real else 0
-        return self._placed.compiler(arm, many) if many else None
+        return compile_ahead.workers(compile_ahead.cores(), sharing, len(self._placed.arms)) if real else 0
 
     def _work(self) -> None:
         try:
@@ -141,7 +145,8 @@ class DeviceActor:
                 with contextlib.suppress(Exception):  # whoever needs its inputs asks again
                     self._judges.prefetch(cell)
             if len(self._placed.arms) > 1:
-                self._placed.ahead(self._placed.arms[0])
+                many = compile_ahead.rounds(self._spare_cores())
+                self._placed.ahead({arm: many + (arm != self._placed.arms[0]) for arm in self._placed.arms})
             for arm in reversed(
                 self._placed.arms
             ):  # each has its own files, or no cell runs; the first goes on to serve
@@ -237,8 +242,8 @@ class DeviceActor:
         if arm:
             if self._children.served:
                 self._children.replace()
-                if then:  # beside the start of this one's child: nothing is timed yet
-                    self._placed.ahead(then)
+                if then and not (self._placed.waiting(arm) and self._placed.waiting(then)):  # nothing is timed yet
+                    self._placed.ahead(dict.fromkeys((arm, then), compile_ahead.rounds(self._spare_cores())))
             self._placed.use(arm)
             ready = self._children.ready
             self._captures, self._notes = self._known_captures(ready.fingerprint if ready else {})

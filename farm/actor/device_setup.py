@@ -237,13 +237,22 @@ class DeviceSetup:
         started.write_seconds, started.kill_seconds = (self.config["deadlines"][k] for k in ("write", "teardown"))
         return started
 
-    def ahead(self, arm: str) -> None:
-        """Have the next child of this arm, which is not the one in use, import what every child imports."""
-        environment = self._arms[arm].environment
-        if self.under or environment.sandbox is not None:
-            return
-        env = child_variables(dict(self.host.child_env(self.config["device_id"])), environment)
-        self._ahead.start(arm, self.host_backend, env, environment, str(self.config["spool"]))
+    def ahead(self, counts: Mapping[str, int]) -> None:
+        """Have so many children of each arm import what every child imports, those that wait already included."""
+        for arm, count in counts.items():
+            environment = self._arms[arm].environment
+            if self.under or environment.sandbox is not None:
+                continue
+            env = child_variables(dict(self.host.child_env(self.config["device_id"])), environment)
+            self._ahead.start(arm, self.host_backend, env, environment, str(self.config["spool"]), count)
+
+    def waiting(self, arm: str) -> int:
+        """How many children of this arm wait."""
+        return self._ahead.count(arm)
+
+    def signal_waiting(self, number: int) -> None:
+        """Send a signal to all children that wait."""
+        self._ahead.signal(number)
 
     def compiler(self, arm: str, workers: int) -> child_process.Child | None:
         """Start what compiles for this arm's children, with their files, environment and confinement, but without a
@@ -269,7 +278,7 @@ class DeviceSetup:
         return found
 
     def let_go(self) -> None:
-        """End a child that imports, and that nobody has needed."""
+        """End the children that wait, and that nobody has needed."""
         self._ahead.close()
 
     def completed(self, ready: protocol.Ready) -> protocol.Ready:
