@@ -28,6 +28,8 @@ VARIABLE = "FARM_COMPILE_AHEAD"
 MOST_WORKERS = 8
 #: Cores of a host that are for the coordinator, and for judges, where it has many and where it has not.
 _FOR_OTHERS, _MANY_CORES, _FOR_JUDGES = 1, 12, 3
+#: Rounds whose children import together, at most: those of screening, and one of a retry.
+MOST_ROUNDS = 4
 #: Hashes that are remembered.
 _MOST_KNOWN = 200_000
 _ANSWER = record(
@@ -67,11 +69,20 @@ def variables(spool: str, arm: str) -> dict[str, str | None]:
     return {**_NO_DEVICE, **own, "TRITON_CACHE_AUTOTUNING": None}
 
 
-class CompileAhead:
-    """For the one thread that starts a device's children.  `start`: starts what compiles for an arm, or gives None."""
+def rounds(workers_: int) -> int:
+    """For how many rounds to come the children of both arms import together, on a host that has so many cores to spare
+    for each arm: no more than import side by side."""
+    return max(1, min(MOST_ROUNDS, workers_))
 
-    def __init__(self, start: Callable[[str], Child | None]):
-        self._start = start
+
+class CompileAhead:
+    """For the one thread that starts a device's children.  `start`: starts what compiles for an arm, or gives None;
+    `signal_others`: signals what else is to stand still while a cell is timed."""
+
+    def __init__(
+        self, start: Callable[[str], Child | None], signal_others: Callable[[int], None] = lambda number: None
+    ):
+        self._start, self._signal_others = start, signal_others
         self._running: dict[str, Child] = {}
         self._unsent: dict[str, bytearray] = {}
         self._known: dict[str, set[str]] = {}  # arm -> hashes of kernels that were compiled ahead
@@ -161,6 +172,7 @@ class CompileAhead:
     def _signal(self, number: int) -> None:
         for child in self._running.values():
             child.signal(number)
+        self._signal_others(number)
 
     def _drop(self, arm: str) -> None:
         child = self._running.pop(arm)

@@ -20,14 +20,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from farm.actor import calibration as supervised
-from farm.actor import child_process
+from farm.actor import child_process, compile_ahead
 from farm.actor.attempt_reports import AttemptReports
 from farm.actor.backpressure import Backpressure
 from farm.actor.capture import trial
 from farm.actor.capture.arms import ArmCaptures
 from farm.actor.capture.fallback import CaptureOutcome
 from farm.actor.child_manager import ChildManager
-from farm.actor.compile_ahead import CompileAhead
 from farm.actor.conversation import Conversation, DeviceGone
 from farm.actor.device_setup import DeviceSetup
 from farm.actor.event_buffer import EventBuffer
@@ -63,7 +62,7 @@ class DeviceActor:
         self._backlog = Backpressure(config["spool"])
         spawn_s = self._config["deadlines"]["spawn"]
         self._children = ChildManager(self._placed, self._guard, spawn_s, lambda: self._stopping, self._spent)
-        self._ahead = CompileAhead(self._placed.compiler)
+        self._ahead = compile_ahead.CompileAhead(self._placed.compiler, self._placed.signal_waiting)
         self._reports = AttemptReports(self._said, self._placed, self._children, self._spent, self._node)
         self._conversation = Conversation(
             self._placed,
@@ -136,7 +135,8 @@ class DeviceActor:
             with contextlib.suppress(Exception):  # whoever needs their inputs asks again
                 self._judges.coming(self._config.get("first", []))
             if len(self._placed.arms) > 1:
-                self._placed.ahead(self._placed.arms[0])
+                many = compile_ahead.rounds(self._placed.spare_cores())
+                self._placed.ahead({arm: many + (arm != self._placed.arms[0]) for arm in self._placed.arms})
             for arm in reversed(
                 self._placed.arms
             ):  # each has its own files, or no cell runs; the first goes on to serve
@@ -216,8 +216,8 @@ class DeviceActor:
         if arm:
             if self._children.served:
                 self._children.replace()
-                if then:  # beside the start of this one's child: nothing is timed yet
-                    self._placed.ahead(then)
+                if then and not (self._placed.waiting(arm) and self._placed.waiting(then)):  # nothing is timed yet
+                    self._placed.ahead(dict.fromkeys((arm, then), compile_ahead.rounds(self._placed.spare_cores())))
             self._placed.use(arm)
             ready = self._children.ready
             self._captures.use(ready.fingerprint if ready else {})

@@ -237,22 +237,35 @@ class DeviceSetup:
         started.write_seconds, started.kill_seconds = (self.config["deadlines"][k] for k in ("write", "teardown"))
         return started
 
-    def ahead(self, arm: str) -> None:
-        """Have the next child of this arm, which is not the one in use, import what every child imports."""
-        environment = self._arms[arm].environment
-        if self.under or environment.sandbox is not None:
-            return
-        env = child_variables(dict(self.host.child_env(self.config["device_id"])), environment)
-        self._ahead.start(arm, self.host_backend, env, environment, str(self.config["spool"]))
+    def ahead(self, counts: Mapping[str, int]) -> None:
+        """Have so many children of each arm import what every child imports, those that wait already included."""
+        for arm, count in counts.items():
+            environment = self._arms[arm].environment
+            if self.under or environment.sandbox is not None:
+                continue
+            env = child_variables(dict(self.host.child_env(self.config["device_id"])), environment)
+            self._ahead.start(arm, self.host_backend, env, environment, str(self.config["spool"]), count)
+
+    def waiting(self, arm: str) -> int:
+        """How many children of this arm wait."""
+        return self._ahead.count(arm)
+
+    def signal_waiting(self, number: int) -> None:
+        """Send a signal to all children that wait."""
+        self._ahead.signal(number)
+
+    def spare_cores(self) -> int:
+        """Cores of this host that work ahead for each arm of this device."""
+        sharing = int(self.config.get("compile_ahead") or 0)
+        real = sharing > 0 and self.backend in waiting.BACKENDS and self.real.ACCELERATOR
+        return compile_ahead.workers(compile_ahead.cores(), sharing, len(self.arms)) if real else 0
 
     def compiler(self, arm: str) -> child_process.Child | None:
         """Start what compiles ahead for this arm's children, with their files, environment and confinement, but without
         a device; None where no cores are to spare for it, and where there can be none: in a sandbox each child has a
         cache of its own, a command may lead anywhere, and a tool is for one process.  OSError if it cannot be
         started."""
-        sharing = int(self.config.get("compile_ahead") or 0)
-        real = sharing > 0 and self.backend in waiting.BACKENDS and self.real.ACCELERATOR
-        workers = compile_ahead.workers(compile_ahead.cores(), sharing, len(self.arms)) if real else 0
+        workers = self.spare_cores()
         if not workers:
             return None
         own = self._arms[arm]
@@ -275,7 +288,7 @@ class DeviceSetup:
         return found
 
     def let_go(self) -> None:
-        """End a child that imports, and that nobody has needed."""
+        """End the children that wait, and that nobody has needed."""
         self._ahead.close()
 
     def completed(self, ready: protocol.Ready) -> protocol.Ready:

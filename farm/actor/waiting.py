@@ -9,6 +9,7 @@ imports (docs/compare.md).
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -104,39 +105,53 @@ class WaitingChildren:
 
 
 class ArmAhead:
-    """The child of the arm that comes next on one device.  For the thread that starts its children."""
+    """Children of the arms that are to come on one device.  For the thread that starts its children."""
 
     def __init__(self) -> None:
-        self._of: tuple[str, Child] | None = None  # arm
+        self._of: dict[str, list[Child]] = {}  # arm
 
-    def start(self, arm: str, backend: str, env: Mapping[str, str], environment: Environment, spool: str) -> None:
-        """Have it import.  Nothing is started where no child may wait; what cannot be started is missed by nobody."""
-        self.close()
+    def start(
+        self, arm: str, backend: str, env: Mapping[str, str], environment: Environment, spool: str, count: int = 1
+    ) -> None:
+        """Have as many import as `count` lacks.  Nothing is started where no child may wait; what cannot be started is
+        missed by nobody."""
         if backend not in BACKENDS or not environment.own:
             return
         path = [p for p in env["PYTHONPATH"].split(os.pathsep) if p and not p.startswith(spool)]
+        first = {**env, "PYTHONPATH": os.pathsep.join(path)}
         with suppress(OSError):
-            first = {**env, "PYTHONPATH": os.pathsep.join(path)}
-            self._of = arm, Child(backend, "", {}, first, environment, spool=spool, waits=True)
+            while self.count(arm) < count:
+                child = Child(backend, "", {}, first, environment, spool=spool, waits=True)
+                self._of.setdefault(arm, []).append(child)
+
+    def count(self, arm: str) -> int:
+        """How many wait for this arm."""
+        return len(self._of.get(arm, ()))
 
     def take(self, arm: str, env: Mapping[str, str], order: Mapping[str, Any]) -> Child | None:
-        """It, on its way; None where there is none that lives."""
-        if self._of is None or self._of[0] != arm:
-            return None
-        child, self._of = self._of[1], None
+        """One of them, on its way; None where there is none that lives."""
         path = [p for p in env["PYTHONPATH"].split(os.pathsep) if p]
-        try:
-            child.begin({**order, "variables": {name: env.get(name) for name in MASKS}, "path": path})
-        except (ChildDied, ChildTimedOut, OSError):
-            _end(child)
-            return None
-        return child
+        while waiting_ones := self._of.get(arm):
+            child = waiting_ones.pop(0)
+            try:
+                child.signal(signal.SIGCONT)
+                child.begin({**order, "variables": {name: env.get(name) for name in MASKS}, "path": path})
+                return child
+            except (ChildDied, ChildTimedOut, OSError):
+                _end(child)
+        return None
+
+    def signal(self, number: int) -> None:
+        """To all that wait: they stand still while a cell is timed, whether they have imported all or not."""
+        for children in self._of.values():
+            for child in children:
+                child.signal(number)
 
     def close(self) -> None:
-        """End one that was not taken."""
-        if self._of is not None:
-            _end(self._of[1])
-            self._of = None
+        """End those that were not taken."""
+        while self._of:
+            for child in self._of.popitem()[1]:
+                _end(child)
 
 
 def _end(child: Child) -> None:

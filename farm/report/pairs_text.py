@@ -98,12 +98,22 @@ def _counts(rows: Sequence[Row], complete: bool) -> Iterator[str]:
     yield f"statuses of {cells(len(rows))}: {', '.join(words)}"
     yield from bits_lines(rows, told)
     if not complete:
+        yield from _so_far(verdicts)
         return
     if verdicts:
         yield f"times of {cells(sum(verdicts.values()))}: {', '.join(f'{n} {k}' for k, n in verdicts.items())}"
     else:
         yield "times: none, since no cell passed in both arms with a time"
     yield from control_lines(told)
+
+
+def _so_far(verdicts: Mapping[str, int]) -> Iterator[str]:
+    """What the rounds before an interruption have decided; nothing where no pair was timed further."""
+    left = verdicts.get(Verdict.UNFIT.value, 0)
+    decided = {kind: n for kind, n in verdicts.items() if kind != Verdict.UNFIT.value}
+    if decided:
+        words = [f"{n} {kind}" for kind, n in decided.items()] + ([f"{left} not decided yet"] if left else [])
+        yield f"times so far, of {cells(sum(verdicts.values()))}: {', '.join(words)}"
 
 
 def bits_lines(rows: Sequence[Row], told: Mapping[str, Any]) -> Iterator[str]:

@@ -11,6 +11,9 @@ from farm.scheduler.state import OUT, CellState, DeviceState
 from farm.scheduler.workqueue import WorkQueue
 
 MAX_ATTEMPTS = 2  # one retry
+#: After round 0, which compiles and judges in full, what it took counts as so many estimated seconds: a round that is
+#: timed only is several times as fast, and its leases are to be as long.
+ROUND_0_SECONDS = 5.0
 SLACK_SECONDS = 90.0  # beyond a phase's limit, until its device is taken to be stuck
 
 
@@ -160,6 +163,8 @@ class SchedulerState:
         if self._open or not e.cells:
             self._more = bool(self._open)
             return []
+        if self._round == 0:
+            self._took = {backend: _weighing(*took) for backend, took in self._took.items()}
         self._round = e.round
         cells = [cell for lead in e.cells for cell in self._pair(lead)]
         for cell in cells:
@@ -204,3 +209,9 @@ class SchedulerState:
         measured, estimated = self._took.get(device.backend, (0.0, 0.0))
         self._took[device.backend] = (measured + max(0.0, at - device.since), estimated + self._work[cell].seconds)
         device.running, device.since = None, at
+
+
+def _weighing(measured: float, estimated: float) -> tuple[float, float]:
+    """The same pace, of at most `ROUND_0_SECONDS` estimated seconds."""
+    share = min(1.0, ROUND_0_SECONDS / estimated) if estimated > 0 else 1.0
+    return measured * share, estimated * share

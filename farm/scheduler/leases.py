@@ -10,7 +10,9 @@ from collections.abc import Callable
 from farm.scheduler.workqueue import WorkQueue
 
 LEASE_SECONDS = 1.0
-ROUND_SECONDS = 20.0  # of a lease with two arms, for each of which a child starts anew, in some seconds
+#: Of a lease with two arms, for each of which a child starts anew, in some seconds: as long as another run can be made
+#: to wait for the device, and as two times of one pair may lie apart.
+ROUND_SECONDS = 50.0
 MAX_LEASE_CELLS = 64  # one lease's results stay well under 100 KiB on the wire
 MAX_ROUND_CELLS = 256  # pairs: starting children must not take longer than what they are started for
 

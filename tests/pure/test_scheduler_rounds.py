@@ -245,3 +245,47 @@ def test_a_lease_with_two_arms_takes_a_whole_share(rounds: bool) -> None:
     assert isinstance(grant, Grant)
     assert len(grant.lease.attempts) == (200 if rounds else 20)
     assert s.step(Interrupted(1.0)) == [Finish()]
+
+
+def played(s: Scheduler, lease: Lease, at: float, seconds: float) -> tuple[list[Lease], float]:
+    """The leases of a round on one device, each of whose cells takes so many seconds; and when it was over."""
+    leases = [lease]
+    while True:
+        for a in leases[-1].attempts:
+            s.step(Started(at, "sim:0", a.cell, a.number))
+            at += seconds
+            s.step(MeasuredEvent(at, "sim:0", a.cell, a.number))
+            s.step(Ended(at, "sim:0", a.cell, a.number, Status.PASSED))
+        more = s.step(LeaseDone(at, "sim:0", leases[-1].id))
+        if not more:
+            return leases, at
+        (grant,) = more
+        assert isinstance(grant, Grant)
+        leases.append(grant.lease)
+
+
+def test_rounds_that_are_timed_only_have_leases_as_long_as_the_first_whatever_it_took() -> None:
+    """Each lease costs two starts of a child: by the pace of round 0, which compiles, a timed round of 300 cells would
+    be parted into ten leases."""
+    n = 300
+    s = Scheduler(
+        ["sim"] * 2 * n,
+        [1.0] * 2 * n,
+        [10.0] * 2 * n,
+        {"sim:0": "sim"},
+        arms=[0] * n + [1] * n,
+        mates={i: n + i for i in range(n)},
+    )
+    s.begin(0.0)
+    (grant,) = s.step(DeviceUp(0.0, "sim:0", "sim:sim-1"))
+    assert isinstance(grant, Grant)
+    first, at = played(s, grant.lease, 0.0, 0.9)
+    assert len(first) > 8
+    counts = []
+    for number in (1, 2):
+        (grant,) = s.step(Submitted(at, tuple(range(n)), number))
+        assert isinstance(grant, Grant)
+        leases, at = played(s, grant.lease, at, 0.14)
+        assert all(len(lease.attempts) * 0.14 <= 60.0 for lease in leases)
+        counts.append(len(leases))
+    assert counts[0] <= 4 and counts[1] <= 2

@@ -435,11 +435,15 @@ def test_a_cell_has_an_arm_in_its_id_and_none_in_its_key(tmp_path: Path) -> None
     assert a.cell_key == b.cell_key and mates([a, b], ARMS) == {0: 1}
 
 
-def test_an_interrupted_comparison_says_nothing_of_times(tmp_path: Path) -> None:
+def test_an_interrupted_comparison_has_no_verdict_and_says_how_many_cells_were_decided(tmp_path: Path) -> None:
     outcome, run, _ = compared(tmp_path, ArmsCluster(noisy(1)), cells=1)
-    text = list(pairs_text.lines(run.head["arms"], outcome.pairs, outcome.summary, complete=False))
+    more = {**outcome.pairs[0], "verdict": "unfit"}
+    text = list(pairs_text.lines(run.head["arms"], [*outcome.pairs, more], outcome.summary, complete=False))
     assert text[0] == "not decided: the run was interrupted"
-    assert not [line for line in text if "times" in line or "regressed" in line]
+    (times,) = [line for line in text if "times" in line]
+    assert times.startswith("times so far, of 2 cells: 1 ") and times.endswith(", 1 not decided yet")
+    early = [{**row, "verdict": "unfit"} for row in outcome.pairs]
+    assert not [n for n in pairs_text.lines(run.head["arms"], early, None, complete=False) if "times" in n]
 
 
 def test_every_column_of_both_tables_is_documented() -> None:
