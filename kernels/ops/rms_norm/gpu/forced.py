@@ -30,7 +30,7 @@ _POWERS = {"rows": (1, 64), "num_warps": (1, 32), "block": (16, 65536), "chunk":
 #: Settings that are other integers, and their limits.
 _NUMBERS = {
     "num_stages": (1, 8),
-    "per_core": (0, 64),
+    "per_core": (0, 256),
     "keep": (0, 65536),
     "ahead": (0, 16),
     "slots": (0, 32),

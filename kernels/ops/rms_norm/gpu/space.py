@@ -426,8 +426,11 @@ def neighbours(task: Task, config: Config) -> list[Config]:
         if key in ("kernel", "mode"):
             continue
         values = DOMAIN[key]
-        at = values.index(value)
-        near = values if isinstance(value, str) else values[max(0, at - 1) : at + 2]
+        if isinstance(value, str):
+            near = values
+        else:  # a rule's value may lie between those that are tried
+            at = values.index(value) if value in values else sum(v < value for v in values)
+            near = values[max(0, at - 1) : at + 2]
         for other in near:
             if other != value:
                 changed = {**config, key: other}
