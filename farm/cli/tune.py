@@ -53,10 +53,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Measure launches of our kernels (which kernel, tile, warps, stages, programs) as ordinary cells: "
         "each is judged and timed as farm run does, so a launch that is wrong, or faster than the device can be, is "
         "refused. Start at what auto takes and at the nearest tuned shapes, and go on from the best. The same command "
-        "continues a search that was interrupted, and shows one that is finished.",
-        epilog="example: farm tune rms_norm --shapes 4096x2560,7x262144 --to table.json --- then: "
-        "FARM_KERNELS_TABLE=table.json farm run MATRIX --- exit codes: 0 a table was written, 3 infrastructure failure "
-        "or interrupt, 4 nothing was timed",
+        "continues a search that was interrupted, and shows one that is finished. The kernels use a table that the "
+        "variable FARM_KERNELS_TABLE names. Exit codes: 0 tuned, 3 infrastructure failure or interrupt, 4 nothing was "
+        "timed.",
+        epilog="example: farm tune rms_norm --shapes 4096x2560,7x262144 --to table.json",
     )
     p.add_argument("ops", nargs="*", metavar="OP", help="op with the dimensions rows and hidden")
     p.add_argument("--shapes", metavar="ROWSxHIDDEN,..", help="tune these shapes, for example 4096x4096,32768x1000")

@@ -71,8 +71,10 @@ def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The entries of a file.  ValueError in one sentence where it is no table, or cannot be read."""
     file = Path(path)
     try:
-        if not file.is_file() or file.stat().st_size > MOST_BYTES:
-            raise ValueError(f"{file}: is no file of at most {MOST_BYTES >> 20} MiB; name a table of farm tune")
+        if not file.is_file():
+            raise ValueError(f"{file}: there is no such file; name a table of farm tune")
+        if file.stat().st_size > MOST_BYTES:
+            raise ValueError(f"{file}: has more than {MOST_BYTES >> 20} MiB; name a table of farm tune")
         with file.open("rb") as stream:
             data = stream.read(MOST_BYTES + 1)
     except OSError as error:
@@ -114,6 +116,8 @@ def wrong(entry: Any) -> str:
             return f"has {name} {str(value)[:40]!r}, not an integer from 1 to {most}"
     if not isinstance(entry.get("target"), str) or not _TARGET.fullmatch(entry["target"]):
         return f"has target {str(entry.get('target'))[:40]!r}, not one like cuda:90 or hip:gfx942"
+    if entry.get("evidence", "executed") not in ("executed", "simulated"):
+        return f"has evidence {str(entry['evidence'])[:40]!r}: no launch was timed for it"
     if not isinstance(entry.get("launch"), str):
         return "has no launch"
     try:
