@@ -48,6 +48,8 @@ class Phases:
         if there is not None and there.complete:
             print(f"farm {self.command}: {name} is finished", file=sys.stderr)
             return int(there.head.get("exit_code", 0)), there
+        if there is not None and not there.begun:
+            there = None  # it was killed while its plan was written: it is run anew, under the same name
         limit = self.left_s - reserve_s
         if limit <= 0:
             over = f"the {self.args.limit_minutes:g} minutes are over; repeat the command"
