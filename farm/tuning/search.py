@@ -92,8 +92,8 @@ class Space(Protocol):
 def task_of(row: Mapping[str, Any]) -> Task:
     """The task of a row."""
     dims = json.loads(str(row.get("dims") or "{}"))
-    found = (str(row.get(name) or "") for name in ("op", "operation", "dtype"))
-    return Task(*found, int(dims.get("rows", 0)), int(dims.get("hidden", 0)))
+    op, operation, dtype = (str(row.get(name) or "") for name in ("op", "operation", "dtype"))
+    return Task(op, operation, dtype, int(dims.get("rows", 0)), int(dims.get("hidden", 0)))
 
 
 def tried(row: Mapping[str, Any]) -> Tried | None:
