@@ -13,9 +13,10 @@ _PUBLIC = {
     "rms_norm_quantize": ".ops.rms_norm_quantize.function",
     "RMSNorm": ".modules",
     "FusedAddRMSNorm": ".modules",
+    "use_table": ".ops.rms_norm.tables",
 }
 
-__all__ = ["FusedAddRMSNorm", "RMSNorm", "fused_add_rms_norm", "rms_norm", "rms_norm_quantize"]
+__all__ = ["FusedAddRMSNorm", "RMSNorm", "fused_add_rms_norm", "rms_norm", "rms_norm_quantize", "use_table"]
 
 
 def __getattr__(name: str) -> Any:

@@ -34,6 +34,7 @@ COMMANDS = {
     "ls": "list the runs of a store, newest first",
     "ab": "compare two arms on the same devices: revisions, versions, environments, providers, modes",
     "sweep": "measure ops at randomly drawn shapes, and show the distribution against the best peer",
+    "tune": "search the fastest launches of our kernels for given shapes, and write a table that the kernels use",
     "confirm": "measure both sides of a suspected slowdown in turn, and record whether it is one",
     "pr": "say what a pull request does to kernels, and publish it",
     "compare": "compare two runs: broken, fixed, new, lost, slower, faster",
@@ -56,7 +57,7 @@ COMMANDS = {
 #: Commands that are done in a fork under a supervisor, since Ray could end their process with an exit code of its own,
 #: and what they start could outlive them -> the module that explains an end which such a process did not announce.
 SUPERVISED = {
-    **dict.fromkeys(("run", "resume", "sweep", "ab", "pr", "confirm"), "run_command"),
+    **dict.fromkeys(("run", "resume", "sweep", "tune", "ab", "pr", "confirm"), "run_command"),
     "calibrate": "calibrate",
     "compile": "compile",
     "profile": "profile",

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from farm import backends
 from farm.cli import common, run_command
+from farm.cli.phases import Phases
 from farm.cli.text import counted, printable
 from farm.contracts import discovery
-from farm.errors import InfraError, StoreError, UsageError
+from farm.errors import StoreError, UsageError
 from farm.matrix import builtin_providers, drawn
 from farm.process import supervisor
 from farm.shipping import providers as shipping
 from farm.shipping import revision
-from farm.store import Run, Store
+from farm.store import Run
 
 FOLDER = "sweeps"
 OWN = "farm"
@@ -29,8 +28,6 @@ COUNT = 20
 MOST_MINUTES = 7 * 24 * 60.0
 MIB = 1 << 20
 SMALL = 1  # MiB, where nothing computes that is fast: the interpreter takes 2 ms for a row
-#: What `farm run` is told in the same words.
-PASSED = ("backend", "address", "devices", "environment", "wait", "wait_for_devices", "out")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -101,7 +98,8 @@ def run(args: argparse.Namespace) -> int:
     if wanted == ["cpu"]:
         text_ = f"on the CPU no speed is measured: this checks numerics alone, at matrices of up to {most / MIB:g} MiB"
         print(f"farm sweep: {text_}", file=sys.stderr)
-    work = _Work(args, store, text, begun)
+    what = "\0".join((text, revision.content(), *args.provider, *args.overrides, args.backend or ""))
+    work = Phases("sweep", FOLDER, args, store, what, begun)
     code, first = work.phase(work.name, text)
     second = None
     if first is not None:
@@ -207,68 +205,6 @@ def _again(first: Run, args: argparse.Namespace, own: Sequence[str], wanted: Seq
             file=sys.stderr,
         )
     return drawn.second(cells, own, modes)
-
-
-class _Work:
-    """Both phases of one sweep, each an ordinary run of a matrix that the store keeps."""
-
-    def __init__(self, args: argparse.Namespace, store: Store, text: str, begun: float):
-        self.args, self.store = args, store
-        self.ends = begun + args.limit_minutes * 60 if args.limit_minutes is not None else None
-        what = "\0".join((text, revision.content(), *args.provider, *args.overrides, args.backend or ""))
-        digest = hashlib.sha256(what.encode()).hexdigest()[:10]
-        there = [r.id for r in store.runs() if r.id.endswith(f"-sweep-{digest}")]
-        fresh = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-sweep-{digest}"
-        self.name = args.run_id or (there[-1] if there else fresh)
-
-    def phase(self, name: str, text: str) -> tuple[int, Run | None]:
-        """(exit code, the finished run; None where it did not finish).  A finished run is not repeated, and one that
-        was interrupted goes on."""
-        from farm.cli import resume
-        from farm.cli import run as runs
-        from farm.cli.main import parser
-
-        matrix = self._kept(name, text)
-        there = next((r for r in self.store.runs() if r.id == name), None)
-        if there is not None and there.complete:
-            print(f"farm sweep: {name} is finished", file=sys.stderr)
-            return int(there.head.get("exit_code", 0)), there
-        limit = 0.0 if self.ends is None else self.ends - time.monotonic()
-        if self.ends is not None and limit <= 0:
-            print(f"farm sweep: the {self.args.limit_minutes:g} minutes are over; repeat the command", file=sys.stderr)
-            return InfraError.exit_code, None
-        words = ["run", str(matrix), "--run-id", name] if there is None else ["resume", name]
-        for option in PASSED if there is None else [o for o in PASSED if o != "backend"]:
-            value = getattr(self.args, option)
-            words += [f"--{option.replace('_', '-')}", str(value)] if value is not None else []
-        words += [w for spec in self.args.provider for w in ("--provider", spec)]
-        if there is None:
-            words += [w for text in self.args.overrides for w in ("--set", text)]
-        words += ["--no-page"] if self.args.no_page else []
-        made = parser(words[0]).parse_args(words)
-        made.argv, made.limit_s = words, limit
-        code = runs.run(made) if there is None else resume.run(made)
-        supervisor.concluded(InfraError.exit_code, complete=False)  # the end of a phase is not this command's
-        done = self.store.run(name)
-        return code, done if done.complete else None
-
-    def partial(self) -> Run | None:
-        """What an interrupted first phase has so far; None where the time was over before it began."""
-        return next((r for r in self.store.runs() if r.id == self.name), None)
-
-    def _kept(self, name: str, text: str) -> Path:
-        """The matrix in the store, where the run's command line finds it again.  StoreError; UsageError for another
-        sweep of this name."""
-        path = self.store.path / FOLDER / f"{name}.yaml"
-        try:
-            other = path.exists() and path.read_text(encoding="utf-8") != text
-            if other and any(r.id == name for r in self.store.runs()):
-                raise UsageError(f"--run-id {name}: another sweep has this name; choose another", id="sweep-name")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            common.write_named(path, text)
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be written ({error.strerror})", id="sweep-unwritable") from None
-        return path
 
 
 def _tell(args: argparse.Namespace, first: Run, second: Run | None, facts: Mapping[str, Any]) -> None:

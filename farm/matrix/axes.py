@@ -384,7 +384,7 @@ def _own_modes(info: ProviderInfo, node: YamlNode) -> tuple[str, ...]:
         return info.modes
 
     def read(child: YamlNode) -> str:
-        if not isinstance(child.value, str) or child.value not in info.modes:
+        if not isinstance(child.value, str) or not info.takes(child.value):
             raise child.unknown(info.modes, f"modes of {info.name}", id="matrix-provider-mode")
         return child.value
 

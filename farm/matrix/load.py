@@ -170,10 +170,15 @@ class _Reader:
         registry = {name: info.of(contract.op) for name, info in every.items()}
         extras = {name: registry[name] for name in extras}
         base, views = self._views(root, contract, registry, extras)
-        modes = dict.fromkeys(m for info in registry.values() for m in info.modes)
+        asked = (p for v in (base, *views.values()) if v for p in v.providers)
+        modes = dict.fromkeys(
+            [*(m for info in registry.values() for m in info.modes), *(m for p in asked for m in p.modes)]
+        )
         targets = self._targets(given.get("targets"), base, views)
         patterns = dict.fromkeys(p for found in targets.values() for p in found)
         known = kinds(contract, self.backends, sorted(registry), modes, METHODS, patterns)
+        launches = "|".join(dict.fromkeys(i.mode_pattern for i in registry.values() if i.mode_pattern))
+        known["mode"] = replace(known["mode"], pattern=launches)
         info = MatrixInfo(
             name=name,
             path=path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -28,10 +29,15 @@ class ProviderInfo:
     op_modes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of an op whose modes are its own
     #: op -> backend ("" for all others) -> the modes that there are there; only of ops that differ
     backend_modes: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    mode_pattern: str = ""  # what other modes than the named ones look like; "" where there are none
 
     def of(self, op: str) -> ProviderInfo:
         """The provider with its modes of `op`."""
         return replace(self, modes=self.op_modes[op]) if op in self.op_modes else self
+
+    def takes(self, mode: str) -> bool:
+        """Whether `mode` is one of its modes, or looks like one that it checks itself."""
+        return mode in self.modes or bool(self.mode_pattern and re.fullmatch(self.mode_pattern, mode, re.ASCII))
 
     def does(self, op: str) -> bool:
         return op in self.ops or ANY_OP in self.ops
@@ -48,7 +54,10 @@ def builtin_providers() -> Mapping[str, ProviderInfo]:
             continue  # a helper, not a provider
         try:
             declares = getattr(module, "DECLARES", {})
-            info = ProviderInfo(module.NAME, module.ROLE, tuple(module.MODES), tuple(module.OPS), declares)
+            info = ProviderInfo(
+                *(module.NAME, module.ROLE, tuple(module.MODES), tuple(module.OPS), declares),
+                mode_pattern=getattr(module, "MODE_PATTERN", ""),
+            )
         except AttributeError as error:
             message = f"farm/providers/{file}.py: {error}; a provider must define NAME, ROLE, MODES and OPS"
             raise InfraError(message, id="matrix-provider-module") from None

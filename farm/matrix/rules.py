@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -39,10 +39,11 @@ _OPERATOR = re.compile(r"^\s*(<=|>=|!=|<|>)\s*(.*?)\s*$")
 @dataclass(frozen=True)
 class Kind:
     """The type of a key's values: `int`, `float`, `bool`, `str`, `dtype`, `pattern` (text with `*`, `?` and `[..]`) or
-    `status`; `known` lists them if the set is closed."""
+    `status`; `known` lists them if the set is closed, but for those that `pattern` describes."""
 
     type: str
     known: tuple[str, ...] = ()
+    pattern: str = ""
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,8 @@ def _literal(value: Any, kind: Kind) -> Any:
         if value not in DTYPE_ALIASES:
             raise _BadValueError(suggest_dtype(value), id="matrix-rule-dtype")
         return DTYPE_ALIASES[value]
-    if kind.known and value not in kind.known:
+    described = bool(kind.pattern and isinstance(value, str) and re.fullmatch(kind.pattern, value, re.ASCII))
+    if kind.known and value not in kind.known and not described:
         raise _BadValueError(suggest(value, kind.known, "values"), id="matrix-rule-value")
     return value
 
@@ -310,7 +312,7 @@ def merged_kinds(many: Iterable[Mapping[str, Kind]]) -> dict[str, Kind]:
         for key, kind in one.items():
             seen = out.setdefault(key, kind)
             if seen.known and kind.known:
-                out[key] = Kind(kind.type, tuple(dict.fromkeys((*seen.known, *kind.known))))
+                out[key] = replace(kind, known=tuple(dict.fromkeys((*seen.known, *kind.known))))
             elif seen.known:
                 out[key] = Kind(kind.type)
     return out

@@ -11,6 +11,8 @@ NAME = "farm"
 ROLE = "subject"
 TRITON = True
 MODES = ("auto", "static_persistent", "multi_wave_reload", "multi_wave_cached", "row_packed", "column_tiled")
+#: Beside MODES: a launch that is stated in full, as `farm tune` tries them; the kernels check its settings.
+MODE_PATTERN = r"(forward|backward)_[a-z]{1,30}(\+[a-z_]{1,30}=[A-Za-z0-9_]{0,30}){1,30}"
 OPS = ("rms_norm", "fused_add_rms_norm", "rms_norm_quantize")
 DISTRIBUTION = kernel_package.DISTRIBUTION
 

@@ -33,6 +33,7 @@ SUPERVISING = (
     "report",
     "sites",
     "stage_zero",
+    "tuning",
 )
 #: Of rooms that both sides have, what a child gets.
 CHILDS = {"subject": ("__init__.py", "bare_packages.py")}

@@ -84,6 +84,7 @@ PURE = (
     "store/recovery",
     "store/results",
     "timing",
+    "tuning",
     "utilisation",
 )
 NO_IO = {"os", "pathlib", "subprocess", "socket", "shutil", "tempfile", "io", "ray", "torch", "time", "threading"}
@@ -105,7 +106,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("child", "store"),
     ("backends", "judge"),
     ("matrix",),
-    ("node", "sites"),
+    ("node", "sites", "tuning"),
     ("subject", "record"),
     ("actor",),
     ("cluster", "compile"),

@@ -10,6 +10,11 @@ MODES = ("auto", "static_persistent", "multi_wave_reload", "multi_wave_cached", 
 OPERATIONS = ("forward", "backward")
 
 
+def is_launch(mode: str) -> bool:
+    """Whether a mode is no name of MODES but a launch that is stated in full (gpu/forced.py)."""
+    return "+" in mode
+
+
 @dataclass(frozen=True)
 class Choice:
     """One launch, decided: `programs` programs, each on tiles of `rows` rows by `block` columns."""

@@ -11,7 +11,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from .choice import MODES, Choice
+from .choice import MODES, Choice, is_launch
 
 #: What the interpreter pretends to have: few, so that persistent kernels walk more than one row group there.
 INTERPRETED_CORES = 4
@@ -25,8 +25,8 @@ def family(target: str, part: str = "choose") -> ModuleType:
 
 
 def refusal(target: str, mode: str, rows: int, hidden: int, dtype: str, operation: str, op: str) -> str | None:
-    """Why `mode` cannot serve, or None.  Not one of MODES: ValueError."""
-    if mode not in MODES:
+    """Why `mode` cannot serve, or None.  Neither one of MODES nor a launch (gpu/forced.py): ValueError."""
+    if mode not in MODES and not is_launch(mode):
         raise ValueError(f"{op} has no mode {mode!r}; it has {', '.join(MODES)}")
     reason: str | None = family(target).refusal(target, mode, rows, hidden, dtype, operation, op)
     return reason

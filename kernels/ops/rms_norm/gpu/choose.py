@@ -11,8 +11,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from ..choice import Choice, divide_up, next_power_of_2
-from . import measured, split_plan, tuned
+from ..choice import Choice, divide_up, is_launch, next_power_of_2
+from . import forced, measured, split_plan, tuned
 from .description import describe
 from .options import BYTES, DEFAULTS, MAX_BACKWARD_BLOCK, RINGS, SPLITS, UNALIGNED, VECTOR
 from .rules import BACKWARD, FORWARD, MAX_BACKWARD_BYTES, clamp
@@ -42,6 +42,14 @@ MIN_VECTORS = 8
 
 def refusal(target: str, mode: str, rows: int, hidden: int, dtype: str, operation: str, op: str) -> str | None:
     """Why `mode` cannot serve [rows, hidden], or None."""
+    if is_launch(mode):
+        if op not in forced.OPS:
+            raise ValueError(f"{op} takes no launch that is stated in full; {' and '.join(forced.OPS)} do")
+        config = forced.parse(mode)
+        if forced.operation_of(config) != operation:
+            return None  # `auto` serves the other direction
+        reason = forced.refusal(config, rows, hidden, dtype, op)
+        return reason and f"launch {mode} of {op}: {reason}"
     if mode in ("multi_wave_cached", "static_persistent"):
         widest = MAX_BLOCK if operation == "forward" else MAX_BACKWARD_BLOCK
         if hidden > widest:
@@ -109,6 +117,11 @@ def configuration(
     split: bool = False,
 ) -> dict[str, Any]:
     """What `build` makes the choice of."""
+    if is_launch(mode):
+        config = forced.parse(mode)
+        if forced.operation_of(config) == operation:
+            return _forced(target, mode, config, rows, hidden, dtype, op, cores, dense, ring, split)
+        mode = "auto"
     unaligned = dense and unaligned_serves(operation, hidden, BYTES[dtype])
     found = None
     if mode == "auto":
@@ -126,6 +139,39 @@ def configuration(
     config = rule(rows, hidden, BYTES[dtype], cores)
     if asked == "auto" and operation == "backward" and target not in tuned.TARGETS:
         return _ahead(target, config, hidden, BYTES[dtype], op)
+    return config
+
+
+def _forced(
+    target: str,
+    mode: str,
+    config: dict[str, Any],
+    rows: int,
+    hidden: int,
+    dtype: str,
+    op: str,
+    cores: int,
+    dense: bool,
+    ring: bool,
+    split: bool,
+) -> dict[str, Any]:
+    """The configuration of a launch that is stated in full; NotImplementedError with the reason where these tensors or
+    this device cannot have it: nothing else is put in its place."""
+    operation, kernel = forced.operation_of(config), config["kernel"]
+    config = {"mode": forced.mode_of(config, hidden), **config}
+    reason = forced.refusal(config, rows, hidden, dtype, op, cores)
+    if kernel in UNALIGNED and not dense:
+        reason = f"{kernel} needs tensors that are contiguous and begin at a multiple of {VECTOR} bytes"
+    elif (kernel in RINGS and not ring) or (kernel in SPLITS and not split):
+        reason = f"{kernel} is not to be had on {target}, with this Triton, or for these tensors"
+    elif reason is None:
+        choice = _bound(build(operation, config, rows, hidden, BYTES[dtype], cores, target), target)
+        if choice.num_warps != config["num_warps"]:
+            reason = f"{target} has no block of {config['num_warps']} warps"
+        elif not forced.covers(config, choice, rows):
+            reason = f"the grid of {choice.programs} programs does not reach all of {rows} rows"
+    if reason:
+        raise NotImplementedError(f"launch {mode} of {op}: {reason}")
     return config
 
 

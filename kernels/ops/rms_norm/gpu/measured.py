@@ -1,4 +1,4 @@
-"""From the table of measured configurations to what a target can have of it.  Pure.
+"""From the tables of measured configurations to what a target can have of them.  Pure, but for the file of `carried`.
 
 Each threshold says on which chip it was measured, or that it is reasoned.
 """
@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from ..choice import divide_up, next_power_of_2
-from . import ring_plan, split_plan, tuned
+from . import carried, ring_plan, split_plan, tuned
 from .options import BYTES, DEFAULTS, MAX_BACKWARD_BLOCK, RINGS, SPLITS, UNALIGNED, VECTOR
 
 #: Before a kernel of split.py another has to clear its words, some 2 us (reasoned).  Rows of up to so many bytes are
@@ -42,7 +42,11 @@ def find(
     """What tuned.py has for a shape among the kernels that can serve it, as `target` can have it: those of unaligned.py
     alone, or all others, but for those of ring.py and of split.py where these are false.  None where it has nothing
     near: then a rule decides."""
-    config = _nearest(target, op, operation, dtype, rows, hidden, unaligned, ring, split, cores)
+    own = carried.entries(target, cores)
+    for measured_rows, measured_hidden, exact in own.get((op, operation, dtype), ()):
+        if (measured_rows, measured_hidden) == (rows, hidden) and _can(exact["kernel"], unaligned, ring, split):
+            return exact
+    config = _nearest(target, op, operation, dtype, rows, hidden, unaligned, ring, split, cores, own)
     if config is None or target not in BLACKWELL:
         return config
     if dtype == "float32" and "hold" in DEFAULTS[config["kernel"]] and config["kernel"] not in RINGS:
@@ -61,6 +65,7 @@ def _nearest(
     ring: bool,
     split: bool,
     cores: int,
+    own: carried.Table,
 ) -> dict[str, Any] | None:
     row = hidden * BYTES[dtype]
     split = split and (row > SPLIT_ROW or rows * row >= SPLIT_MATRIX)
@@ -73,7 +78,7 @@ def _nearest(
                 and (kernel not in SPLITS or (splits and hidden >= SPLIT_LEAST * measured))
             )
 
-        nearest = tuned.find(target, op, operation, dtype, rows, hidden, serves)
+        nearest = tuned.find(target, op, operation, dtype, rows, hidden, serves, own)
         if nearest is None:
             return None
         measured, config = nearest
@@ -86,9 +91,14 @@ def _nearest(
     config = found(ring, split)
     if operation == "backward" and split and row > SPLIT_ROW and (config is None or config["kernel"] in READ_AGAIN):
         config = _parted(target, op, dtype, hidden) or config
-    if config is not None and config["kernel"] in SPLITS and not _at_once(config, cores):
+    if config is not None and config["kernel"] in SPLITS and not at_once(config, cores):
         return found(ring, False)
     return config
+
+
+def _can(kernel: str, unaligned: bool, ring: bool, split: bool) -> bool:
+    """Whether tensors that these words describe can have a kernel."""
+    return (kernel in UNALIGNED) is unaligned and (ring or kernel not in RINGS) and (split or kernel not in SPLITS)
 
 
 def _divided(target: str, measured: int, hidden: int, config: dict[str, Any]) -> dict[str, Any]:
@@ -106,7 +116,7 @@ def _divided(target: str, measured: int, hidden: int, config: dict[str, Any]) ->
     return config
 
 
-def _at_once(config: dict[str, Any], cores: int) -> bool:
+def at_once(config: dict[str, Any], cores: int) -> bool:
     """Whether the programs of a row can run at once; else each would wait in vain.  Backward two rows', or much of the
     device might have no work.  A thread asks for one word."""
     parts = config["parts"]

@@ -8,7 +8,8 @@ NVIDIA H200 (sm_90, 132 SMs), torch 2.11.0+cu130, triton 3.6.0, 2026-11-21, poli
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 #: (op, operation, dtype) -> (rows, hidden, configuration): what `choose.build` takes, but for the kernel's defaults.
@@ -239,19 +240,19 @@ def find(
     rows: int,
     hidden: int,
     serves: Callable[[str, int], bool] = lambda kernel, measured: True,
+    own: Mapping[tuple[str, str, str], tuple[tuple[int, int, dict[str, Any]], ...]] = MappingProxyType({}),
 ) -> tuple[int, dict[str, Any]] | None:
     """(measured columns, configuration) for a shape: of the shapes measured in the same tile the nearest one; None
     where there is none.
 
     `serves` says which kernels, measured at so many columns, can serve; of one shape's configurations the first that
-    does was the fastest.
+    does was the fastest.  `own`: what was measured on this target besides; it comes first where both are as near.
     """
-    if target not in TARGETS:
-        return None
     vector = 4 if dtype == "float32" else 8  # elements in 16 bytes
-    entries = TABLE.get((op, operation, dtype), ())
-    if dtype == "float16":  # as large as bfloat16, which stands in where it was not measured itself
-        entries += TABLE.get((op, operation, "bfloat16"), ())
+    entries: tuple[tuple[int, int, dict[str, Any]], ...] = ()
+    for kind in (dtype, "bfloat16") if dtype == "float16" else (dtype,):  # as large, where it was not measured itself
+        entries += own.get((op, operation, kind), ())
+        entries += TABLE.get((op, operation, kind), ()) if target in TARGETS else ()
     near = []
     for place, (measured_rows, measured_hidden, config) in enumerate(entries):
         ratio, kernel = math.log2(measured_rows / rows), config["kernel"]
