@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from ..choice import Choice, divide_up, next_power_of_2
-from . import measured, split_plan, tuned
+from . import fit, measured, split_plan, tuned
 from .description import describe
-from .options import BYTES, DEFAULTS, MAX_BACKWARD_BLOCK, RINGS, SPLITS, UNALIGNED, VECTOR
+from .options import BYTES, DEFAULTS, FEW, MAX_BACKWARD_BLOCK, RINGS, SPLITS, UNALIGNED, VECTOR
 from .rules import BACKWARD, FORWARD, MAX_BACKWARD_BYTES, clamp
 
 #: The widest row that one tile may hold forward.  Reasoned: 65,536 float32 over the 1,024 threads of a block fill the
@@ -107,8 +107,14 @@ def configuration(
     dense: bool = True,
     ring: bool = False,
     split: bool = False,
+    fitted: bool = True,
 ) -> dict[str, Any]:
-    """What `build` makes the choice of."""
+    """What `build` makes the choice of.  Without `fitted`, `auto` asks the measured table and the modes' rules alone,
+    not fit.py."""
+    if mode == "auto" and fitted:
+        better = fit.few_rows(operation, rows, hidden, BYTES[dtype], cores, 1)
+        if better is not None:
+            return better
     unaligned = dense and unaligned_serves(operation, hidden, BYTES[dtype])
     found = None
     if mode == "auto":
@@ -157,7 +163,7 @@ def build(operation: str, config: dict[str, Any], rows: int, hidden: int, size: 
         block, whole = unaligned_block(hidden, size), period(hidden, size)
         tile = min(tile, next_power_of_2(divide_up(rows, whole)))
         groups = rows if tile == 1 else whole * divide_up(rows, whole * tile)
-    if kernel in SPLITS:
+    if kernel in SPLITS or kernel == "forward_parts":
         config["parts"], config["width"], block = split_plan.plan(hidden, config["parts"])
     per_core = config.pop("per_core", 0)
     mode, warps, stages = config.pop("mode"), config.pop("num_warps"), config.pop("num_stages", 1)
@@ -188,6 +194,10 @@ def build(operation: str, config: dict[str, Any], rows: int, hidden: int, size: 
         blocks = divide_up(hidden, block)
         programs = blocks * max(1, min(groups, MAX_SPLITS, cores * per_core // blocks))
         config["target"] = target
+    elif kernel in FEW:
+        config["parts"] = config.get("parts", divide_up(hidden, block))
+        config["lanes"] = next_power_of_2(config["parts"])
+        programs = config["parts"] * (rows if kernel == "forward_parts" else 1)
     elif kernel in SPLITS:
         config |= _shared(config, warps, per_core or 1, target)
         programs = config["parts"] * (
