@@ -107,7 +107,7 @@ def _forwards(task: Task, cores: int) -> Iterator[tuple[str, Config]]:
                 for deep in (1, 2, 4):
                     warps = part // (fit.LOAD * deep)
                     if 1 <= warps <= 16 and (deep == 2 or part in (2048, 8192)):
-                        config = {"mode": "multi_wave_cached", "kernel": "forward_parts"}
+                        config = {"mode": "multi_wave_reload", "kernel": "forward_parts"}
                         yield f"parts {part >> 10}K w{warps}", {**config, "parts": parts, "num_warps": warps}
     if row > 32768:
         for part, warps in ((8192, 4), (16384, 8), (16384, 16)):

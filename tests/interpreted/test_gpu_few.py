@@ -12,8 +12,8 @@ from kernels import launches
 from kernels.ops.rms_norm.choice import OPERATIONS
 from kernels.ops.rms_norm.gpu import choose, launch
 
-FORWARD = {"mode": "multi_wave_cached", "kernel": "forward_parts", "num_warps": 4}
-STRIPS = {"mode": "static_persistent", "kernel": "backward_strips", "num_warps": 4}
+FORWARD = {"mode": "multi_wave_reload", "kernel": "forward_parts", "num_warps": 4}
+STRIPS = {"mode": "column_tiled", "kernel": "backward_strips", "num_warps": 4}
 #: op, operation, rows, hidden, dtype, weight, layout, configuration.  Parts and strips that do not divide the row, more
 #: rows than a tile has, no weight, a weight of another dtype, gaps between rows.
 CASES: list[tuple[str, str, int, int, str, str, str, dict[str, Any]]] = [

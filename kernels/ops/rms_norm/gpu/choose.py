@@ -112,7 +112,7 @@ def configuration(
     """What `build` makes the choice of.  Without `fitted`, `auto` asks the measured table and the modes' rules alone,
     not fit.py."""
     if mode == "auto" and fitted:
-        better = fit.few_rows(operation, rows, hidden, BYTES[dtype], cores, 1)
+        better = _fitted(target, rows, hidden, dtype, operation, cores, op)
         if better is not None:
             return better
     unaligned = dense and unaligned_serves(operation, hidden, BYTES[dtype])
@@ -133,6 +133,21 @@ def configuration(
     if asked == "auto" and operation == "backward" and target not in tuned.TARGETS:
         return _ahead(target, config, hidden, BYTES[dtype], op)
     return config
+
+
+def _fitted(
+    target: str, rows: int, hidden: int, dtype: str, operation: str, cores: int, op: str
+) -> dict[str, Any] | None:
+    """What fit.py has for a shape."""
+    size = BYTES[dtype]
+    found = fit.few_rows(operation, rows, hidden, size, cores)
+    if found or operation == "backward" or not target.startswith("cuda:") or hidden * size % VECTOR:
+        return found
+    known = tuned.TABLE.get((op, operation, "float32" if size == 4 else "bfloat16"), ())
+    widths = {measured for _, measured, _ in known}
+    return fit.narrow_rows(rows, hidden, size, cores) or fit.two_tiles(
+        rows, hidden, size, cores, op.startswith("fused"), widths
+    )
 
 
 def _ahead(target: str, config: dict[str, Any], hidden: int, size: int, op: str) -> dict[str, Any]:
