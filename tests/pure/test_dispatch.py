@@ -109,6 +109,8 @@ READ = {
     "forward_ring": {"early", "hold", "pdl", "per_core", "regs", "slots", "spare", "store"},
     "backward_ring": {"hold", "pdl", "per_core", "regs", "slots", "spare", "store"},
     "forward_split": {"lanes", "load", "parts", "pdl", "polls", "registers", "spin", "store", "weight", "width"},
+    "forward_parts": {"lanes", "load", "parts", "pdl", "store", "width"},
+    "backward_strips": {"lanes", "load", "parts", "pdl", "store"},
     "backward_split": {"lanes", "later", "load", "parts", "pdl", "polls", "registers", "spin", "store", "width"},
 }
 
@@ -130,6 +132,8 @@ def launchable(choice: Choice, target: str, rows: int, hidden: int, size: int, o
         assert options["span"] <= choice.block and power(options["span"]) and options["span"] * size >= 16
     if kernel in gpu.SPLITS:
         groups = split(choice, kernel, rows, hidden)
+    if kernel in gpu.FEW:
+        groups = divided(choice, kernel, rows, hidden)
     grid(choice, kernel, groups, hidden, cores)
     in_one_dimension(
         choice, divide_up(hidden, choice.block) if kernel == "backward_columns" else choice.programs, target
@@ -167,7 +171,7 @@ def launchable(choice: Choice, target: str, rows: int, hidden: int, size: int, o
         tile(sweep, hidden)
         assert sweep.block % dict(sweep.options)["span"] == 0 and sweep.programs <= gpu.MAX_PROGRAMS
         in_one_dimension(sweep, sweep.programs, target)
-    if operation == "backward":
+    if operation == "backward" and kernel not in gpu.FEW:
         partial_sums(choice, kernel, hidden, cores, target)
 
 
@@ -197,6 +201,40 @@ def split(choice: Choice, kernel: str, rows: int, hidden: int) -> int:
     assert choice.programs % parts == 0 and choice.programs // parts <= rows
     assert kernel == "backward_split" or choice.programs == rows * parts
     return choice.programs
+
+
+def divided(choice: Choice, kernel: str, rows: int, hidden: int) -> int:
+    """How many programs there are of few.py: a part of each row forward, a strip of all rows backward."""
+    options: dict[str, Any] = dict(choice.options)
+    parts, width = options["parts"], options.get("width", choice.block)
+    assert width <= choice.block and (parts - 1) * width < hidden <= parts * width
+    assert power(options["lanes"]) and parts <= options["lanes"] < 2 * parts
+    assert choice.programs == parts * (rows if kernel == "forward_parts" else 1)
+    return choice.programs
+
+
+def test_few_wide_rows_are_divided_and_nothing_published_changes() -> None:
+    """Fewer rows than half the multiprocessors; what was measured for the published shapes stays."""
+    published = ((8192, 131072), (6144, 4097), (32768, 128), (4096, 4096), (8192, 4096), (16384, 32768))
+    for (rows, hidden), operation, op in itertools.product(
+        (*published, (4096, 1024), (4096, 16384)), OPERATIONS, ("rms_norm", "fused_add_rms_norm")
+    ):
+        shape = ("cuda:90", rows, hidden, "bfloat16", operation)
+        asked = {"cores": 132, "op": op, "ring": True, "split": True}
+        assert gpu.configuration(*shape, **asked) == gpu.configuration(*shape, **asked, fitted=False)
+    for rows, hidden, dtype, forward, backward in (
+        (1, 57344, "bfloat16", "forward_parts", "backward_strips"),
+        (1, 32768, "bfloat16", "forward_parts", "backward_strips"),
+        (7, 262144, "bfloat16", "forward_parts", "backward_strips"),
+        (1, 16384, "bfloat16", "forward_rows", "backward_strips"),
+        (48, 131072, "bfloat16", "forward_parts", "backward_strips"),
+        (200, 65536, "float32", "forward_chunks", None),
+    ):
+        for operation, kernel in zip(OPERATIONS, (forward, backward)):
+            for target in ("cuda:80", "cuda:90", "cuda:100", "hip:gfx942"):
+                choice = dispatch.choose(target, rows, hidden, dtype, operation, cores=132, ring=True, split=True)
+                launchable(choice, target, rows, hidden, SIZES[dtype], operation, 132)
+                assert kernel is None or choice.kernel == kernel
 
 
 def in_one_dimension(choice: Choice, programs: int, target: str) -> None:

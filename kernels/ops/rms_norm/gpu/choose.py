@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from ..choice import Choice, divide_up, is_launch, next_power_of_2
-from . import forced, measured, split_plan, tuned
+from . import carried, fit, forced, measured, split_plan, tuned
 from .description import describe
-from .options import BYTES, DEFAULTS, MAX_BACKWARD_BLOCK, RINGS, SPLITS, UNALIGNED, VECTOR
+from .options import BYTES, DEFAULTS, FEW, MAX_BACKWARD_BLOCK, RINGS, SPLITS, UNALIGNED, VECTOR
 from .rules import BACKWARD, FORWARD, MAX_BACKWARD_BYTES, clamp
 
 #: The widest row that one tile may hold forward.  Reasoned: 65,536 float32 over the 1,024 threads of a block fill the
@@ -115,13 +115,19 @@ def configuration(
     dense: bool = True,
     ring: bool = False,
     split: bool = False,
+    fitted: bool = True,
 ) -> dict[str, Any]:
-    """What `build` makes the choice of."""
+    """What `build` makes the choice of.  Without `fitted`, `auto` asks the measured table and the modes' rules alone,
+    not fit.py."""
     if is_launch(mode):
         config = forced.parse(mode)
         if forced.operation_of(config) == operation:
             return _forced(target, mode, config, rows, hidden, dtype, op, cores, dense, ring, split)
         mode = "auto"
+    if mode == "auto" and fitted:
+        better = _fitted(target, rows, hidden, dtype, operation, cores, op)
+        if better is not None:
+            return better
     unaligned = dense and unaligned_serves(operation, hidden, BYTES[dtype])
     found = None
     if mode == "auto":
@@ -175,6 +181,24 @@ def _forced(
     return config
 
 
+def _fitted(
+    target: str, rows: int, hidden: int, dtype: str, operation: str, cores: int, op: str
+) -> dict[str, Any] | None:
+    """What fit.py has for a shape that no table of the caller's own has."""
+    size = BYTES[dtype]
+    own = carried.entries(target, cores).get((op, operation, dtype), ())
+    if any((measured_rows, width) == (rows, hidden) for measured_rows, width, _ in own):
+        return None
+    found = fit.few_rows(operation, rows, hidden, size, cores)
+    if found or operation == "backward" or not target.startswith("cuda:") or hidden * size % VECTOR:
+        return found
+    known = tuned.TABLE.get((op, operation, "float32" if size == 4 else "bfloat16"), ())
+    widths = {width for _, width, _ in (*known, *own)}
+    return fit.narrow_rows(rows, hidden, size, cores) or fit.two_tiles(
+        rows, hidden, size, cores, op.startswith("fused"), widths
+    )
+
+
 def _ahead(target: str, config: dict[str, Any], hidden: int, size: int, op: str) -> dict[str, Any]:
     """What the table of sm_90 taught, for a device that no table knows: a persistent backward fetches rows ahead, in
     three stages of rows of up to 16 KiB, as far as shared memory holds them.  H200: 4096x4096 68.7 us without, 54.1
@@ -203,7 +227,7 @@ def build(operation: str, config: dict[str, Any], rows: int, hidden: int, size: 
         block, whole = unaligned_block(hidden, size), period(hidden, size)
         tile = min(tile, next_power_of_2(divide_up(rows, whole)))
         groups = rows if tile == 1 else whole * divide_up(rows, whole * tile)
-    if kernel in SPLITS:
+    if kernel in SPLITS or kernel == "forward_parts":
         config["parts"], config["width"], block = split_plan.plan(hidden, config["parts"])
     per_core = config.pop("per_core", 0)
     mode, warps, stages = config.pop("mode"), config.pop("num_warps"), config.pop("num_stages", 1)
@@ -234,6 +258,10 @@ def build(operation: str, config: dict[str, Any], rows: int, hidden: int, size: 
         blocks = divide_up(hidden, block)
         programs = blocks * max(1, min(groups, MAX_SPLITS, cores * per_core // blocks))
         config["target"] = target
+    elif kernel in FEW:
+        config["parts"] = config.get("parts", divide_up(hidden, block))
+        config["lanes"] = next_power_of_2(config["parts"])
+        programs = config["parts"] * (rows if kernel == "forward_parts" else 1)
     elif kernel in SPLITS:
         config |= _shared(config, warps, per_core or 1, target)
         programs = config["parts"] * (

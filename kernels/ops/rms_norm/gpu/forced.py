@@ -14,7 +14,7 @@ from typing import Any
 
 from ..choice import divide_up
 from . import measured, split_plan
-from .options import BYTES, DEFAULTS, RINGS, SPLITS, UNALIGNED, VECTOR
+from .options import BYTES, DEFAULTS, FEW, RINGS, SPLITS, UNALIGNED, VECTOR
 
 _WORD = re.compile(r"([a-z_]+)=([A-Za-z0-9_]*)", re.ASCII)
 _HINTS = ("", "evict_first", "evict_last")
@@ -36,15 +36,15 @@ _NUMBERS = {
     "slots": (0, 32),
     "regs": (0, 32),
     "spare": (1, 32),
-    "parts": (2, 256),
+    "parts": (2, 1024),
     "polls": (0, 2**20),
     "registers": (0, 255),
 }
 #: Settings of every kernel, beside its own; `block` only of those that walk over a row in chunks.
 _COMMON = ("rows", "num_warps", "num_stages", "per_core")
-CHUNKED = ("forward_chunks", "backward_columns", *RINGS)
+CHUNKED = ("forward_chunks", "backward_columns", "backward_strips", *RINGS)
 #: Kernels with a program for each tile: a smaller grid would leave rows unwritten.
-_GRID_OF_TILES = ("forward_rows", "forward_split")
+_GRID_OF_TILES = ("forward_rows", "forward_split", *FEW)
 #: Kernels that walk over tiles, on a grid of so many programs a core.
 _FIXED_GRID = ("forward_persistent", "backward_rows", "backward_twice", "backward_columns", "backward_unaligned")
 LONGEST = 300  # characters of a launch
@@ -134,7 +134,7 @@ def refusal(config: dict[str, Any], rows: int, hidden: int, dtype: str, op: str,
 def covers(config: dict[str, Any], choice: Any, rows: int) -> bool:
     """Whether the grid of `choice` reaches every row: only kernels that walk over tiles may have fewer programs."""
     walks = config["kernel"] not in _GRID_OF_TILES
-    return walks or config["kernel"] in SPLITS or choice.programs >= divide_up(rows, choice.rows)
+    return walks or config["kernel"] in (*SPLITS, *FEW) or choice.programs >= divide_up(rows, choice.rows)
 
 
 def mode_of(config: dict[str, Any], hidden: int) -> str:
@@ -144,7 +144,9 @@ def mode_of(config: dict[str, Any], hidden: int) -> str:
         if config.get("keep", 0) >= hidden:  # nothing is left to be read again
             return "row_packed" if rows > 1 else "multi_wave_cached"
         return "column_tiled" if rows > 1 else "multi_wave_reload"
-    if kernel == "backward_columns":
+    if kernel == "forward_parts":
+        return "multi_wave_reload"
+    if kernel in ("backward_columns", "backward_strips"):
         return "column_tiled" if rows > 1 else "multi_wave_reload"
     if kernel == "forward_split":
         return "multi_wave_cached"

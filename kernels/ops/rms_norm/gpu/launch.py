@@ -12,7 +12,7 @@ from .... import launches
 from .. import dispatch, prepared
 from ..choice import Choice, divide_up
 from . import backward as backward_kernels
-from . import choose, ring_plan, split, unaligned
+from . import choose, launch_few, ring_plan, split, unaligned
 from . import forward as forward_kernels
 from .versions import served
 
@@ -38,11 +38,14 @@ def forward(
 ) -> None:
     """Fill y, and where they are given `total` (x + residual) and rstd; shapes as in kernels.ops.rms_norm.function."""
     choice = served(choice)
-    if dict(choice.options)["kernel"] == "forward_ring":
+    if choice.kernel == "forward_ring":
         _forward_ring(choice, x, residual, weight, eps, offset, rounds, y, total, rstd)
         return
-    if dict(choice.options)["kernel"] == "forward_split":
+    if choice.kernel == "forward_split":
         _forward_split(choice, x, residual, weight, eps, offset, rounds, y, total, rstd)
+        return
+    if choice.kernel == "forward_parts":
+        launch_few.forward(choice, x, residual, weight, eps, offset, rounds, y, total, rstd)
         return
     rows, hidden = x.shape
     options = dict(choice.options)
@@ -141,6 +144,9 @@ def backward(
     align, (units, *strides) = _units(hidden, dy.stride(0), 0 if dsum is None else dsum.stride(0), x.stride(0))
     even = rows % choice.rows == 0
     overlap = bool(options["pdl"])
+    if options["kernel"] == "backward_strips":
+        launch_few.backward(choice, dy, dsum, x, weight, rstd, offset, rounds, dx, dw)
+        return
     if options["kernel"] == "backward_unaligned":
         partial = _partial(choice.programs, dw, x)
         period, even = _dense_rows(choice, x, dy, dsum, dx)
@@ -300,7 +306,7 @@ def backward(
             overlap,
             options["store"],
         )
-    if dw is not None and partial is not None:
+    if dw is not None and partial is not None and partial is not dw:
         _sum_partials(partial, dw, overlap, choice.mode)
 
 
@@ -558,8 +564,9 @@ def _units(*sizes: int) -> tuple[int, list[int]]:
 
 
 def _partial(count: int, dw: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
-    """Float32 rows for `count` programs' shares of dw."""
-    return None if dw is None else prepared.scratch((count, x.shape[1]), torch.float32, x.device)
+    """Float32 rows for `count` programs' shares of dw; dw itself where one program, or group, has all of it: its kernel
+    rounds what it stores, and nothing is left to be summed."""
+    return dw if dw is None or count == 1 else prepared.scratch((count, x.shape[1]), torch.float32, x.device)
 
 
 def _sum_partials(partial: torch.Tensor, dw: torch.Tensor, overlap: bool, mode: str) -> None:

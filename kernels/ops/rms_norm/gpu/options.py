@@ -37,6 +37,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "backward_ring": {"slots": 0, "regs": 0, "spare": 3, "hold": True, "store": "", "pdl": True},
     "forward_split": {"parts": 8, "weight": "last", "registers": 0, "load": "", "store": "", "polls": 0, "pdl": True},
     "backward_split": {"parts": 16, "later": True, "load": "", "store": "", "polls": 0, "pdl": True},
+    "forward_parts": {"parts": 8, "load": "", "store": "", "pdl": True},
+    "backward_strips": {"load": "", "store": "", "pdl": True},
     "forward_unaligned": {"span": "row", "spread": False, "weight": "first", "load": "", "store": "", "pdl": True},
     "backward_unaligned": {
         "span": "row",
@@ -56,6 +58,8 @@ VECTOR = 16
 RINGS = ("forward_ring", "backward_ring")
 #: The kernels of `split.py`.
 SPLITS = ("forward_split", "backward_split")
+#: The kernels of `few.py`.
+FEW = ("forward_parts", "backward_strips")
 
 #: Bytes of an element.
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}

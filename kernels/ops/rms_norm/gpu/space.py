@@ -82,6 +82,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(DEFAULTS, ("rows", "num_stages", "per_core")),
     **dict.fromkeys(RINGS, ("per_core",)),
     "forward_split": (),
+    "forward_parts": (),
+    "backward_strips": ("rows",),
     "backward_split": ("num_stages", "per_core"),
 }
 
