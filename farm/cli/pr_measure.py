@@ -217,7 +217,10 @@ class _Work:
             "farm": _own_version(),
             "python": platform.python_version(),
             "inputs": pr_inputs.told(given),
-            "counts_simulated": described is not None and described.subject.selection.get("simulated") == "counts",
+            **{
+                f"counts_{what}": described is not None and described.subject.selection.get(what) == "counts"
+                for what in ("simulated", "memory")
+            },
             "repository": self.repository,
             "number": self.number,
             "run": self.id,

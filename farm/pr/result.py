@@ -17,7 +17,7 @@ from typing import Any
 from farm.compare import summary as pairs_summary
 from farm.compare.decide import Verdict
 from farm.errors import UsageError
-from farm.pr import known
+from farm.pr import known, memory
 from farm.pr.result_schema import MAX_BYTES, SCHEMA
 
 Json = Mapping[str, Any]
@@ -139,7 +139,7 @@ def outcome(result: Json, acknowledged: Mapping[str, float] | None = None) -> Ou
     of_pairs = [_pair(p, acknowledged or {}) for p in pairs]
     unreached = static["unreached"] if static else []
     found = pairs_summary.summary(of_pairs, unreached) if pairs or unreached else None
-    worse = [*_broken_tests(result), *_worse_builds(result), *known.findings(result)]
+    worse = [*_broken_tests(result), *_worse_builds(result), *known.findings(result), *memory.findings(result)]
     if result["faults"] or (found and found.exit_code == 3):
         why = found.why if found and found.exit_code == 3 else ()
         return Outcome("infrastructure failures", 3, (*why, *result["faults"], *worse))
