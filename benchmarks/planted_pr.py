@@ -232,7 +232,7 @@ def plants(scale: float) -> dict[str, Plant]:
             (("else 16\n", "else 1\n"),),
             of(hidden="8192"),
             1,
-            r"cells? slower|do not compile|spills",
+            r"cells? slower|do not compile|spill",
             timed=True,
             compiled=True,
             reserve=70.0,

@@ -93,8 +93,8 @@ def _worse(result: Json, accepted: Mapping[str, float]) -> str:
     if taken := sum(p["speed"] == "regressed" for p in pairs) - len(late):
         told.append(f"{cells(taken)} got slower and somebody accepted it")
     for t in (static or {"targets": ()})["targets"]:
-        if failed := results.no_longer_compile(t):
-            told.append(f"{cells(len(failed))} of head no longer compile for {plain(t['target'])}")
+        for words, _ in results.refused(t):
+            told.append(f"in head {words} for {plain(t['target'])}, and not in base")
         if spills := {m["kernel"] for m in t["moves"] if m["worse"] and m["measure"] == "spills"}:
             kernels = "a kernel of head spills" if len(spills) == 1 else f"{count(len(spills))} kernels of head spill"
             told.append(f"{kernels} registers on {plain(t['target'])}")

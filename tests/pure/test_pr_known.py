@@ -80,6 +80,23 @@ def test_a_known_compile_error_of_a_target_fails_nothing() -> None:
     assert results.outcome(excused).exit_code == 4 and "1 cell compiled without a device" in comments.comment(excused)
 
 
+def test_what_stage_0_refuses_is_named_by_what_it_does() -> None:
+    spills = "k spills 8 bytes (stores) per thread; a kernel that mode auto chooses may not spill for n up to 9"
+    of = {"status_a": "built", "status_b": "compile_error"}
+    for reason, words in (
+        (spills, "spills registers on sm_90"),
+        ("k falls back to the scalar unit (99 single-element accesses); this is not allowed", "scalar unit on sm_90"),
+        ("k needs 9 bytes of Unified Buffer, but only 8 are available", "needs too much Unified Buffer on"),
+        ("k cannot be launched: the grid exceeds 65,535", "cannot be launched on sm_90"),
+        ("k cannot run: no block fits on a core (shared memory)", "fits on no core on sm_90"),
+        ("error: expected a pointer", "1 cell does not compile for sm_90 any more"),
+    ):
+        found = result(static=static(targets=[target(failed=[{**of, "cell": "cuda/a@sm_90", "reason": reason}])]))
+        (why,) = results.outcome(found).why
+        assert words in why and ("compile" in why) == reason.startswith("error"), reason
+        assert words.partition(" on")[0].partition(" for")[0] in comments.comment(found).split("**By how much?**")[0]
+
+
 def test_cells_that_compile_in_neither_arm_do_not_hide_that_nothing_changed() -> None:
     failed = {"cell": "cuda/a@sm_90", "status_a": "compile_error", "status_b": "compile_error", "reason": "spills"}
     alike = target(compiled=12, same_code=11, unknown=1, failed=[failed])
