@@ -296,7 +296,7 @@ def refused(target: Json) -> list[tuple[str, list[Json]]]:
 
 
 def no_longer_compile(target: Json) -> list[Json]:
-    """The cells that stage 0 takes for a target in base and not in head, and that base does not list as known failures."""
+    """The cells that stage 0 refuses for a target in head alone, and that base does not list as known failures."""
     return [f for f in target["failed"] if f["status_b"] in FAILS and f["status_a"] not in FAILS and not f.get("known")]
 
 

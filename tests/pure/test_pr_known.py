@@ -13,7 +13,7 @@ import pytest
 from pr_results import pair, result, static, target
 from subject_repositories import SUBJECT, committed, git, write
 
-from farm.cli import pr_known
+from farm.cli import common, pr_known, pr_measure
 from farm.errors import MatrixError
 from farm.matrix import Matrix, cells, load
 from farm.matrix.known import KnownFailure, load_known
@@ -189,6 +189,17 @@ def test_a_head_that_edits_known_failures_excuses_nothing_of_itself(
         head: read(folder, head).note(solved, None, True)["known"][0]["state"] for head in ("wide", "none", "bad")
     }
     assert states == {"wide": "removed", "none": "removed", "bad": "fixed"}
+    # the checkout's file is head's for the comparison on devices, too, whose verdict is not the pull request's
+    matrix = load(folder / "bench/norm.yaml")
+    place.write_text(WIDE)
+    args = argparse.Namespace(known=None)
+    assert common.known_failures(args, [matrix]) != ()
+    work = object.__new__(pr_measure._Work)
+    plain = {"select": None, "out": None, "overrides": [], "provider": [], "contracts": [], "debug": False}
+    work.args = argparse.Namespace(matrices=[matrix.path], subject=None, **plain)
+    work.asked = argparse.Namespace(arms=lambda: ("revision=a", "revision=b"))  # type: ignore[assignment]
+    work.top, work.sandbox, work.id = folder, False, "run"
+    assert common.known_failures(work._ab(), [matrix]) == ()
     other = tmp_path / "operator.yaml"
     other.write_text(WIDE.replace("2999-01-01", f"{date.max}"))
     assert marked(read(folder, "none", other)) == [("3x64", f"{other}:2"), ("3x128", f"{other}:2")]
