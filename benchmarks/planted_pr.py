@@ -38,6 +38,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from farm.pr import memory
+
 ROOT = Path(__file__).resolve().parents[1]
 FAILS = ("inaccurate", "compile_error", "crashed", "timed_out", "out_of_memory")
 BASE_SHARE = 250  # thousandths of a row
@@ -154,7 +156,7 @@ def timed(percent: float, scale: float) -> Plant:
 
 
 def plants(scale: float) -> dict[str, Plant]:
-    """Name of the branch -> what it holds; what says most for the least time first."""
+    """Name of the branch -> what it holds; what takes least time first."""
     return {
         "comments": Plant(
             "comments alone",
@@ -170,7 +172,6 @@ def plants(scale: float) -> dict[str, Plant]:
             1,
             r"cells broken",
         ),
-        "slower-10": timed(10, scale),
         "dtype": Plant(
             "does not compile for bfloat16",
             (("    row = tl", '    tl.static_assert(X.dtype.element_ty == tl.float32, "float32 only")\n    row = tl'),),
@@ -206,6 +207,24 @@ def plants(scale: float) -> dict[str, Plant]:
             reserve=40.0,
             accuses=False,
         ),
+        "memory": Plant(
+            "a scratch tensor of 4 bytes an element, alive in the call and never used",
+            (
+                (
+                    "    y = torch.empty_like(x)\n",
+                    "    y = torch.empty_like(x)\n"
+                    "    scratch = torch.empty(x.shape, dtype=torch.float32, device=x.device)  # noqa: F841\n",
+                ),
+            ),
+            of(hidden="4096"),
+            0,
+            r"4 of 4 cells need more device memory",
+            timed=True,
+            select="hidden=4096",
+            reserve=40.0,
+            accuses=False,
+        ),
+        "slower-10": timed(10, scale),
         "slower-5": timed(5, scale),
         "faster-10": timed(-10, scale),
         "heuristic": Plant(
@@ -213,7 +232,7 @@ def plants(scale: float) -> dict[str, Plant]:
             (("else 16\n", "else 1\n"),),
             of(hidden="8192"),
             1,
-            r"cells? slower|do not compile|spills",
+            r"cells? slower|do not compile|spill",
             timed=True,
             compiled=True,
             reserve=70.0,
@@ -359,6 +378,9 @@ def judged(seen: Seen, result: Mapping[str, Any], device: bool) -> None:
         seen.why.append(f"{len(bad)} cells accused, none expected")
     if plant.ratio and plant.ratio < 1 and device and sum(p["speed"] == "improved" for p in hit) < len(hit):
         seen.why.append("not all planted cells are faster")
+    if seen.name == "memory" and device:
+        needs = sum(plant.hit(p["axes"]) for p in memory.more(pairs))
+        seen.why += ["not all planted cells need more memory"] * (needs < len(hit))
     if seen.name == "accuracy" and not any(p["same_bits"] is False for p in hit):
         seen.why.append("no planted cell has other bits")
     spills = plant.compiled and bool(result["static"]["targets"])
@@ -406,6 +428,16 @@ def one(name: str, plant: Plant, repo: Path, out: Path, args: argparse.Namespace
 def table(rows: list[Seen]) -> str:
     lines = [HEAD, ["---"] * len(HEAD), *(seen.row() for seen in rows)]
     return "".join(f"| {' | '.join(word.replace('|', '/') for word in line)} |\n" for line in lines)
+
+
+def short(rows: list[Seen]) -> str:
+    """A line for each plant, for a terminal."""
+    lines = [("plant", "right", "exit", "ratios", "devices, s", "all, s", "wrong")]
+    for seen in rows:
+        row = dict(zip(HEAD, seen.row()))
+        names = ("plant", "right", "exit", "measured ratios", "devices, s", "all, s")
+        lines.append((*(row[name] for name in names), "; ".join(seen.why)[:100]))
+    return "".join(f"{'  '.join(f'{word:<14}' for word in line).rstrip()}\n" for line in lines)
 
 
 def keep_page(repo: Path, store: Path, run: str, out: Path, seconds: float) -> None:
@@ -497,7 +529,7 @@ def main(argv: list[str] | None = None) -> int:
         rows = work.rows
         if args.backend != "none":
             work.page()
-    print(f"\n{table(rows)}\n{time.monotonic() - begun:.0f} s in all")
+    print(f"\n{time.monotonic() - begun:.0f} s in all; {out / 'table.md'} has all of it\n\n{short(rows)}", end="")
     return 0 if all(not seen.why for seen in rows if seen.ran) else 1
 
 

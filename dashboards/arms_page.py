@@ -91,7 +91,10 @@ def _pair(row: Row, cell: dict[str, Any]) -> Pair:
         note,
         number(row.get("bandwidth_gbps_a")),
         number(row.get("bandwidth_gbps_b")),
-        tuple(two_arms.launches(row)) if timed and row["verdict"] != Verdict.SAME.value else (),
+        (
+            *(two_arms.launches(row) if timed and row["verdict"] != Verdict.SAME.value else ()),
+            *filter(None, [two_arms.peaks(row)]),
+        ),
     )
 
 
@@ -143,7 +146,8 @@ def _more(rows: Sequence[Row], found: Mapping[str, Any]) -> Iterator[tuple[str, 
         "Best mode and auto",
         [line for parts in two_arms.mode_lines(two_arms.choices(rows), 10, ("A", "B")) for line in parts],
     )
-    yield "Memory, host time, first call", [cost.text for cost in two_arms.costs(rows)]
+    needs = two_arms.memory_lines(rows, MAX_SHOWN)
+    yield "Memory, host time, first call", [*(cost.text for cost in two_arms.costs(rows)), *needs]
     yield "Kernels that differ", list(pairs_text.kernel_lines(found.get("kernels") or ()))[1:]
     open_ = [
         row

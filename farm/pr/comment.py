@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from farm.pr import accuracy, questions, repeating, timed, untimed
+from farm.pr import accuracy, memory, questions, repeating, timed, untimed
 from farm.pr import ledger as ledgers
 from farm.pr import result as results
 from farm.pr.ledger import Aside, Ledger
@@ -25,7 +25,7 @@ ANSWERS = "<!-- kernel-farm answers -->"  # what stands behind it was asked for 
 SIGNS = {"worse": "❌", "not covered": "❌", "not worse": "✅", "unchanged": "✅", "infrastructure failures": "⚠️"}
 #: What a verdict means to somebody who reads it for the first time.
 MEANING = {
-    "worse": "head breaks or slows something that base does not.",
+    "worse": "head breaks something, makes it slower, or makes it need more registers or memory than base.",
     "not covered": "head changes a kernel that no cell launches, so nothing tested that change.",
     "not worse": "on what was run, head is as right and as fast as base, or better.",
     "unchanged": "no kernel of head can behave otherwise than base's.",
@@ -65,7 +65,8 @@ def comment(
     foot = [*_foot(result), *repeating.where_from(result, links)]
     tail = [*untimed.outputs(result["pairs"]), *static, *_tests(result), *foot]
     for groups, moves, full in ((GROUPS, True, 400), (GROUPS, True, 40), (4, True, 0), (2, False, 0)):
-        body = [*head, *timed.changes(result, accepted, groups), *(tail if moves else foot), *_table(result, full)]
+        changed = [*timed.changes(result, accepted, groups), *memory.table(result)]
+        body = [*head, *changed, *(tail if moves else foot), *_table(result, full)]
         text = "\n".join(body) + "\n" + answers(now.asides)
         if len(text) <= limit:
             return text
@@ -97,6 +98,11 @@ def headline(result: Json, found: Outcome, say: Say = plain) -> str:
         parts += _unknown(result["static"], say)
         executed = [p for p in pairs if p["evidence"] != "simulated"]
         parts.append(_improved(executed, say) or ("Not worse" if found.exit_code == 0 else ""))
+    if found.exit_code != 1 and (needs := memory.headline(pairs, say)):
+        if found.exit_code == 0:
+            parts[-1] += f", but {needs}"
+        else:
+            parts.append(needs)
     if bits := accuracy.headline(pairs):
         parts.append(bits)
     parts.append(_reached(result))
@@ -158,6 +164,8 @@ def _what(result: Json, found: Outcome, voice: str) -> list[str]:
     base, head = (plain(result[arm]["sha"][:12]) for arm in ("base", "head"))
     excused = sum(statuses(p) == "known" for p in results.counting(result))
     apart = f" This leaves out {cells(excused)} that base lists as known failures." if excused else ""
+    if found.exit_code != 1 and memory.more(result["pairs"]):
+        apart += " More device memory is reported, and is no part of the verdict."
     return [
         f"**Verdict: {found.name}**: {MEANING[found.name]}{apart}{why}",
         "",
@@ -363,7 +371,8 @@ def _table(result: Json, full: int) -> list[str]:
     rows = sorted(pairs, key=_harm)[:full]
     had_time = any(p["ratio"] for p in rows)
     times = ("head's time over base's", "µs", "GB/s, base → head") if had_time else ()
-    head = ["cell", "base", "head", *times, "bits", "largest error, of its tolerance"]
+    peaks = ("device memory, MiB",) if memory.known(rows) else ()
+    head = ["cell", "base", "head", *times, *peaks, "bits", "largest error, of its tolerance"]
     order = "broken, slower, other bits, then by error" if had_time else "broken, other bits, then by error"
     title = f"All {cells(len(pairs))} that ran, in this order: {order}"
     out = [f"<details><summary>{title}</summary>", "", timed.row(*head), timed.row(*["---"] * len(head))]
@@ -377,6 +386,7 @@ def _table(result: Json, full: int) -> list[str]:
                 label(p["status_a"]),
                 label(p["status_b"]),
                 *ratio,
+                *((memory.peaks(p),) if peaks else ()),
                 bits,
                 "from a script" if played else accuracy.error(p),
             )

@@ -41,7 +41,8 @@ def merged(found: Sequence[Json], lost: Mapping[str, str] | None = None) -> dict
         out["run"] = f"{out['run']}, {other['run']}"
         if other.get("selection") != out.get("selection"):  # the cells tell
             out.pop("selection", None)
-        out["counts_simulated"] = bool(out.get("counts_simulated") and other.get("counts_simulated"))
+        for flag in ("counts_simulated", "counts_memory"):
+            out[flag] = bool(out.get(flag) and other.get(flag))
         if out.get("known") or other.get("known"):
             out["known"] = known.merged(out.get("known") or (), other.get("known") or ())
         inputs = [*(out.get("inputs") or ()), *(other.get("inputs") or ())]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from farm.pr import accuracy, known, repeating, timed, untimed
+from farm.pr import accuracy, known, memory, repeating, timed, untimed
 from farm.pr import result as results
 from farm.pr.result import DEVICES, FAILS, statuses
 from farm.report.format import cells, clip, count, label, sig
@@ -93,11 +93,14 @@ def _worse(result: Json, accepted: Mapping[str, float]) -> str:
     if taken := sum(p["speed"] == "regressed" for p in pairs) - len(late):
         told.append(f"{cells(taken)} got slower and somebody accepted it")
     for t in (static or {"targets": ()})["targets"]:
-        if failed := results.no_longer_compile(t):
-            told.append(f"{cells(len(failed))} of head no longer compile for {plain(t['target'])}")
+        for words, _ in results.refused(t):
+            told.append(f"in head {words} for {plain(t['target'])}, and not in base")
         if spills := {m["kernel"] for m in t["moves"] if m["worse"] and m["measure"] == "spills"}:
             kernels = "a kernel of head spills" if len(spills) == 1 else f"{count(len(spills))} kernels of head spill"
             told.append(f"{kernels} registers on {plain(t['target'])}")
+    needs = memory.worse(pairs)
+    if needs and (told or memory.counts(result)):
+        told.append(needs)
     told += known.findings(result, plain)
     if own := results.broken_tests(result):
         told.append(f"{count(len(own))} of the repository's own tests broke: first {plain(own[0]['id'])}")
@@ -121,6 +124,8 @@ def _worse(result: Json, accepted: Mapping[str, float]) -> str:
     grew = accuracy.grown_words(pairs)
     inside = f"; {grew}" if grew else ""
     beyond = "Nothing beyond the tolerances" if grew else "Nothing that was seen"
+    if needs:
+        beyond = f"{needs}. Apart from that, {beyond[:1].lower()}{beyond[1:]}"
     of = f"none of {'the other ' if excused else ''}{cells(len(pairs) - excused)}"
     return f"{beyond}: {of} broke{' and ' if had_time else '; '}{speed}{inside}.{script}"
 
@@ -145,6 +150,7 @@ def _how_much(result: Json, accepted: Mapping[str, float]) -> str:
     if played(had_time) and not result.get("counts_simulated"):
         words = f" In the script: {'; '.join(told)}." if told else ""
         return f"Of real speed nothing is known: nothing was timed on hardware.{words}"
+    told += [f"device memory {memory.in_cell(of[0])}" for of in (memory.more(pairs), memory.less(pairs)) if of]
     if grew := accuracy.grown(pairs):
         told.append(f"the error that grew most is {accuracy.of_both(grew[0])} ({_of(grew[0])})")
     if had_time and not any(p["speed"] in ("regressed", "improved") for p in had_time):
@@ -186,6 +192,8 @@ def _how_sure(result: Json) -> str:
         told.append("Of speed nothing is known.")
     if accuracy.compared(pairs):
         told.append("Results were compared bit by bit, for the same inputs in both; other inputs were not tried.")
+    if memory.more(pairs) or memory.less(pairs):
+        told.append("Peaks of device memory are counted, not measured: the same code allocates the same.")
     built = _built(result)
     if any(t["same_code"] and not untimed.untested(t, result["static"]) for t in built):
         told.append(
@@ -293,4 +301,6 @@ def chosen(result: Json, accepted: Mapping[str, float]) -> Json | None:
     found = timed.groups(result["pairs"], accepted)
     if found:
         return found[0][1][0]
+    if needs := memory.more(result["pairs"]):
+        return needs[0]
     return max(result["pairs"], key=lambda p: (p["same_bits"] is False, bool(p["kernels"])), default=None)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from farm.pr import accuracy
+from farm.pr import accuracy, memory
 from farm.pr import result as results
 from farm.report.format import clip, count, duration, label, sig
 from farm.report.markdown import code, plain
@@ -157,6 +157,8 @@ def _expected(one: Json) -> str:
         told.append(f"head takes about {sig(one['ratio'])} times base's time")
     elif one["worst_b"] is not None and one["evidence"] != "simulated":
         told.append(f"on its page the largest error is {accuracy.error(one)} of the tolerance")
+    if memory.more([one]) or memory.less([one]):
+        told.append(f"it prints a peak memory of {memory.peaks(one)} MiB")
     return "; ".join(told)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from farm.compare import summary as pairs_summary
 from farm.compare.decide import Verdict
 from farm.errors import UsageError
-from farm.pr import known
+from farm.pr import known, memory
 from farm.pr.result_schema import MAX_BYTES, SCHEMA
 
 Json = Mapping[str, Any]
@@ -37,6 +37,16 @@ _REPEATED = {
     **dict.fromkeys(("--subject", "--known"), r"[\w./][\w./-]*"),
     "--repo": r"\.",
 }
+
+
+#: What a cell that stage 0 refuses does, by its reason (farm.compile.gate); else it does not compile.
+_REFUSED = (
+    ("needs too much Unified Buffer", "need too much Unified Buffer", r" bytes of Unified Buffer, but only "),
+    ("cannot be launched", "cannot be launched", r" cannot be launched: the grid"),
+    ("fits on no core", "fit on no core", r" cannot run: no block fits"),
+    ("spills registers", "spill registers", r" may not spill for "),
+    ("falls back to the scalar unit", "fall back to the scalar unit", r" falls back to the scalar unit \("),
+)
 
 
 @dataclass(frozen=True)
@@ -139,7 +149,7 @@ def outcome(result: Json, acknowledged: Mapping[str, float] | None = None) -> Ou
     of_pairs = [_pair(p, acknowledged or {}) for p in pairs]
     unreached = static["unreached"] if static else []
     found = pairs_summary.summary(of_pairs, unreached) if pairs or unreached else None
-    worse = [*_broken_tests(result), *_worse_builds(result), *known.findings(result)]
+    worse = [*_broken_tests(result), *_worse_builds(result), *known.findings(result), *memory.findings(result)]
     if result["faults"] or (found and found.exit_code == 3):
         why = found.why if found and found.exit_code == 3 else ()
         return Outcome("infrastructure failures", 3, (*why, *result["faults"], *worse))
@@ -264,17 +274,29 @@ def _worse_builds(result: Json) -> list[str]:
     """What stage 0 found: kernels that do not compile any more, and spills."""
     out = []
     for t in (result["static"] or {"targets": ()})["targets"]:
-        failed = no_longer_compile(t)
-        if failed:
-            out.append(f"{len(failed)} cells do not compile for {t['target']} any more: first {failed[0]['cell']}")
+        for words, failed in refused(t):
+            where = f"for {t['target']} any more" if words.endswith("compile") else f"on {t['target']}, and not in base"
+            out.append(f"{words} {where}: first {failed[0]['cell']}")
         spills = [m for m in t["moves"] if m["worse"] and m["measure"] == "spills"]
         if spills:
             out.append(f"{spills[0]['kernel']} spills registers on {t['target']}")
     return out
 
 
+def refused(target: Json) -> list[tuple[str, list[Json]]]:
+    """(`4 cells spill registers`, those cells) of what stage 0 refuses for a target in head alone."""
+    found: dict[tuple[str, str], list[Json]] = {}
+    for f in no_longer_compile(target):
+        words = next((w[:2] for w in _REFUSED if re.search(w[2], f["reason"])), ("does not compile", "do not compile"))
+        found.setdefault(words, []).append(f)
+    return [
+        (f"1 cell {one}" if len(rows) == 1 else f"{len(rows)} cells {many}", rows)
+        for (one, many), rows in found.items()
+    ]
+
+
 def no_longer_compile(target: Json) -> list[Json]:
-    """The cells that compile for a target in base and not in head, and that base does not list as known failures."""
+    """The cells that stage 0 refuses for a target in head alone, and that base does not list as known failures."""
     return [f for f in target["failed"] if f["status_b"] in FAILS and f["status_a"] not in FAILS and not f.get("known")]
 
 

@@ -111,7 +111,7 @@ _PAIR = _object(
         "us_b": _VALUE,
         "gbps_a": _VALUE,
         "gbps_b": _VALUE,
-        "memory_a": _or_null(_SIZE),
+        "memory_a": _or_null(_SIZE),  # bytes that one call allocates at most on the device
         "memory_b": _or_null(_SIZE),
         "bytes_a": _or_null(_SIZE),  # of global memory read and written, counted by the interpreter
         "bytes_b": _or_null(_SIZE),
@@ -178,7 +178,8 @@ SCHEMA: dict[str, Any] = {
             "known": _list(_KNOWN, 1000),
             "selection": _object({"planned": _COUNT, "reached": _COUNT, "chosen": _COUNT}),  # of cells for devices
             "counts_simulated": _FLAG,  # what simulated devices find fails the check: for tests of the farm itself
+            "counts_memory": _FLAG,  # a cell that needs more device memory fails the check
         },
-        optional=("asked", "python", "inputs", "known", "selection", "counts_simulated"),
+        optional=("asked", "python", "inputs", "known", "selection", "counts_simulated", "counts_memory"),
     ),
 }

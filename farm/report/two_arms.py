@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from farm.compare import crossover, modes
+from farm.compare import crossover, memory, modes
 from farm.compare.crossover import Line, Parted
 from farm.compare.decide import DEFAULT, Verdict
 from farm.compare.modes import Choice
@@ -192,7 +192,8 @@ def costs(rows: Sequence[Row]) -> list[Cost]:
         both = []
         for row in own:
             a, b = (number(row.get(f"{column}_{arm}")) for arm in ("a", "b"))
-            if a is not None and b is not None and not row["control"]:
+            # machine code that is the same in both arms may be given other memory by the code that launches it
+            if a is not None and b is not None and (not row["control"] or column == "peak_memory_mib"):
                 both.append((str(row["cell"]), a, b))
         beyond = [one for one in both if abs(one[2] - one[1]) > max(least, share * one[1])]
         beyond.sort(key=lambda one: -abs(one[2] - one[1]) / max(one[1], 1e-9))
@@ -200,6 +201,27 @@ def costs(rows: Sequence[Row]) -> list[Cost]:
         if beyond:
             out.append(Cost(what, unit, more, less, len(both)))
     return out
+
+
+def peaks(row: Row) -> str:
+    """`device memory 32 -> 64 MiB`; "" where the peaks of both arms differ by less than an allocator may explain, or
+    one is not known."""
+    a, b = (number(row.get(f"peak_memory_mib_{arm}")) for arm in ("a", "b"))
+    if a is None or b is None or not memory.differ(a * memory.MIB, b * memory.MIB):
+        return ""
+    return f"device memory {digits(a)} -> {digits(b)} MiB"
+
+
+def memory_lines(rows: Sequence[Row], most: int) -> list[str]:
+    """The cells that need more device memory in b, those that need most more first.  Peers count only where no subject
+    has a pair."""
+    grown = []
+    for row in [row for row in rows if row["role"] == "subject"] or rows:
+        a, b = (number(row.get(f"peak_memory_mib_{arm}")) for arm in ("a", "b"))
+        if peaks(row) and a is not None and b is not None and b > a:
+            grown.append((b - a, f"{row['cell']}: {digits(b - a)} MiB more ({peaks(row)})"))
+    lines = [text for _, text in sorted(grown, key=lambda one: -one[0])]
+    return [*lines[:most], *and_more(lines, most)]
 
 
 # how kernels are launched

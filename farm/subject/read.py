@@ -27,7 +27,8 @@ OVERLAY, BUILD = ("path", "over", "modules"), ("command", "inputs", "gives", "mi
 PROVIDER, ENTRY = ("ops", "backends", "role"), ("call", "modes", "backward", "declares")
 ON_BACKEND, OP_ON_BACKEND = ("ops", "variables"), ("call", "backward", "modes")
 ROLES = ("subject", "peer")
-SELECTION = {"kernels": ("cache_key", "all"), "sentinel": 1000, "simulated": ("ignored", "counts")}
+MEMORY = ("reported", "counts")
+SELECTION = {"kernels": ("cache_key", "all"), "sentinel": 1000, "simulated": ("ignored", "counts"), "memory": MEMORY}
 TUNING = {"triton": arms.TUNING}
 MAX_MINUTES = 24 * 60.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
@@ -393,6 +394,8 @@ def _selection(node: YamlNode | None) -> dict[str, Any]:
             raise child.unknown(("cache_key", "all"), "values", id="subject-selection-kernels")
         if key == "simulated" and child.value not in ("ignored", "counts"):
             raise child.unknown(("ignored", "counts"), "values", id="subject-selection-simulated")
+        if key == "memory" and child.value not in MEMORY:
+            raise child.unknown(MEMORY, "values", id="subject-selection-memory")
         out[key] = ax._whole(child, 0, 1000) if key == "sentinel" else child.value
     return out
 

@@ -68,6 +68,10 @@ def json_schema(ops: Sequence[str], backends: Sequence[str]) -> dict[str, Any]:
                         "Whether what simulated devices find may fail a check (default: ignored).",
                         enum=["ignored", "counts"],
                     ),
+                    "memory": _told(
+                        "Whether a cell that needs more device memory fails a check (default: reported).",
+                        enum=["reported", "counts"],
+                    ),
                     "sentinel": _told(
                         "How many other cells run too.", type="integer", minimum=0, maximum=SELECTION["sentinel"]
                     ),

@@ -56,7 +56,18 @@ def test_a_wrong_answer_is_seen() -> None:
         "1 cells accused, none expected",
         "not all planted cells are faster",
     ]
+    needs = {**other, "memory_a": 64 << 20, "memory_b": 160 << 20}
+    line = "Not worse, but 4 of 4 cells need more device memory"
+    assert seen("memory", needs, line=line, code=0) == []
+    assert seen("memory", other, line=line, code=0) == ["not all planted cells need more memory"]
     assert "no planted cell has other bits" in seen("accuracy", pair(axes=AXES), line="", code=0)
+
+
+def test_the_last_lines_are_short_and_one_for_each_plant() -> None:
+    rows = [Seen("tail", PLANTS["tail"], ["w" * 400]), Seen("comments", PLANTS["comments"], [], exit_code=0, seconds=8)]
+    lines = planted_pr.short(rows).splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [["tail", "NO"], ["comments", "yes"]]
+    assert max(map(len, lines)) < 220
 
 
 def test_a_command_that_does_not_end_is_ended_with_what_it_started(tmp_path: Path) -> None:

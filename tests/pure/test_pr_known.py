@@ -13,7 +13,7 @@ import pytest
 from pr_results import pair, result, static, target
 from subject_repositories import SUBJECT, committed, git, write
 
-from farm.cli import pr_known
+from farm.cli import common, pr_known, pr_measure
 from farm.errors import MatrixError
 from farm.matrix import Matrix, cells, load
 from farm.matrix.known import KnownFailure, load_known
@@ -78,6 +78,23 @@ def test_a_known_compile_error_of_a_target_fails_nothing() -> None:
     assert results.outcome(worse).exit_code == 1
     excused = result(static=static(targets=[target(failed=[{**failed, "known": WHERE}])]), known=[told("covers")])
     assert results.outcome(excused).exit_code == 4 and "1 cell compiled without a device" in comments.comment(excused)
+
+
+def test_what_stage_0_refuses_is_named_by_what_it_does() -> None:
+    spills = "k spills 8 bytes (stores) per thread; a kernel that mode auto chooses may not spill for n up to 9"
+    of = {"status_a": "built", "status_b": "compile_error"}
+    for reason, words in (
+        (spills, "spills registers on sm_90"),
+        ("k falls back to the scalar unit (99 single-element accesses); this is not allowed", "scalar unit on sm_90"),
+        ("k needs 9 bytes of Unified Buffer, but only 8 are available", "needs too much Unified Buffer on"),
+        ("k cannot be launched: the grid exceeds 65,535", "cannot be launched on sm_90"),
+        ("k cannot run: no block fits on a core (shared memory)", "fits on no core on sm_90"),
+        ("error: expected a pointer", "1 cell does not compile for sm_90 any more"),
+    ):
+        found = result(static=static(targets=[target(failed=[{**of, "cell": "cuda/a@sm_90", "reason": reason}])]))
+        (why,) = results.outcome(found).why
+        assert words in why and ("compile" in why) == reason.startswith("error"), reason
+        assert words.partition(" on")[0].partition(" for")[0] in comments.comment(found).split("**By how much?**")[0]
 
 
 def test_cells_that_compile_in_neither_arm_do_not_hide_that_nothing_changed() -> None:
@@ -172,6 +189,17 @@ def test_a_head_that_edits_known_failures_excuses_nothing_of_itself(
         head: read(folder, head).note(solved, None, True)["known"][0]["state"] for head in ("wide", "none", "bad")
     }
     assert states == {"wide": "removed", "none": "removed", "bad": "fixed"}
+    # the checkout's file is head's for the comparison on devices, too, whose verdict is not the pull request's
+    matrix = load(folder / "bench/norm.yaml")
+    place.write_text(WIDE)
+    args = argparse.Namespace(known=None)
+    assert common.known_failures(args, [matrix]) != ()
+    work = object.__new__(pr_measure._Work)
+    plain = {"select": None, "out": None, "overrides": [], "provider": [], "contracts": [], "debug": False}
+    work.args = argparse.Namespace(matrices=[matrix.path], subject=None, **plain)
+    work.asked = argparse.Namespace(arms=lambda: ("revision=a", "revision=b"))  # type: ignore[assignment]
+    work.top, work.sandbox, work.id = folder, False, "run"
+    assert common.known_failures(work._ab(), [matrix]) == ()
     other = tmp_path / "operator.yaml"
     other.write_text(WIDE.replace("2999-01-01", f"{date.max}"))
     assert marked(read(folder, "none", other)) == [("3x64", f"{other}:2"), ("3x128", f"{other}:2")]

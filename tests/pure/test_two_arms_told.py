@@ -139,16 +139,21 @@ def test_it_is_told_in_words_and_as_data() -> None:
         "best mode: another one in b in 0 of 2 cells",
         "auto: slower than the best mode in 0 of 2 cells in a, in 1 in b, newly in 1; "
         "cuda/rms_norm/farm/auto/forward/bf16/8x4096/llama: 0% -> 10% (auto 11.00 us, static 10.00 us)",
-        "peak memory: more in 1 of 1 cell, at most 12.00 -> 24.00 MiB (cuda/rms_norm/farm/one/forward/bf16/8x9/llama)",
+        "peak memory: more in 2 of 2 cells, at most 1.000 -> 9.000 MiB "
+        "(cuda/rms_norm/farm/auto/forward/bf16/8x77/llama)",
         "host time: more in 1 of 2 cells, at most 100.0 -> 151.0 us (cuda/rms_norm/farm/one/forward/bf16/8x9/llama)",
         "first call: less in 1 of 1 cell, at most 3.000 -> 1.000 s (cuda/rms_norm/farm/two/forward/bf16/8x9/llama)",
     ]
     told = json.loads(json.dumps(pair_rows.counts([{**row, "bits": 1} for row in rows])))
     assert told["crossovers"] == [text[1].strip()] and told["auto"]["newly_slower"]["count"] == 1
     assert told["costs"]["peak memory"]["more"] == {
-        "cells": 1,
-        "first": [{"cell": rows[5]["cell"], "a": 12.0, "b": 24.0}],
+        "cells": 2,
+        "first": [{"cell": rows[n]["cell"], "a": a, "b": b} for n, a, b in ((4, 1.0, 9.0), (5, 12.0, 24.0))],
     }
+    assert two_arms.memory_lines(rows, 1) == [
+        f"{rows[5]['cell']}: 12.00 MiB more (device memory 12.00 -> 24.00 MiB)",
+        "and 1 more",
+    ]
     assert not {"crossovers", "auto", "costs"} & pair_rows.counts([{**pair("one"), "bits": 1}]).keys()
 
 

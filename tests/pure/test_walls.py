@@ -62,6 +62,7 @@ PURE = (
     "pr/decision",
     "pr/events",
     "pr/ledger",
+    "pr/memory",
     "pr/patches",
     "pr/known",
     "pr/merging",
