@@ -126,7 +126,7 @@ def found_after(
 
 def found_within(rng: np.random.Generator, deviation: float, effect: float = 0.05) -> tuple[list[float], list[float]]:
     """(shares of steps called a regression at one of the first 1, 2, 3, 4 looks, shares at least suspected); each cell
-    alone, 27 of 1,000 planted, so that noisy cells stay few."""
+    alone, 30 of 1,000 planted, so that noisy cells stay few."""
     sd, cells = Noise().deviations(rng, CELLS), np.arange(CELLS)
     planted = ((cells // PLANTED) % 24 == 5) & (cells % 4 != 3)
     sd[planted] = deviation
