@@ -44,6 +44,8 @@ from farm.store.index import Index, Indexed
 EVIDENCE = "evidence.html"
 #: What the runs prove and their lines in the list, so that neither page need read every run again.  May be deleted.
 KEPT = "evidence.json"
+#: Where time is short (`index_seconds`), so much of it at most goes to what older runs prove.
+EVIDENCE_SECONDS = 1.0
 #: The line of a run whose journal is at least so large is not made anew while the run is being written.
 LARGE_BYTES = 16 << 20
 T = TypeVar("T")
@@ -71,7 +73,8 @@ def build(
     """Writes the front page and the page of `run_id` (None: of every readable run; `unreadable` is called with each
     other run and the reason).  Pages of runs that are no longer in the store are deleted, and those that lead to them
     are made anew; `refresh`: no others.  `no_index` is called if the store cannot have one: its pages show no nights.
-    `index_seconds`: how long runs may be added to the index, and how long they may be read for what they prove;
+    `index_seconds`: how long runs may be added to the index; for at most EVIDENCE_SECONDS of it they are read
+    for what they prove;
     `lacking` is called with the number of those that the index lacks.
 
     Returns the path of the run's page, or of the front page.  A file appears complete or not at all.
@@ -108,7 +111,8 @@ def build(
                 unreadable(name, error)
             except Exception as error:  # the list reports it too
                 unreadable(name, ValueError(evidence.why_unreadable(known, error)))
-        lines = run_lines(store, proven := kept(out / KEPT), index_seconds)
+        short = None if index_seconds is None else min(index_seconds, EVIDENCE_SECONDS)
+        lines = run_lines(store, proven := kept(out / KEPT), short)
         night = _build_night(site, newest) if newest else None
         write(out / "index.html", runs_page(lines, site.links(), night))
         found_proofs = evidence.thaw(proven)

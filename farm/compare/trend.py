@@ -15,6 +15,10 @@ x is ln(time in microseconds), of shape (cells, nights), NaN where a night gave 
 4. A step also needs a size of LEAST (LARGE with few nights before it), a t-statistic beyond SCORE, and a newest night
    nearer to the level after it.  Cells of one `group` that step in one night in one direction support each other:
    AGREEING of them need less each.
+5. What may be invented in a store is a budget, and it is spent where it buys most.  A quiet cell shows a step of 5 %
+   many times over, so it needs more of a t-statistic once there are three nights; a noisy one needs less evidence from
+   the third night to the eighth (NOISY_BARS), as long as few cells are noisy: each doubling of their share beyond FEW
+   adds ln 2 to what they need, as an equal number of inventions asks for.
 
 One night after a step makes it *suspected*; a *regression* or an *improvement* takes two nights with enough evidence.
 Nothing here is confirmed.  The bounds are chosen by simulation (benchmarks/trend_simulation.py).
@@ -46,6 +50,15 @@ OUTLIERS, OUTLIER_RANGE = 0.004, 0.5
 EVIDENCE_OF_ONE, EVIDENCE, EVIDENCE_SUPPORTED = 7.0, 12.5, 6.0
 #: Least t-statistic of the same, as a normal one.
 SCORE_OF_ONE, SCORE, SCORE_SUPPORTED = 3.8, 4.6, 3.4
+#: Least t-statistic of a quiet cell's step once three nights show it: what noise invents is mostly a noisy cell that
+#: happens to look quiet.
+SCORE_LATER = 5.0
+#: A cell with at least such a standard deviation of a night is noisy, and so large a share of noisy cells is few.
+NOISY, FEW = 0.011, 0.05
+#: Nights after a step, at least -> (least evidence, least t-statistic) of a noisy cell.
+NOISY_BARS = {0: (EVIDENCE, SCORE), 3: (8.0, 3.8), 4: (6.5, 3.5), 5: (8.5, 3.8), 9: (13.0, 4.2)}
+#: The same of a noisy cell's step of two nights or more that is only suspected.
+NOISY_SUSPECTED = 4.0, 2.7
 #: More than what one night can be worth: a step of two nights or more that is only suspected has this.
 EVIDENCE_SUSPECTED = 10.5
 #: Cells of a group that step in one night support each other.
@@ -154,7 +167,7 @@ def steps(x: Array, group: Codes | None = None) -> Steps:
     common."""
     cells, nights = x.shape
     sigma, _ = noise(x)
-    found = _Best(cells)
+    found = _Best(cells, sigma)
     typical = float(np.median(sigma)) if cells else FLOOR
     there = np.isfinite(x)
     newest = nights - 1 - np.argmax(there[:, ::-1], axis=1) if nights else np.zeros(cells, np.int64)
@@ -190,17 +203,28 @@ class _Best:
     """Of each cell, the step with the most evidence so far: of those that its own nights show, and of those that would
     need others to support them."""
 
-    def __init__(self, cells: int):
+    def __init__(self, cells: int, sigma: Array):
         self.shown, self.weak = _Found(cells), _Found(cells)
+        share = float((sigma >= NOISY).mean()) if cells else 0.0
+        self._more = math.log(max(share / FEW, 1.0))
 
     def keep(self, night: int, mine: Codes, size: Array, m: Codes, own: Array, evidence: Array, score: Array) -> None:
-        several = m >= 2
-        sure = several & (evidence > EVIDENCE) & (score > SCORE)
+        several, noisy = m >= 2, own >= NOISY
+        least, least_score = self._bars(m, noisy)
+        sure = several & (evidence > least) & (score > least_score)
         least = np.where(several, EVIDENCE_SUSPECTED, EVIDENCE_OF_ONE)
         shown = sure | ((evidence > least) & (score > SCORE_OF_ONE))
+        shown |= several & noisy & (evidence > NOISY_SUSPECTED[0] + self._more) & (score > NOISY_SUSPECTED[1])
         weak = several & (evidence > EVIDENCE_SUPPORTED) & (score > SCORE_SUPPORTED)
         for found, kept in ((self.shown, shown), (self.weak, weak)):
             found.keep(mine[kept], night, size[kept], m[kept], own[kept], evidence[kept], sure[kept])
+
+    def _bars(self, m: Codes, noisy: Mask) -> tuple[Array, Array]:
+        """The least evidence and t-statistic of a step that m nights show, for it to be sure."""
+        which = np.searchsorted(list(NOISY_BARS), m, side="right") - 1
+        bars = np.array(list(NOISY_BARS.values()))[which]
+        evidence = np.where(noisy, np.minimum(bars[:, 0] + self._more, np.maximum(bars[:, 0], EVIDENCE)), EVIDENCE)
+        return evidence, np.where(noisy, bars[:, 1], np.where(m >= 3, SCORE_LATER, SCORE))
 
     def steps(self, sigma: Array, group: Codes | None) -> Steps:
         shown, weak = self.shown, self.weak

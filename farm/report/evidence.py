@@ -329,8 +329,8 @@ def collect(
     """Run -> {"as_of", "proofs", "line" of the list of runs} as plain data.  `kept` is used for runs that have not
     changed since, and for those of at least `large` bytes while they are being written.  A run that cannot be read has
     no proofs and the verdict `unreadable`: whatever is in its folder must not fail another run, so every exception
-    counts as that.  Once it is `late`, the cells of older runs are not read: these have a line and, until another
-    time, no proofs."""
+    counts as that.  Once it is `late`, the cells of older runs are not read: these have a line, which is kept, and,
+    until another time, no proofs."""
     out: dict[str, Any] = {}
     for run in reversed(found):
         name, folder = run.id, Path(getattr(run, "dir", "nowhere"))
@@ -339,11 +339,14 @@ def collect(
             out[name] = known
             continue
         one = None
+        if mark and known.get("line_as_of") == mark and late():
+            out[name] = known
+            continue
         try:
             one = load(name)
             if late() and getattr(one, "complete", False):
                 line = asdict(run_line(one.head, name, lambda one=one: one))  # type: ignore[misc]
-                out[name] = {"as_of": "", "proofs": [], "line": line}
+                out[name] = {"as_of": "", "line_as_of": mark, "proofs": [], "line": line}
                 continue
             line = asdict(run_line(one.head, name, lambda one=one: one))  # type: ignore[misc]
             out[name] = {"as_of": mark, "proofs": [asdict(p) for p in proofs(one)], "line": line}
