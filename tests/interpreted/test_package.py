@@ -1,4 +1,7 @@
-"""Our norms as a model author uses them: as modules, under torch.compile, export, torch.func, checkpoints, in place."""
+"""Our norms as a model author uses them: as modules, under torch.compile, export, torch.func, checkpoints, in place.
+
+tests/hardware/test_cuda_package.py runs the same tests on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,11 @@ from kernels import FusedAddRMSNorm, RMSNorm, fused_add_rms_norm, rms_norm
 from kernels.ops.rms_norm import dispatch, function, operators
 
 EPS = 1e-6
+DEVICE = "cpu"
 
 
 def values(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
 def plain(x, residual, weight):
@@ -58,7 +62,7 @@ def gradients(use, shape, call=lambda f, *args: f(*args)):
 
 def close(a, b):
     for one, other in zip(a, b, strict=True):
-        torch.testing.assert_close(*(torch.zeros(()) if t is None or not t.any() else t for t in (one, other)))
+        torch.testing.assert_close(*(torch.zeros(()) if t is None or not t.any() else t.cpu() for t in (one, other)))
 
 
 def same(a, b):
@@ -94,14 +98,14 @@ def test_a_compiled_call_has_autocast_as_an_eager_one():
 
     compiled = torch.compile(use, fullgraph=True, backend="aot_eager")
     args = values(3, 40), values(40, seed=1)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
         found, wanted = compiled(*args), use(*args)
     assert [y.dtype for y in found] == [y.dtype for y in wanted] == [torch.float32, torch.bfloat16]
     assert same(found, wanted)
 
 
 def test_an_exported_module_takes_any_batch():
-    norm = FusedAddRMSNorm(40)
+    norm = FusedAddRMSNorm(40, device=DEVICE)
     batch = torch.export.Dim("batch")
     args = values(3, 40), values(3, 40, seed=1)
     exported = torch.export.export(norm, args, dynamic_shapes={"x": {0: batch}, "residual": {0: batch}}).module()
@@ -119,8 +123,8 @@ def test_torch_func_takes_gradients_and_batches():
     assert torch.equal(torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(w, x), torch.stack(wanted))
     leaf = w.clone().requires_grad_()
     assert torch.equal(torch.autograd.grad(loss(leaf, x), leaf)[0], torch.func.grad(loss)(w, x))
-    y, total = torch.func.vmap(fused_add_rms_norm, in_dims=(0, None, None))(x, x[0], w)
-    assert same((y, total), fused_add_rms_norm(x, x[0].expand_as(x), w))
+    found = torch.func.vmap(fused_add_rms_norm, in_dims=(0, None, None))(x, x[0], w)
+    close(found, fused_add_rms_norm(x, x[0].expand_as(x), w))
     with pytest.raises(NotImplementedError, match="no second derivative"):
         torch.func.grad(lambda x: torch.func.grad(loss, argnums=1)(w, x).sum())(x)
 
@@ -138,11 +142,11 @@ def test_forward_mode_is_refused_and_not_dropped():
 
 def test_a_tensor_of_one_part_is_refused(tmp_path):
     import torch.distributed as dist
-    from torch.distributed.tensor import DeviceMesh, Replicate, distribute_tensor
+    from torch.distributed.tensor import DeviceMesh, DTensor, Replicate
 
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
     try:
-        x = distribute_tensor(values(3, 40), DeviceMesh("cpu", [0]), [Replicate()])
+        x = DTensor.from_local(values(3, 40), DeviceMesh(DEVICE, [0]), [Replicate()])
         with pytest.raises(TypeError, match=r"rms_norm takes no DTensor: call it on x.to_local\(\)"):
             rms_norm(x, None)
         with pytest.raises(TypeError, match="fused_add_rms_norm takes no DTensor"):
@@ -160,8 +164,8 @@ def test_a_tensor_of_the_processor_is_refused_where_kernels_run_on_a_device(monk
 
 def test_a_tensor_without_memory_has_a_shape():
     with torch._subclasses.FakeTensorMode():
-        x = torch.empty(2, 3, 40, dtype=torch.bfloat16)
-        y, total = fused_add_rms_norm(x, x, torch.empty(40))
+        x = torch.empty(2, 3, 40, dtype=torch.bfloat16, device=DEVICE)
+        y, total = fused_add_rms_norm(x, x, torch.empty(40, device=DEVICE))
     assert (y.shape, y.dtype, total.shape) == (x.shape, x.dtype, x.shape)
 
 
@@ -187,20 +191,20 @@ def test_deterministic_algorithms_and_checkpoints_change_no_bits():
 @pytest.mark.parametrize("eps", [None, 1e-5])
 @pytest.mark.parametrize("affine", [True, False])
 def test_the_module_stands_in_for_torchs(eps, affine):
-    torchs, ours = (kind(40, eps, affine) for kind in (torch.nn.RMSNorm, RMSNorm))
+    torchs, ours = (kind(40, eps, affine, DEVICE) for kind in (torch.nn.RMSNorm, RMSNorm))
     if affine:
         torch.nn.init.normal_(torchs.weight)
     assert ours.load_state_dict(torchs.state_dict()) == torchs.load_state_dict(ours.state_dict())
     x = values(2, 3, 40)
     torch.testing.assert_close(ours(x), torchs(x))
     assert isinstance(copy.deepcopy(ours), torch.nn.RMSNorm) and repr(ours) == repr(torchs)
-    y, total = FusedAddRMSNorm(40, eps, False)(x, x)
+    y, total = FusedAddRMSNorm(40, eps, False, DEVICE)(x, x)
     torch.testing.assert_close(y, F.rms_norm(2 * x, (40,), None, eps))
     assert torch.equal(total, 2 * x)
 
 
 def test_gemmas_weight_begins_at_zero():
-    norm = RMSNorm(40, offset=1.0, casting="gemma")
+    norm = RMSNorm(40, device=DEVICE, offset=1.0, casting="gemma")
     assert norm.weight.abs().max() == 0 and "offset=1.0, casting='gemma'" in repr(norm)
     x = values(3, 40)
     torch.testing.assert_close(norm(x), F.rms_norm(x, (40,), None, torch.finfo(x.dtype).eps))
@@ -227,7 +231,8 @@ def test_the_operators_are_what_torch_expects_of_one():
         rest = (w, EPS, 0.0, True, "auto", True)
         library.opcheck(operators._norm, ("rms_norm", x, None, *rest))
         library.opcheck(operators._norm, ("fused_add_rms_norm", x, x.detach().clone(), *rest))
-    args = ("rms_norm", values(2, 40), None, values(2, 40, seed=1), values(40), torch.ones(2), 0.0, True, "auto", True)
+    rstd = torch.ones(2, device=DEVICE)
+    args = ("rms_norm", values(2, 40), None, values(2, 40, seed=1), values(40), rstd, 0.0, True, "auto", True)
     library.opcheck(operators._backward, args)
 
 

@@ -56,6 +56,7 @@ LONG = {
     "interpreted/test_gpu_cells.py": 20,
     "interpreted/test_gpu_launches.py": 50,
     "interpreted/test_gpu_split.py": 15,
+    "interpreted/test_norm_models.py": 40,
     "interpreted/test_package.py": 20,
     "mutants/test_mutants.py": 50,
     "pure/test_contract_check.py": 80,
