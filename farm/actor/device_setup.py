@@ -260,12 +260,12 @@ class DeviceSetup:
         real = sharing > 0 and self.backend in waiting.BACKENDS and self.real.ACCELERATOR
         return compile_ahead.workers(compile_ahead.cores(), sharing, len(self.arms)) if real else 0
 
-    def compiler(self, arm: str) -> child_process.Child | None:
+    def compiler(self, arm: str, workers: int | None = None) -> child_process.Child | None:
         """Start what compiles ahead for this arm's children, with their files, environment and confinement, but without
-        a device; None where no cores are to spare for it, and where there can be none: in a sandbox each child has a
-        cache of its own, a command may lead anywhere, and a tool is for one process.  OSError if it cannot be
-        started."""
-        workers = self.spare_cores()
+        a device, on so many cores (None: those to spare).  None where there are no cores for it, and where there can be
+        none: in a sandbox each child has a cache of its own, a command may lead anywhere, and a tool is for one
+        process.  OSError if it cannot be started."""
+        workers = self.spare_cores() if workers is None else workers
         if not workers:
             return None
         own = self._arms[arm]

@@ -21,6 +21,8 @@ from farm.report.markdown import code, plain
 
 LIMIT = 60_000  # characters; GitHub refuses 65,536
 GROUPS, ROWS, BACKENDS = 8, 10, 20
+#: Rows of the table of all cells: as many as there is room for.
+FULL = (400, 250, 150, 40)
 ANSWERS = "<!-- kernel-farm answers -->"  # what stands behind it was asked for in comments
 SIGNS = {"worse": "❌", "not covered": "❌", "not worse": "✅", "unchanged": "✅", "infrastructure failures": "⚠️"}
 #: What a verdict means to somebody who reads it for the first time.
@@ -64,7 +66,7 @@ def comment(
     static = untimed.static(result["static"], result["pairs"]) if result["static"] else []
     foot = [*_foot(result), *repeating.where_from(result, links)]
     tail = [*untimed.outputs(result["pairs"]), *static, *_tests(result), *foot]
-    for groups, moves, full in ((GROUPS, True, 400), (GROUPS, True, 40), (4, True, 0), (2, False, 0)):
+    for groups, moves, full in (*((GROUPS, True, rows) for rows in FULL), (4, True, 0), (2, False, 0)):
         changed = [*timed.changes(result, accepted, groups), *memory.table(result)]
         body = [*head, *changed, *(tail if moves else foot), *_table(result, full)]
         text = "\n".join(body) + "\n" + answers(now.asides)

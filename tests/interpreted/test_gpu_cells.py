@@ -166,11 +166,14 @@ def test_every_mode_launches_the_kernels_that_it_names() -> None:
     }
     for mode, kernels in expected.items():
         case = {name: values[0] for name, values in FACTORS.items()}
-        subject = call({**case, "mode": mode, "operation": "full", "hidden": 300, "rows": 5})
+        subject = call({**case, "mode": mode, "operation": "full", "hidden": 300, "rows": 70})
         launches.enable()
         subject.run()
         records = launches.drain()
         launches.disable()
+        if "sum_partials" in kernels and records[-1]["kernel"] == "backward_rows":
+            assert records[-1]["grid"][0] == 1  # a single program stores dw itself
+            kernels = kernels[:-1]
         assert [r["kernel"] for r in records] == kernels
         assert {r["mode"] for r in records} == {mode}
         assert [r["direction"] for r in records] == ["forward"] + ["backward"] * (len(kernels) - 1)

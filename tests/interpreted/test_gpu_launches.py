@@ -58,8 +58,9 @@ def test_rings_of_the_table_are_not_interpreted(monkeypatch: pytest.MonkeyPatch)
     asked = []
 
     def find(target: str, op: str, operation: str, *shape: Any) -> Any:
+        *_, serves, _ = shape
         asked.append(operation)
-        return (256, dict(rings)[operation]) if shape[-1](f"{operation}_ring", 256) else None
+        return (256, dict(rings)[operation]) if serves(f"{operation}_ring", 256) else None
 
     monkeypatch.setattr(tuned, "find", find)
     monkeypatch.setattr(tuned, "TABLE", {("rms_norm", o, "float32"): ((8, 256, c),) for o, c in rings})
@@ -88,8 +89,8 @@ def test_any_two_options_together_are_right(number: int, monkeypatch: pytest.Mon
 def test_the_options_are_all_there() -> None:
     """A new option of a kernel, or one that the table has, must be added to what is tried."""
     given_by_shape = {"mode", "kernel", "num_warps", "num_stages", "rows", "block", "per_core"}
-    # Gluon cannot be interpreted, and test_gpu_split has its own.
-    assert set(SPACES) == set(choose.DEFAULTS) - set(choose.RINGS) - set(choose.SPLITS)
+    # Gluon cannot be interpreted, and test_gpu_split and test_gpu_few have their own.
+    assert set(SPACES) == set(choose.DEFAULTS) - {*choose.RINGS, *choose.SPLITS, *choose.FEW}
     for kernel, (_, options, _) in SPACES.items():
         beyond = {"pdl", "ahead"}  # instructions of a device
         assert set(choose.DEFAULTS[kernel]) - beyond <= set(options)

@@ -240,7 +240,7 @@ def test_the_public_function_chooses_them_where_they_were_measured_but_not_in_pl
     """Planted for every target, and `can_split` for this one."""
     config = {"mode": "static_persistent", "num_warps": 4, "per_core": 1, "parts": 2}
 
-    def find(target: str, op: str, operation: str, dtype: str, rows: int, hidden: int, serves: Any) -> Any:
+    def find(target: str, op: str, operation: str, dtype: str, rows: int, hidden: int, serves: Any, own: Any) -> Any:
         kernel = f"{operation}_split"
         return (hidden, {**config, "kernel": kernel}) if serves(kernel, hidden) else None
 
