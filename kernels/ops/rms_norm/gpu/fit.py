@@ -20,6 +20,8 @@ SHARED_MATRIX = 2**24
 #: A strip's program takes the rows one tile after the other: 64x8192 backward 16 us, 5.6 otherwise.  Rows of WIDE bytes
 #: leave no better: 48x131072 30 us, 34 otherwise.
 STRIP_ROWS, WIDE = 16, 2**17
+#: A strip's tile of more bytes spills: fused float32 7x262144 60 bytes (sm_90, sm_100; offline, triton 3.7.1).
+STRIP_BYTES = 2**15
 #: Up to so many bytes a row is summed by four warps at most, where a program has one row and there are few:
 #: 256x1024 1.59 us by the table, 1.37; 128x2048 1.70 and 1.51, in float32 2.77 and 2.31.
 NARROW_ROW = 8192
@@ -49,9 +51,9 @@ def divided(rows: int, hidden: int, size: int, cores: int) -> dict[str, Any]:
 
 
 def strips(rows: int, hidden: int, size: int, cores: int) -> dict[str, Any]:
-    """A strip of columns a multiprocessor, of 256 and more; up to eight rows at a time."""
+    """A strip of columns a multiprocessor, of 256 and more; up to eight rows at a time, of at most STRIP_BYTES."""
     block = min(max(next_power_of_2(divide_up(hidden, cores)), 256), 2048)
-    tile = min(next_power_of_2(rows), 8)
+    tile = min(next_power_of_2(rows), 8, STRIP_BYTES // (block * size))
     warps = min(max(tile * block * size // (4 * LOAD), 1), 16)
     return {
         "mode": "column_tiled" if tile > 1 else "multi_wave_reload",
