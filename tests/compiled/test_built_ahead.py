@@ -113,12 +113,19 @@ def test_what_was_built_ahead_is_found_and_nothing_else_is_spoilt(world: Any, tm
     assert not [a for a in later["answers"] if a["reason"]]
 
 
-def test_one_that_hangs_goes_with_the_run(world: Any) -> None:
-    ahead = world(1)
+def test_one_that_hangs_goes_with_the_run(world: Any, tmp_path: Path) -> None:
+    ahead, begun, end = world(1), tmp_path / "hangs", time.monotonic() + SECONDS
     ahead.order({"target": TARGET, "cells": {"": [job(0, "hangs")]}})
     child = ahead._running[""]
+    while not (begun.exists() and begun.read_text()) and time.monotonic() < end:
+        ahead.look()
+        time.sleep(0.02)
+    hanging = Path("/proc") / begun.read_text()
     ahead.stop()  # as while a cell is timed
     began = time.monotonic()
     ahead.close()
     assert time.monotonic() - began < 10 and not child.alive and ahead.count("", ["x"]) == 0
+    while hanging.exists() and time.monotonic() < end:  # until its parent, which is not this process, has heard of it
+        time.sleep(0.02)
+    assert not hanging.exists()
     assert compile_ahead.workers(2, 1) == 0
