@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -34,6 +36,8 @@ from farm.errors import CaptureFailed, Unsupported, WrongAnswer
 from farm.field_checks import shortened
 
 Say = Callable[[Message], None]
+#: Names a table that changes what our kernels launch (`farm tune`): numbers with it are not numbers without.
+KERNELS_TABLE = "FARM_KERNELS_TABLE"
 MAX_KEPT_INPUTS = 6  # as many as one backward of a norm with a residual and its neighbour have
 
 
@@ -66,6 +70,7 @@ class TorchSession:
             "torch": torch.__version__,
             "triton": _version("triton"),
             "machine": platform.machine(),
+            **_kernels_table(os.environ.get(KERNELS_TABLE)),
         }
         self._inputs: dict[str, tuple[torch.Tensor, int]] = {}  # file -> pristine copy on the device, checksum
         self._functions: dict[str, tuple[Callable[..., Any], list[str]]] = {}
@@ -510,3 +515,13 @@ def _version(distribution: str) -> str:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return ""
+
+
+def _kernels_table(path: str | None) -> dict[str, str]:
+    """The digest of the kernels' table in this process's environment, as a part of its fingerprint; {} without one."""
+    if not path:
+        return {}
+    try:
+        return {"kernels_table": hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]}
+    except OSError:
+        return {"kernels_table": "unreadable"}

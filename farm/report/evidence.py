@@ -33,7 +33,20 @@ KINDS: Mapping[str, str] = {
 #: Hardware that kernels are written for: for these, missing kinds of evidence are listed too.
 FAMILIES = ("cuda", "rocm", "ascend")
 #: The parts of a tool chain, in the order in which they are shown.
-_TOOLS = ("torch", "torch_npu", "triton", "triton_ascend", "cuda", "rocm", "hip", "cann", "stack", "ptxas", "driver")
+_TOOLS = (
+    "torch",
+    "torch_npu",
+    "triton",
+    "triton_ascend",
+    "cuda",
+    "rocm",
+    "hip",
+    "cann",
+    "stack",
+    "ptxas",
+    "driver",
+    "kernels_table",
+)
 _MAX_SHOWN = 4
 #: Version of what `collect` returns; a file of another version is not read.
 VERSION = 4

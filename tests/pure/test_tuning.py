@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -301,3 +302,16 @@ def test_tables_merge_and_the_newer_entry_counts(tmp_path: Path) -> None:
     assert json.loads(table.text([])) == {"schema": 1, "kind": "farm-kernels-table", "entries": []}
     path = carried_file(tmp_path, *entries)
     assert carried.read(path) == entries
+
+
+def test_a_cell_says_which_table_its_kernels_used(tmp_path: Path) -> None:
+    """Else numbers with a table would be taken for those without."""
+    from farm.child.session import _kernels_table
+    from farm.report.evidence import tool_chain
+
+    file = tmp_path / "t.json"
+    file.write_text("{}")
+    (found,) = _kernels_table(str(file)).items()
+    assert found == ("kernels_table", hashlib.sha256(b"{}").hexdigest()[:16]) and not _kernels_table("")
+    assert tool_chain(json.dumps(dict([found]))) == f"kernels-table {found[1]}"
+    assert _kernels_table(str(tmp_path / "none")) == {"kernels_table": "unreadable"}
