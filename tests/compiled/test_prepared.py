@@ -24,3 +24,15 @@ def test_a_kept_launch_is_the_derived_one_and_every_part_of_the_key_is_needed() 
     assert found.pop("direct") > 20  # Triton's own binding was left out
     assert found.pop("listened")  # a profiler's hooks are called, and only then
     assert len(found) > 10 and all(found.values()), found
+
+
+def test_tensors_without_memory_are_derived_as_they_are() -> None:
+    """`farm compile` has such: that dx is dy, in place, is seen by their identity alone."""
+    import torch
+
+    from kernels.ops.rms_norm import prepared
+
+    one = torch.empty(4, 4, device="meta")
+    seen: list[bool] = []
+    prepared.launch(("meta",), (one, one), (0.0, 0.0), lambda a, b: seen.append(a is b))
+    assert seen == [True]

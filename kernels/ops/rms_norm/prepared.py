@@ -68,6 +68,9 @@ def launch(key: Hashable, tensors: Tensors, scalars: tuple[float, float], derive
     bits = 0
     for pointer in pointers:
         bits |= pointer
+    if not bits:  # tensors without memory: which of them share it, their identity alone says, and keeping changes that
+        derive(*tensors)
+        return
     if bits & ALIGNED:
         key = (key, *[p & ALIGNED for p in pointers])
     found = _kept.get(key)
