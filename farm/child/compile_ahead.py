@@ -254,6 +254,7 @@ class AheadCompiler:
         driver.set_active(self._driver)
         _no_tuning_on_disk()
         _bench_by(self._driver)
+        self._chosen = _tuners()
         self._share: int | None = None  # of what tuning tries; None until it is known that there is tuning
         self._count = 0
         self._functions: dict[tuple[str, str], Callable[..., Any]] = {}
@@ -263,6 +264,8 @@ class AheadCompiler:
         begun, reason = time.monotonic(), ""
         self._share, self._count = job.get("share"), 0
         self._driver.launches.clear()
+        for tuner in self._chosen if self._share is not None else ():
+            tuner.cache.clear()  # who chose in an earlier share of the cell would try nothing of this one
         with Compilations() as counted:
             try:
                 problem = self._offline.problem(job["tensors"], job["operation"])
@@ -365,6 +368,22 @@ def _no_tuning_on_disk() -> None:
 
     if hasattr(autotuner.Autotuner, "check_disk_cache"):
         autotuner.Autotuner.check_disk_cache = check_disk_cache
+
+
+def _tuners() -> set[Any]:
+    """The tuners that are asked from now on, as they come."""
+    from triton.runtime import autotuner
+
+    seen: set[Any] = set()
+    run = autotuner.Autotuner.run
+
+    @functools.wraps(run)
+    def noticed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.add(self)
+        return run(self, *args, **kwargs)
+
+    autotuner.Autotuner.run = noticed
+    return seen
 
 
 def _bench_by(driver: Any) -> None:

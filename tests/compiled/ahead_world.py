@@ -17,7 +17,7 @@ def main() -> int:
     from farm.child.compilations import Compilations
     from farm.child.compile_ahead import AheadCompiler, Target
 
-    compiler = AheadCompiler(Target(**told["target"]), 1, lambda: None)
+    compiler = AheadCompiler(Target(**told["target"]), told["of"], lambda: None)
     with Compilations() as counted:
         answers = [compiler.compile(job) for job in told["cells"]]
     print(json.dumps({"compiled": counted.compiled, "loaded": counted.loaded, "answers": answers}))

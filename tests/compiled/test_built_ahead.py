@@ -84,9 +84,9 @@ def finished(ahead: CompileAhead, jobs: list[dict[str, Any]]) -> dict[int, list[
     return found
 
 
-def again(tmp_path: Path, jobs: list[dict[str, Any]]) -> dict[str, Any]:
-    """What another process compiles of the same, that comes after."""
-    (tmp_path / "jobs.json").write_text(json.dumps({"target": TARGET, "cells": jobs}))
+def again(tmp_path: Path, jobs: list[dict[str, Any]], of: int = 1) -> dict[str, Any]:
+    """What another process compiles of the same, that comes after; `of`: how many share what is tuned."""
+    (tmp_path / "jobs.json").write_text(json.dumps({"target": TARGET, "cells": jobs, "of": of}))
     env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}"}
     words = [sys.executable, str(HERE / "ahead_world.py"), str(tmp_path / "jobs.json")]
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=SECONDS, check=True)
@@ -107,10 +107,15 @@ def test_what_was_built_ahead_is_found_and_nothing_else_is_spoilt(world: Any, tm
     finished(ahead, [job(7, "speaks")])  # whoever lies is ended, and what it built stays
     assert not ahead._running and ahead.count("", hashes) == len(set(hashes))
     later = again(tmp_path, good)
+    assert not [a for a in later["answers"] if a["reason"]]
     assert later["compiled"] == 0 and later["loaded"] == len(
         {h for n in range(5) for a in found[n] for h in a["hashes"]}
     )
-    assert not [a for a in later["answers"] if a["reason"]]
+    both = [
+        job(0, "tuned", 512),
+        {**job(0, "tuned", 512), "share": 1},
+    ]  # one process may be given every share of a cell
+    assert [a["compiled"] for a in again(tmp_path, both, 2)["answers"]] == [2, 2]
 
 
 def test_one_that_hangs_goes_with_the_run(world: Any, tmp_path: Path) -> None:
