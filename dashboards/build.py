@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
+from farm import atomic_files
 from farm.dashboards import arms_page, night_pages, parity_page, trends, views
 from farm.dashboards import gone as gone_pages
 from farm.dashboards.compare_page import Said, Side, as_json
@@ -114,11 +114,11 @@ def build(
         short = None if index_seconds is None else min(index_seconds, EVIDENCE_SECONDS)
         lines = run_lines(store, proven := kept(out / KEPT), short)
         night = _build_night(site, newest) if newest else None
-        write(out / "index.html", runs_page(lines, site.links(), night))
+        atomic_files.write(out / "index.html", runs_page(lines, site.links(), night))
         found_proofs = evidence.thaw(proven)
-        write(out / EVIDENCE, evidence_page(found_proofs, site.links()))
+        atomic_files.write(out / EVIDENCE, evidence_page(found_proofs, site.links()))
         data = {"version": evidence.VERSION, **evidence.evidence_json(found_proofs)}
-        write(out / KEPT, json.dumps({**data, "runs": proven, "pages": site.pages}))
+        atomic_files.write(out / KEPT, json.dumps({**data, "runs": proven, "pages": site.pages}))
     except OSError as e:
         why = f"{out}: pages cannot be written ({e.strerror or e}); choose a writable folder"
         raise StoreError(why, id="dashboard-unwritable") from e
@@ -241,13 +241,13 @@ def _build_night(site: _Site, newest: views.Newest) -> dict[str, Any]:
         page = parity_page.page(newest, op, links, site.ops)
         _write_both(out / parity_name(op), page, parity_page.data(newest, op))
         site.pages[parity_name(op)] = gone_pages.SHOWS + run.id
-    write(out / "index.json", json.dumps(night_pages.night_json(newest), default=str))
+    atomic_files.write(out / "index.json", json.dumps(night_pages.night_json(newest), default=str))
     return night_pages.night(newest, links, repeat)
 
 
 def _write_both(path: Path, page: str, data: Any) -> None:
-    write(path, page)
-    write(path.with_suffix(".json"), json.dumps(data, default=str))
+    atomic_files.write(path, page)
+    atomic_files.write(path.with_suffix(".json"), json.dumps(data, default=str))
 
 
 def cell_facts_of(found: Index, run: Any, row: Mapping[str, Any]) -> tuple[dict[str, Any], list[trends.Point]]:
@@ -376,7 +376,7 @@ def _build_arms(site: _Site, run: Any) -> Path:
     path, results = site.out / page_name(run.id), site.out / results_name(run.id)
     links = site.run_links(run)
     a, b, pairs, said = arms_page.of_run(run, quote(results.name))
-    write(results, run_page(run, links))
+    atomic_files.write(results, run_page(run, links))
     data = {**as_json(a, b, pairs, said), "run": run.id, "comparison": run.head["comparison"]}
     _write_both(path, compare_page(a, b, pairs, said, links), data)
     site.pages[path.name] = site.made_of(run)
@@ -453,8 +453,8 @@ def write_comparison(
     left, right = (replace(side, address=addresses.get(side.name)) for side in (left, right))
     links = Links(None, lambda run_id: None, lambda name: None)
     try:
-        write(path, compare_page(left, right, timed.pairs, said, links))
-        write(path.with_suffix(".json"), json.dumps(as_json(left, right, timed.pairs, said), indent=1))
+        atomic_files.write(path, compare_page(left, right, timed.pairs, said, links))
+        atomic_files.write(path.with_suffix(".json"), json.dumps(as_json(left, right, timed.pairs, said), indent=1))
     except OSError as e:
         why = f"{path}: the page cannot be written ({e.strerror or e}); choose a file in a writable folder"
         raise StoreError(why, id="compare-page-unwritable") from e
@@ -487,19 +487,3 @@ def _index_links(out: Path) -> Links:
         return quote(compare_name(a, b)) if (out / compare_name(a, b)).is_file() else None
 
     return Links("index.html", page, lambda name: None, evidence=EVIDENCE, compare=compare)
-
-
-def write(path: Path, text: str) -> None:
-    """A reader sees the old file or the new one, never a part of it.  A device that somebody named is written to."""
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")
-        return
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -9,12 +9,12 @@ import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm import backends
+from farm import atomic_files, backends
 from farm.cli.text import printable, sentence
 from farm.contracts import discovery
 from farm.errors import Message, StoreError, UsageError
@@ -262,27 +262,11 @@ def export(run: Run, kind: str, **table: Any) -> str:
         return exports.as_table(run, **table) if table else exports.FORMATS[kind](run, log_of)
 
 
-def write_named(path: Path, text: str) -> None:
-    """Write to what a user named, so that a reader sees the complete file or the one before.  A pipe or a device
-    (/dev/stdout, /dev/null) is written to; it is never replaced, which root could.  OSError."""
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")
-        return
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    except OSError:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise
-
-
 def write_export(run: Run, kind: str, path: Path, option: str, **table: Any) -> None:
     """Write a run to a file, so that a reader sees the complete one or the one before."""
     made = export(run, kind, **table)
     try:
-        write_named(path, made)
+        atomic_files.write(path, made)
     except OSError as error:
         raise StoreError(
             f"{option} {path}: cannot be written ({error.strerror}); name another file", id="export-unwritable"

@@ -138,10 +138,10 @@ def _session(
     digests: Digests,
 ) -> dict[str, Any]:
     """Write one run, unless the store has it; what is told of it."""
+    from farm import atomic_files
     from farm.report import liger
     from farm.report.liger_format import written
     from farm.store import results
-    from farm.store.json_files import write_atomic
 
     published = written(session)
     content = hashlib.sha256(published.encode()).hexdigest()
@@ -188,7 +188,7 @@ def _session(
             for row in rows:
                 writer.append({"event": "result", "row": row})
         try:
-            write_atomic(writer.dir / results.PUBLISHED, published)
+            atomic_files.write(writer.dir / results.PUBLISHED, published, sync=True)
         except OSError as error:
             raise StoreError(
                 f"{writer.dir}: {results.PUBLISHED} cannot be written ({error.strerror or error}); nothing of "

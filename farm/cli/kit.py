@@ -6,11 +6,10 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from farm import __version__
+from farm import __version__, atomic_files
 from farm.cli import common
 from farm.cli.kit_arms import FromArms
 from farm.cli.text import counted, duration, printable, sentence
@@ -260,16 +259,9 @@ def _has(kit: Kit, name: str) -> bool:
 
 
 def _write(path: Path, blob: bytes) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        if path.exists() and not path.is_file():  # as `common.write_named`
-            path.write_bytes(blob)
-            return
-        beside.write_bytes(blob)
-        beside.replace(path)
+        atomic_files.write(path, blob)
     except OSError as error:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
         raise StoreError(
             f"--out {path}: cannot be written ({error.strerror or error}); name a file in a folder with space",
             id="kit-unwritable",

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from farm import atomic_files
 from farm.compare.arms import Arm
 from farm.compare.kernel_changes import Change, Kernel
 from farm.compare.summary import Summary
@@ -26,7 +27,6 @@ from farm.sites.kit import Kit
 from farm.store import fold, recovery
 from farm.store import journal as journals
 from farm.store.journal import Journal
-from farm.store.json_files import write_atomic
 from farm.store.kit_runs import write_more_tables
 from farm.store.run_writer import Table
 
@@ -189,5 +189,5 @@ def compared(folder: Path, kit: Kit) -> tuple[Sequence[Mapping[str, Any]], Summa
         **rounds.told(),
         **({"kernels": kernels} if kernels else {}),
     }
-    write_atomic(folder / "run.json", json.dumps(head, indent=1))
+    atomic_files.write(folder / "run.json", json.dumps(head, indent=1), sync=True)
     return pairs, summed, kernels

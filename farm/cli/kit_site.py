@@ -22,7 +22,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from farm import backends
+from farm import atomic_files, backends
 from farm.cell import FINDINGS, Status
 from farm.cli import kit_arms, progress
 from farm.cli.kit_arms import packed_subject
@@ -188,13 +188,9 @@ class _Site:
         content[kits.RESULT] = kits.result_manifest(self.kit.digest, run_id, content)
         name = f"result-{self.kit.name.removeprefix('kit-')}-{run_id[-4:]}"
         path = self.out / f"{name}.tar.gz"
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            beside.write_bytes(archives.pack(content, name))
-            beside.replace(path)
+            atomic_files.write(path, archives.pack(content, name))
         except OSError as error:
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)
             raise StoreError(
                 f"{path}: the result cannot be written ({error.strerror or error}); make room, and start run.py again: "
                 "what has run is kept",

@@ -10,7 +10,7 @@ import time
 from datetime import datetime, timezone
 from pathlib import Path
 
-from farm.cli import common
+from farm import atomic_files
 from farm.errors import InfraError, StoreError, UsageError
 from farm.process import supervisor
 from farm.store import Run, Store
@@ -92,7 +92,7 @@ class Phases:
                 another = f"--run-id {name}: another {self.command} has this name; choose another"
                 raise UsageError(another, id=f"{self.command}-name")
             path.parent.mkdir(parents=True, exist_ok=True)
-            common.write_named(path, text)
+            atomic_files.write(path, text)
         except OSError as error:
             raise StoreError(f"{path}: cannot be written ({error.strerror})", id=f"{self.command}-unwritable") from None
         return path

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from farm import atomic_files
 from farm.cli import common
 from farm.cli.text import counted, duration, printable, sentence
 from farm.errors import StoreError, UsageError
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         text = planfile.write(found, providers, subject.packed.described() if subject else {}, arms)
     if args.out:
         try:
-            common.write_named(args.out, text)  # an older plan is not lost to a full disk
+            atomic_files.write(args.out, text)  # an older plan is not lost to a full disk
         except OSError as error:
             what = f"--out {args.out}: cannot be written ({error.strerror}); name a file in a folder with space"
             raise StoreError(what, id="plan-out-unwritable") from None

@@ -9,7 +9,6 @@ import platform
 import secrets
 import shlex
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
@@ -17,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from farm import __version__, backends
+from farm import __version__, atomic_files, backends
 from farm.cli import ab, common, pr_inputs, pr_known, run_command, stage_zero
 from farm.cli.pr_asked import Asked
 from farm.cli.text import printable
@@ -112,13 +111,7 @@ def write(place: Path, text: str) -> None:
     """A file in place of whatever file or link has its name: a link in a checkout says where its author wants to write.
     A device is written to.  UsageError."""
     try:
-        if not place.is_symlink() and place.exists() and not place.is_file():
-            place.write_text(text, encoding="utf-8")
-            return
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=place.parent, delete=False) as file:
-            file.write(text)
-        Path(file.name).chmod(0o644)
-        Path(file.name).replace(place)
+        atomic_files.write(place, text, links=False)
     except OSError as error:
         raise UsageError(f"{place}: cannot be written ({error.strerror}); name another file", id="pr-write") from None
 

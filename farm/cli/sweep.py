@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from farm import backends
+from farm import atomic_files, backends
 from farm.cli import common, run_command
 from farm.cli.phases import Phases
 from farm.cli.text import counted, printable
@@ -228,7 +228,7 @@ def _tell(args: argparse.Namespace, first: Run, second: Run | None, facts: Mappi
 
         title = f"best peer's time / {found.of}'s: seed {str(facts['seed'])[:12]}, {facts['count']} shapes"
         try:
-            common.write_named(args.picture, sweep_picture.picture(found, title))
+            atomic_files.write(args.picture, sweep_picture.picture(found, title))
         except OSError as error:
             text = f"--picture {args.picture}: cannot be written ({error.strerror}); name another file"
             raise StoreError(text, id="sweep-picture") from None

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from farm import backends, kernel_package
+from farm import atomic_files, backends, kernel_package
 from farm.cell import DTYPE_ALIASES
 from farm.cli import common, run_command
 from farm.cli.phases import Phases
@@ -449,7 +449,7 @@ def _carried(path: Path) -> list[dict[str, Any]]:
 def _write(path: Path, text: str, option: str) -> None:
     with _writable(path, option):
         path.parent.mkdir(parents=True, exist_ok=True)
-        common.write_named(path, text)
+        atomic_files.write(path, text)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from farm import device_pattern
+from farm import atomic_files, device_pattern
 from farm.actor.child_messages import TARGET
 from farm.errors import Message
 from farm.field_checks import BadField, Check, listed, mapped, number, one_of, record, text
@@ -189,9 +189,7 @@ class Registry:
             return
         with contextlib.suppress(OSError):  # then the state lasts as long as this process
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            temporary = self._file.with_suffix(f".{os.getpid()}")
-            temporary.write_text(json.dumps({"out": self._out, "devices": self._devices}), encoding="utf-8")
-            temporary.replace(self._file)
+            atomic_files.write(self._file, json.dumps({"out": self._out, "devices": self._devices}))
 
 
 def away(out: Mapping[str, Mapping[str, Any]], name: str, node: str) -> dict[str, Any] | None:

@@ -39,7 +39,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from farm import kernel_package
+from farm import atomic_files, kernel_package
 from farm.child import offline_driver
 from farm.child.__main__ import _die_with_parent, _private_pipes
 from farm.compile.targets import TARGETS, CompileTarget
@@ -331,9 +331,7 @@ def _readers(folder: Path) -> str:
 def _keep(path: Path, text: str) -> None:
     """Write a report whole, or not: without it the next run reads the kernel again."""
     with contextlib.suppress(OSError):
-        temporary = path.with_suffix(f".{os.getpid()}")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        atomic_files.write(path, text)
 
 
 class _Recorder:

@@ -9,11 +9,11 @@ and may be deleted; these may not.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from farm import atomic_files
 from farm.errors import Message, StoreError
 
 FOLDER = "confirmations"
@@ -28,9 +28,7 @@ def keep(store: Path, record: Mapping[str, Any]) -> Path:
     path = folder / f"{record['id']}.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        beside = folder / f".{record['id']}.{os.getpid()}"
-        beside.write_text(json.dumps({"schema": SCHEMA, **record}, indent=1), encoding="utf-8")
-        beside.replace(path)
+        atomic_files.write(path, json.dumps({"schema": SCHEMA, **record}, indent=1))
     except OSError as error:
         text = f"{path}: cannot be written ({error.strerror or error}); make the store writable, then confirm again"
         raise StoreError(text, id="confirmation-unwritable") from None

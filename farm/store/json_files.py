@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 #: A larger run.json or calibration is refused.  That of a merged run of 100,000 cells has a few megabytes.
 MAX_JSON = 64 << 20
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Write a file that a reader sees complete or not at all."""
-    temporary = path.with_suffix(".tmp")
-    temporary.unlink(missing_ok=True)  # as in `write_table`
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def read_json(path: Path) -> dict[str, Any]:

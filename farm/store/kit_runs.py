@@ -12,11 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from farm import atomic_files
 from farm.shipping import files
 from farm.store import journal as journals
 from farm.store import recovery
 from farm.store.journal import Journal
-from farm.store.json_files import MAX_JSON, write_atomic
+from farm.store.json_files import MAX_JSON
 from farm.store.results import COLUMNS, SCHEMA
 from farm.store.run_reader import Run, fold
 from farm.store.run_writer import SAMPLE_COLUMNS, RunWriter, Table
@@ -38,7 +39,9 @@ class KitRunWriter(RunWriter):
         self._still_ours()
         self.sync()
         try:
-            write_atomic(self.dir / "run.json", json.dumps({"schema": SCHEMA, "run_id": self.id, **head}, indent=1))
+            atomic_files.write(
+                self.dir / "run.json", json.dumps({"schema": SCHEMA, "run_id": self.id, **head}, indent=1), sync=True
+            )
         except OSError as error:
             raise self._lost("run.json", error) from None
 
@@ -64,7 +67,7 @@ def keep_kit(store: Store, digest: str, manifest: str) -> None:
     """Remember a kit that was made here, so that its results are known when they come back."""
     try:
         (store.path / "kits").mkdir(parents=True, exist_ok=True)
-        write_atomic(store.path / "kits" / f"{digest}.json", manifest)
+        atomic_files.write(store.path / "kits" / f"{digest}.json", manifest, sync=True)
     except OSError as error:
         raise store.unwritable(error) from None
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from farm import atomic_files
 from farm.compare import records
 from farm.compare.records import Record
 from farm.errors import Message, StoreError
-from farm.store.json_files import read_json, write_atomic
+from farm.store.json_files import read_json
 from farm.store.runs import Store
 
 FOLDER = "noise"
@@ -28,7 +29,7 @@ def keep(store: Store, record: Record) -> None:
     path = folder(store) / f"{record.run}.json"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, json.dumps(record.to_dict(), indent=1))
+        atomic_files.write(path, json.dumps(record.to_dict(), indent=1), sync=True)
     except OSError as error:
         raise StoreError(
             f"{path}: this record of noise cannot be written ({error.strerror or error}); the comparison itself is "

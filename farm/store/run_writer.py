@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from farm import atomic_files
 from farm.cell import Cell
 from farm.errors import InfraError, StoreError, id_of
 from farm.field_checks import shortened
@@ -19,7 +20,6 @@ from farm.store import journal as journals
 from farm.store import lock as runlock
 from farm.store import recovery
 from farm.store.journal import Journal, LineReader, encoded
-from farm.store.json_files import write_atomic
 from farm.store.recovery import Concluded
 from farm.store.results import COLUMNS, SCHEMA
 from farm.store.run_reader import CONTRACTS, LOG_BYTES, LOG_LIMIT, PLAN, PLAN_LIMIT, Run
@@ -85,7 +85,7 @@ class RunWriter:
         """Keep the complete plan that this run is a part of, as in its file."""
         self._still_ours()
         try:
-            write_atomic(self.dir / PLAN, text)
+            atomic_files.write(self.dir / PLAN, text, sync=True)
         except OSError as error:
             raise self._lost(PLAN, error) from None
 
@@ -93,7 +93,7 @@ class RunWriter:
         """Keep the contracts from outside the farm that this run was planned with (farm.shipping.contracts)."""
         self._still_ours()
         try:
-            write_atomic(self.dir / CONTRACTS, text)
+            atomic_files.write(self.dir / CONTRACTS, text, sync=True)
         except OSError as error:
             raise self._lost(CONTRACTS, error) from None
 
@@ -274,7 +274,9 @@ class RunWriter:
             self._still_ours()  # large tables take long, and meanwhile another process may have completed the run
             for name in tables:
                 (self.dir / f"{name}.tmp").replace(self.dir / f"{name}.parquet")
-            write_atomic(self.dir / "run.json", json.dumps({"schema": SCHEMA, "run_id": self.id, **head}, indent=1))
+            atomic_files.write(
+                self.dir / "run.json", json.dumps({"schema": SCHEMA, "run_id": self.id, **head}, indent=1), sync=True
+            )
         except OSError as error:
             raise self._lost("its tables", error) from None
 

@@ -31,10 +31,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from farm import atomic_files
 from farm.errors import Message, StoreError
 from farm.store import journal as journals
 from farm.store import lock as runlock
-from farm.store.json_files import read_json, write_atomic
+from farm.store.json_files import read_json
 from farm.store.run_reader import Run
 from farm.store.run_writer import RunWriter
 from farm.timing import roof
@@ -89,7 +90,7 @@ class Store:
             while path.exists():  # two in the same second
                 path = self.calibrations_folder / f"{record['id']}-{number}.json"
                 number += 1
-            write_atomic(path, json.dumps({**record, "id": path.stem}, indent=1))
+            atomic_files.write(path, json.dumps({**record, "id": path.stem}, indent=1), sync=True)
         except OSError as error:
             raise self.unwritable(error) from None
         return path

@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 
+from farm import atomic_files
 from farm.cli import common, run_command
 from farm.cli.main import parser
 from farm.cli.run import Matrices
@@ -134,11 +135,9 @@ class Controller:
             with contextlib.suppress(OSError):
                 Path(self._folder, ALIVE).touch()
         with contextlib.suppress(OSError):
-            ended = Path(self._folder, ENDED)
-            beside = ended.with_suffix(".tmp")
             said = CANCELLED if self._cancelled else self._last_line()
-            beside.write_text(said or f"it ended with {describe_exit(process.code or 0)}", "utf-8")
-            beside.replace(ended)
+            text = said or f"it ended with {describe_exit(process.code or 0)}"
+            atomic_files.write(Path(self._folder, ENDED), text)
 
     def _last_line(self) -> str:
         with contextlib.suppress(OSError):

@@ -52,11 +52,11 @@ def test_the_exit_code_is_that_of_the_cells(tmp_path: Path, sim: dict[str, Any],
 
 
 FULL_DISK = """
-import errno, sys
+import errno, sys, types
 import farm.dashboards.build as build
 def write(path, text):
     raise OSError(errno.ENOSPC, "No space left on device")
-build.write = write
+build.atomic_files = types.SimpleNamespace(write=write)
 from farm.cli.main import main
 sys.exit(main())
 """

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from test_journal_damage import CELLS, a_run, row_of
 
+from farm import atomic_files
 from farm.cli import common, kit, pr_measure
 from farm.cli.main import main
 from farm.dashboards import build as pages
@@ -188,8 +189,8 @@ def test_a_link_among_a_runs_logs_is_not_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "write",
-    [common.write_named, pr_measure.write, pages.write, lambda path, text: kit._write(path, text.encode())],
-    ids=["an export or a plan", "a result", "a page", "a kit"],
+    [atomic_files.write, pr_measure.write, lambda path, text: kit._write(path, text.encode())],
+    ids=["an export, a plan or a page", "a result", "a kit"],
 )
 def test_a_device_that_is_named_is_written_to_and_never_replaced(
     write: Callable[[Path, str], None], tmp_path: Path
@@ -199,6 +200,8 @@ def test_a_device_that_is_named_is_written_to_and_never_replaced(
     try:
         write(Path(os.ttyname(slave)), "all of it\n")
         assert os.read(master, 100).split() == [b"all", b"of", b"it"]
+        write(Path(f"/dev/fd/{slave}"), "this\n")  # as /dev/stdout, a link
+        assert os.read(master, 100).split() == [b"this"]
         write(tmp_path / "new", "text")
         assert (tmp_path / "new").read_text() == "text" and [p.name for p in tmp_path.iterdir()] == ["new"]
     finally:

@@ -14,7 +14,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from synthetic_runs import FakeStore, fake_run, interrupted_run, rows_of_run
 
-from farm.dashboards.build import build, write
+from farm.atomic_files import write
+from farm.dashboards.build import build
 from farm.errors import StoreError, UsageError
 
 

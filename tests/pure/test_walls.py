@@ -100,7 +100,7 @@ DOORS |= {"matrix/load.py": {"pathlib"}, "matrix/known.py": {"pathlib"}}
 #: The rooms from the ground up.  A room imports only rooms on lower floors, inside functions and for types too.
 #: `backends.api` is a room of its own: what the guard and the child know of backends.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("farm", "errors", "deadline", "limits", "kernel_package", "bootstrap"),
+    ("farm", "errors", "deadline", "limits", "atomic_files", "kernel_package", "bootstrap"),
     ("cell", "device_pattern", "field_checks", "process", "utilisation"),
     ("timing", "contracts", "scheduler", "backends.api", "compare", "profile"),
     ("accuracy", "calibration", "guard", "shipping", "providers"),
