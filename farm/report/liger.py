@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote
 
-from farm.cell import DTYPE_ALIASES, SHORT_DTYPES, Cell, Evidence, Status, Timing
+from farm.cell import ARM, DTYPE_ALIASES, SHORT_DTYPES, Cell, Evidence, Status, Timing
 from farm.report.format import number
 from farm.report.liger_format import TIME, Point, backend_of, written
 from farm.report.queries import RunLike, as_shown, parse, speed_counts
@@ -130,8 +130,8 @@ def exported(run: RunLike) -> str:
     """A run's times and memory as Liger's CSV, one line for each cell and metric.
 
     The last dimension is x, everything else of a cell its configuration: so its plotting script draws a line for each
-    provider (of ours, and each mode) over that dimension.  Cells that did not pass, and times that do not count, are
-    not in it: its format has no place for them.
+    provider (of ours, each mode; of two arms, each) over that dimension.  Cells that did not pass, and times that do
+    not count, are not in it: its format has no place for them.
     """
     out: list[list[str]] = []
     for row in as_shown(run).rows:
@@ -166,7 +166,8 @@ def _line(run: RunLike, row: Mapping[str, Any], metric: str, unit: str, values: 
     config |= {str(k): v for k, v in parse(row.get("params")).items()}
     config |= _layouts(row)
     mode = str(row.get("mode") or "auto")
-    provider = str(row.get("provider")) + ("" if mode == "auto" else f"_{mode}")
+    arm = str(row.get("cell_id") or "").partition(ARM)[2]
+    provider = "_".join(filter(None, (str(row.get("provider")), "" if mode == "auto" else mode, arm)))
     started = number(row.get("started"))
     when = str(run.head.get("created") or "")[:19].replace("T", " ")
     if started:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -284,6 +285,10 @@ def test_a_run_of_ours_is_exported_as_their_script_reads_it(tmp_path: Path) -> N
     }
     assert {r["x_name"] for r in rows} == {"H"} and {r["gpu_name"] for r in rows} >= {"NVIDIA H200", "Ascend910B3"}
     assert sum(liger.left_out(run).values()) == len(run.rows) - len(rows)
+    two = [{**row, "cell_id": f"{row['cell_id']}~{arm}"} for row in run.rows for arm in "ab"]
+    arms = SimpleNamespace(id=run.id, rows=two, head=run.head, complete=True)
+    providers = {r["kernel_provider"] for r in csv.DictReader(io.StringIO(liger.exported(arms), newline=""))}
+    assert {"farm_a", "farm_b", "farm_row_packed_a"} <= providers and "farm" not in providers  # two lines
 
 
 @pytest.mark.skipif("LIGER_DATA" not in os.environ, reason="LIGER_DATA names no folder with its published CSV files")
