@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,8 +16,20 @@ from farm import limits
 _PR_SET_PDEATHSIG = 1
 
 
+@contextlib.contextmanager
+def deaf() -> Iterator[None]:
+    """What this thread starts within it does not hear SIGINT: Ctrl-C is the coordinator's to handle, and whoever is
+    interrupted while it imports says so in a traceback."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class ProcessGroup:
-    """A running command, the leader of its group.  Raises OSError if it cannot be started."""
+    """A running command, the leader of its group.  `interrupts`: whether SIGINT reaches it; one without is deaf to it
+    from its first instruction, as a Python program cannot be by itself.  Raises OSError if it cannot be started."""
 
     #: How long it may take to end after SIGKILL; in a driver's call it may never do so.
     kill_seconds = limits.TABLE["teardown"]
@@ -32,19 +44,21 @@ class ProcessGroup:
         stdout: int | IO[Any] | None = subprocess.DEVNULL,
         stderr: int | IO[Any] | None = subprocess.DEVNULL,
         pass_fds: Iterable[int] = (),
+        interrupts: bool = True,
     ):
         keep_exit_codes()
-        self._popen = subprocess.Popen(
-            list(command),
-            env=env,
-            cwd=cwd,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            pass_fds=tuple(pass_fds),
-            start_new_session=True,
-            bufsize=0,
-        )
+        with contextlib.nullcontext() if interrupts else deaf():
+            self._popen = subprocess.Popen(
+                list(command),
+                env=env,
+                cwd=cwd,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=tuple(pass_fds),
+                start_new_session=True,
+                bufsize=0,
+            )
         self.stdin, self.stdout, self.stderr = self._popen.stdin, self._popen.stdout, self._popen.stderr
 
     @property

@@ -63,7 +63,9 @@ class LineProcess(ProcessGroup):
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         try:
             stdin = subprocess.PIPE if orders else subprocess.DEVNULL
-            super().__init__(command, env=env, cwd=cwd, stdin=stdin, stdout=subprocess.PIPE, stderr=self._log)
+            super().__init__(
+                command, env=env, cwd=cwd, stdin=stdin, stdout=subprocess.PIPE, stderr=self._log, interrupts=False
+            )
         except BaseException:
             self._log.close()
             raise
