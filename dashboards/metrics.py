@@ -69,10 +69,13 @@ def gauges(found: Newest | None, now: float, runs: int = 0, left_out: int = 0) -
     ages = gauge("backend_age_seconds", "Time since the last night with results of a backend began, seconds.")
     silent = gauge("backend_silent", "1 if a backend with earlier results has none in the newest night, else 0.")
     last = dict.fromkeys(dict.fromkeys(str(r["backend"]) for r in found.rows), night.created)
-    for backend, created in {**last, **{b: n.created for b, n in nights.silent.items()}}.items():
+    for backend, created in {**last, **{b: n.created for b, n in nights.silent.items() if ":" not in b}}.items():
         _time(times, created, backend=backend)
         _time(ages, created, now, backend=backend)
         silent.add(backend in nights.silent, backend=backend)
+    lost = gauge("target_silent", "1 if a target of a backend that reports has no results in the newest night, else 0.")
+    for target in (*found.targets, *(t for t in nights.silent if ":" in t)):
+        lost.add(target in nights.silent, target=target)
     share = gauge("backend_share_of_roof", "Median share of the roof of a backend's subjects, 0 to 1.")
     ratio = gauge("backend_ratio_to_best_peer", "Geometric mean of our time / the best peer's.")
     for s in standings(nights):

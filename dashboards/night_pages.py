@@ -61,7 +61,7 @@ def _entry(news: News, links: Links, repeat: Repeat) -> dict[str, Any]:
 
 
 def _sentence(
-    news: Sequence[News], faults: int, silent: int = 0, drifts: Sequence[Drift] = (), *, first: bool = False
+    news: Sequence[News], faults: int, silent: Sequence[str] = (), drifts: Sequence[Drift] = (), *, first: bool = False
 ) -> str:
     """`3 cells newly failing · 24 cells slower (median +16 %) · 1 fixed`"""
     parts = []
@@ -78,8 +78,14 @@ def _sentence(
             parts.append(f"{count:,} {kind}")
     parts += [text] if (text := drifting.sentence(drifts)) else []
     parts += [f"{cells(faults)} without a result (infrastructure)"] if faults else []
-    parts += [f"{silent} silent backend{'s' if silent > 1 else ''}"] if silent else []
+    for what, count in (("backend", sum(":" not in s for s in silent)), ("target", sum(":" in s for s in silent))):
+        parts += [f"{count} silent {what}{'s' if count > 1 else ''}"] if count else []
     return " · ".join(parts) or ("The first night: there is nothing to compare it with." if first else "Nothing new.")
+
+
+def _silent(found: Newest, name: str, links: Links) -> list[tuple[str, str | None]]:
+    """The targets of what did not report, with the addresses of their pages."""
+    return [(t, links.backend(t)) for t in found.silent_targets if name in (t, t.partition(":")[0])]
 
 
 def as_night(found: Newest | None, run_id: str) -> str:
@@ -87,7 +93,7 @@ def as_night(found: Newest | None, run_id: str) -> str:
     if found is None or found.run.id != run_id:
         return ""
     nights, faults = found.nights, sum(r["status"] in FARM_FAULTS for r in found.rows)
-    text = _sentence(nights.news, faults, len(nights.silent), nights.drifting, first=len(found.runs) == 1)
+    text = _sentence(nights.news, faults, list(nights.silent), nights.drifting, first=len(found.runs) == 1)
     sick = [d.sick for t in found.targets for d in found.devices(t) if d.sick]
     return " · ".join([text, *sick])
 
@@ -101,7 +107,7 @@ def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
     """What the front page shows of the newest night."""
     nights, run = found.nights, found.run
     faults = sum(r["status"] in FARM_FAULTS for r in found.rows)
-    sentence = _sentence(nights.news, faults, len(nights.silent), nights.drifting, first=len(found.runs) == 1)
+    sentence = _sentence(nights.news, faults, list(nights.silent), nights.drifting, first=len(found.runs) == 1)
     sick = sum(bool(d.sick) for t in found.targets for d in found.devices(t))
     sentence += f" · {sick} device{'s' if sick > 1 else ''} to look at" if sick else ""
     cards = [
@@ -128,17 +134,17 @@ def night(found: Newest, links: Links, repeat: Repeat) -> dict[str, Any]:
         "simulated": found.simulated,
         "imported": found.run.kind == "imported",
         "silent": [
-            (backend, last, [(t, links.backend(t)) for t in found.silent_targets if t.partition(":")[0] == backend])
-            for backend, last in nights.silent.items()
+            (f"One target of {name.partition(':')[0]}" if ":" in name else name, last, _silent(found, name, links))
+            for name, last in nights.silent.items()
         ],
         "gone": [
             (
-                backend,
+                name.partition(":")[0],
                 last,
-                next((n for n in reversed(nights.failing(backend)) if n >= 0), 0),
-                [(t, links.backend(t)) for t in found.silent_targets if t.partition(":")[0] == backend],
+                next((n for n in reversed(nights.failing(name)) if n >= 0), 0),
+                _silent(found, name, links),
             )
-            for backend, last in nights.silent.items()
+            for name, last in nights.silent.items()
         ],
         "cards": cards,
         "news": _sections(nights.news, links, repeat),
@@ -186,9 +192,9 @@ def night_json(found: Newest) -> dict[str, Any]:
         "revision": found.run.revision,
         "simulated": found.simulated,
         "imported": found.run.kind == "imported",
-        "summary": _sentence(nights.news, faults, len(nights.silent), nights.drifting, first=len(found.runs) == 1),
+        "summary": _sentence(nights.news, faults, list(nights.silent), nights.drifting, first=len(found.runs) == 1),
         "nights": [{"run": n.id, "created": n.created, "revision": n.revision} for n in nights.nights],
-        "silent": {backend: last.id for backend, last in nights.silent.items()},
+        "silent": {name: last.id for name, last in nights.silent.items()},
         "news": [{**n.to_dict(), "text": line(n)} for n in nights.news],
         "backends": {
             s.backend: {

@@ -77,21 +77,22 @@ class Newest:
 
     @cached_property
     def with_silent(self) -> list[dict[str, Any]]:
-        """The rows of the newest night, and those of the backends that did not report, of their last night."""
+        """The rows of the newest night, and those of what did not report, of its last night."""
         out = list(self.rows)
-        for backend, night in self.nights.silent.items():
+        for name, night in self.nights.silent.items():
             run = next(r for r in self.runs if r.id == night.id)
-            out += self.index.rows([*night_series.OUTCOME, *nightly.NEWEST], [run], {"backend": backend})
+            mine = {"target" if ":" in name else "backend": name}
+            out += self.index.rows([*night_series.OUTCOME, *nightly.NEWEST], [run], mine)
         return out
 
     @cached_property
     def silent_targets(self) -> dict[str, Newest]:
-        """Targets of backends that did not report -> the last night in which they did."""
+        """Targets that did not report -> the last night in which they did."""
         out: dict[str, Newest] = {}
-        for backend, night in self.nights.silent.items():
+        for name, night in self.nights.silent.items():
             at = next(i for i, r in enumerate(self.runs) if r.id == night.id)
             then = Newest(self.index, self.runs[: at + 1])
-            out |= {target: then for target in then.targets if target.partition(":")[0] == backend}
+            out |= {target: then for target in then.targets if name in (target, target.partition(":")[0])}
         return out
 
     def of_target(self, target: str) -> Newest | None:

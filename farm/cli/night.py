@@ -31,8 +31,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "night",
         help="show what is new in the newest night of a store, and notify somebody",
         description="Compare the newest night with the nights before it: new failures, slowdowns with their cause, "
-        "devices that became slower, backends that fell silent, known failures. Exit codes: 0 nothing new, 1 new "
-        "failures, regressions, or a silent backend, 3 infrastructure failures or a notification that failed.",
+        "devices that became slower, backends and targets that fell silent, known failures. Exit codes: 0 nothing "
+        "new, 1 new failures, regressions, or a silent backend or target, 3 infrastructure failures or a notification "
+        "that failed.",
         epilog="example: farm night --notify './to-chat.py kernels'",
     )
     p.add_argument(
@@ -80,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
             print(printable(shift.text))
         for one in nights.drifting:
             print(printable(one.text))
-        for backend, last in nights.silent.items():
-            print(f"{backend} did not report; its last results are of {last.created[:10]}")
+        for name, last in nights.silent.items():
+            print(f"{name} did not report; its last results are of {last.created[:10]}")
         if not (nights.news or nights.moved or nights.drifting or nights.silent):
             print("nothing new")
     failed = _notify(store.path, words, told) if words else 0

@@ -159,7 +159,7 @@ def _referred(store: Store, found: Index) -> dict[str, str]:
                 if night is not None:
                     out.setdefault(night.id, "the page of the newest night names it")
         for last in newest.nights.silent.values():
-            out.setdefault(last.id, "the last night of a backend that fell silent")
+            out.setdefault(last.id, "the last night of a backend or target that fell silent")
         known = json.dumps(found.known(newest.run))
         for name in ids:
             if name in known:

@@ -137,6 +137,11 @@ class Series:
         return np.array([r["backend"] for r in self.rows], dtype=object)
 
     @cached_property
+    def target(self) -> NDArray[Any]:
+        """Where each cell ran, "" where it did not."""
+        return np.array([str(r["target"] or "") if r["evidence"] else "" for r in self.rows], dtype=object)
+
+    @cached_property
     def shifts(self) -> NDArray[np.float64]:
         """How far the cells of each device are from their medians, (devices, nights)."""
         return trend.device_shifts(self.x, self.device, self.control)

@@ -15,6 +15,7 @@ from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from farm.compare import trend
 from farm.compare.attribution import NODE, Attribution, Side, attribute
@@ -42,6 +43,8 @@ NEWEST: tuple[str, ...] = (
 NEWEST += ("index", "reason", "worst_ratio", "time_us_p20", "time_us_p80", "share_of_roof", "flags")
 NEWEST += ("sm_clock_mhz", "temperature_c", "power_w", "bandwidth_gbps", "tflops", "operations", "bytes_moved")
 SHOWN = 40
+#: A target that reported in a smaller share of its backend's nights, up to its last one, takes turns with others.
+REGULAR = 0.75
 #: Two nights and the rows that changed between them -> the kernels of their op that differ between the two revisions;
 #: None where that is not known.
 Touched = Callable[["Night", "Night", Sequence[Row]], Sequence[str] | None]
@@ -186,14 +189,30 @@ class Nights(Series):
 
     @cached_property
     def silent(self) -> dict[str, Night]:
-        """Backends that had results in an earlier night and have none in the newest one -> their last night."""
-        some = self.bad | self.good
-        out: dict[str, int] = {}
-        for at, row in enumerate(self.rows):
-            nights = np.flatnonzero(some[at])
-            if len(nights):
-                out[str(row["backend"])] = max(out.get(str(row["backend"]), -1), int(nights[-1]))
-        return {backend: self.nights[night] for backend, night in out.items() if night < self.last}
+        """Backends, and targets of backends that do report, that had results in an earlier night and have none in the
+        newest one -> their last night."""
+        backends = {b: self._nights_of(b) for b in dict.fromkeys(map(str, self.backend))}
+        out = {b: int(nights[-1]) for b, nights in backends.items() if len(nights) and nights[-1] < self.last}
+        targets = {t: self._nights_of(t) for t in dict.fromkeys(map(str, self.target)) if t}
+        for target, nights in targets.items():
+            backend = target.partition(":")[0]
+            if not len(nights) or nights[-1] == self.last or backend not in backends or backend in out:
+                continue
+            others = [n[0] for t, n in targets.items() if t != target and t.partition(":")[0] == backend and len(n)]
+            met = backends[backend][(backends[backend] >= nights[0]) & (backends[backend] <= nights[-1])]
+            # not where it takes turns with others, nor where another has come since: a device under a new name
+            if len(nights) >= 2 and len(nights) >= REGULAR * len(met) and not any(n > nights[-1] for n in others):
+                out[target] = int(nights[-1])
+        return {name: self.nights[night] for name, night in out.items()}
+
+    def _nights_of(self, name: str) -> NDArray[np.int64]:
+        """The nights in which a backend or a target had results, oldest first."""
+        return np.flatnonzero((self.bad | self.good)[self._mine(name)].any(axis=0))
+
+    def _mine(self, name: str) -> NDArray[np.bool_]:
+        """Which cells are of a backend, or of a target."""
+        found: NDArray[np.bool_] = (self.target if ":" in name else self.backend) == name
+        return found
 
     @cached_property
     def news(self) -> list[News]:
@@ -351,11 +370,11 @@ class Nights(Series):
         return drifts(self)
 
     def failing(self, backend: str) -> list[int]:
-        """Failing cells of a backend's subjects per night; -1 where the backend has no result."""
-        mine = self.backend == backend
-        some = ((self.bad | self.good) & mine[:, None]).any(axis=0)
+        """Failing cells of a backend's subjects, or a target's, per night; -1 where it has no result."""
+        mine = self._mine(backend)
+        some = set(self._nights_of(backend).tolist())
         bad = (self.bad & (mine & ~self.control)[:, None]).sum(axis=0)
-        return [int(n) if known else -1 for n, known in zip(bad, some)]
+        return [int(n) if night in some else -1 for night, n in enumerate(bad)]
 
     def faulty(self, backend: str) -> list[int]:
         """Cells of a backend, of whomever, per night, that have no result for the infrastructure's fault."""

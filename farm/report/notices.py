@@ -20,7 +20,7 @@ class Notice:
 
 
 def notices(found: Nights, repeat: Callable[[Sequence[Mapping[str, Any]]], str]) -> list[Notice]:
-    """New failures, regressions (not suspicions), devices that became slower, backends that fell silent.
+    """New failures, regressions (not suspicions), devices that became slower, backends and targets that fell silent.
 
     repeat: rows -> the command that repeats them.
     """
@@ -33,9 +33,10 @@ def notices(found: Nights, repeat: Callable[[Sequence[Mapping[str, Any]]], str])
     for shift in found.moved:
         if shift.sure and shift.by > 1:
             out.append(_notice("devices", _where(shift), run.id, shift.text, shift.to_dict()))
-    for backend, last in found.silent.items():
-        text = f"{backend} did not report; its last results are of {last.created[:10]}"
-        out.append(_notice("silent", [backend, last.id], run.id, text, {"backend": backend, "last": last.id}))
+    for name, last in found.silent.items():
+        text = f"{name} did not report; its last results are of {last.created[:10]}"
+        data = {"backend": name.partition(":")[0], "target": name if ":" in name else "", "last": last.id}
+        out.append(_notice("silent", [name, last.id], run.id, text, data))
     return out
 
 

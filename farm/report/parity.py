@@ -147,15 +147,14 @@ def ops(rows: Iterable[Row]) -> list[str]:
 
 
 def parity(rows: Sequence[Row], op: str, seen: Mapping[str, str] = {}) -> Parity:
-    """An op on every target that has rows of it.  `seen`: backend -> the night of its rows, where not the newest."""
+    """An op on every target that has rows of it.  `seen`: backend or target -> the night of its rows,
+    where not the newest."""
     mine = [r for r in rows if r.get("op") == op]
     targets = dict.fromkeys((str(r["backend"]), str(r["target"])) for r in mine if r.get("evidence") in RAN)
     order = sorted(targets, key=lambda t: (ORDER.index(t[0]) if t[0] in ORDER else len(ORDER), t))
     alone = Counter(backend for backend, _ in order)
-    places = tuple(
-        Place(b, t, any(r.get("evidence") == "simulated" for r in mine if r.get("target") == t), seen.get(b, ""))
-        for b, t in order
-    )
+    fake = {r.get("target") for r in mine if r.get("evidence") == "simulated"}
+    places = tuple(Place(b, t, t in fake, seen.get(b, seen.get(t, ""))) for b, t in order)
     column = {t: i for i, t in enumerate(order)}
     only = {b: (b, t) for b, t in order if alone[b] == 1}
     by = {id(r): ratio for r, ratio in against_peers(mine)}

@@ -17,7 +17,8 @@ import night_store
 
 from farm.cli import main
 from farm.compare import trend
-from farm.dashboards import views
+from farm.dashboards import metrics, views
+from farm.report import notices
 from farm.report.nights import line
 from farm.store import Store, index
 
@@ -105,6 +106,40 @@ def test_a_silent_backend_is_said(tmp_path: Path) -> None:
     assert 'data-id="night-silent"' in html and "rocm did not report" in html
     assert 'class="card silent b-rocm"' in html and "last seen 2026-09-19" in html
     assert json.loads((tmp_path / "pages" / "index.json").read_text())["silent"] == {"rocm": night_store.run_id(1)}
+
+
+H100, CAPPED = "cuda:NVIDIA-H100:700W", "cuda:NVIDIA-H100:600W"
+
+
+@pytest.mark.parametrize(
+    ("others", "silent"),
+    [
+        ((H100, H100, H100, ""), {H100: 2}),
+        ((H100, H100, H100, CAPPED), {}),  # the same devices, with another limit of power
+        ((H100, "", H100, ""), {}),  # a target that takes turns
+        (("", H100, "", ""), {}),  # once is no habit
+        ((H100, H100, H100, H100), {}),
+    ],
+)
+def test_a_target_that_falls_silent_beside_another_of_its_backend_is_said(
+    others: tuple[str, ...], silent: dict[str, int], tmp_path: Path
+) -> None:
+    for number, other in enumerate(others):
+        rows = night_store.night(number, ("cuda",))
+        for row in rows[:: 2 if other else len(rows) + 1]:
+            row["target"] = other or row["target"]
+        night_store.write_run(tmp_path, number, rows)
+    found = views.newest(index.opened(Store(tmp_path)))
+    wanted = {name: night_store.run_id(number) for name, number in silent.items()}
+    assert found and {name: n.id for name, n in found.nights.silent.items()} == wanted
+    if not silent:
+        return
+    assert main(["dashboard", "build", "last", "--out", str(tmp_path)]) == 0
+    html = (tmp_path / "pages" / "index.html").read_text()
+    assert "One target of cuda did not report" in html and "1 silent target<" in html and html.count(H100) > 1
+    assert json.loads((tmp_path / "pages" / "index.json").read_text())["silent"] == wanted
+    assert 'kernel_farm_target_silent{target="cuda:NVIDIA-H100:700W"} 1' in metrics.text(metrics.gauges(found, 0.0))
+    assert [n.data["text"] for n in notices.notices(found.nights, lambda rows: "")][-1].startswith(f"{H100} did not")
 
 
 def test_a_run_of_a_few_cells_is_no_night_and_silences_no_backend(tmp_path: Path) -> None:
