@@ -307,6 +307,20 @@ def store(tmp_path: Path) -> Counting:
     return made
 
 
+def test_what_comes_late_has_a_line_that_is_kept_and_proofs_another_time(store: Counting) -> None:
+    def collected(kept: dict[str, Any], late: bool) -> dict[str, Any]:
+        store.read.clear()
+        return evidence.collect(store.runs(), store.run, kept, 1 << 30, lambda: late)
+
+    ids, first = [r.id for r in store.fakes], collected({}, True)
+    assert sorted(store.read) == sorted(ids)
+    assert all(first[i]["line_as_of"] and not (first[i]["as_of"] or first[i]["proofs"]) for i in ids)
+    assert collected(first, True) == first and not store.read  # the line is not made again
+    assert all(one["as_of"] and one["proofs"] for one in collected(first, False).values()) and len(store.read) == 2
+    (store.fakes[0].dir / "run.json").write_text("{ }")  # the run changed: its line is of an older one
+    assert collected(first, True) != first and store.read == [ids[0]]
+
+
 def test_the_stores_page_reads_a_run_once(store: Counting, tmp_path: Path) -> None:
     build(store)
     page = tmp_path / "pages" / "evidence.html"
