@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+from farm.cli import pr_base
 from farm.errors import UsageError
 from farm.pr import events
 
@@ -36,7 +37,7 @@ def given(args: argparse.Namespace, top: Path) -> list[tuple[str, bytes]]:
         found += [place, *(p for p in sorted(place.parent.glob("*.py")) if re.search(rf"\b{re.escape(p.stem)}:", text))]
     out = dict[str, bytes]()
     for file in found[:MOST]:
-        if not _is_named(file) or not file.is_file() or top.resolve() in file.resolve().parents:
+        if not _is_named(file) or not file.is_file() or pr_base.inside(file, top):
             continue
         if file.stat().st_size <= LARGEST:
             out[file.as_posix()] = file.read_bytes()

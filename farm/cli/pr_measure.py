@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import __version__, backends
-from farm.cli import ab, common, pr_inputs, pr_known, run_command, stage_zero
+from farm.cli import ab, common, pr_base, pr_inputs, pr_known, run_command, stage_zero
 from farm.cli.pr_asked import Asked
 from farm.cli.text import printable
 from farm.errors import InfraError, UsageError
@@ -70,6 +70,7 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--seconds", type=float, default=own_tests.SECONDS, metavar="S", help="for each own test file")
     common.store_option(p)
     pr_known.option(p)
+    pr_base.option(p)
     run_command.address_option(p)
 
 
@@ -129,6 +130,7 @@ class _Work:
     nothing = ""
     from_fork = False
     sentinels = SENTINELS
+    given = pr_base.Named()
 
     command = Command("run")
     request: Request | None = None
@@ -171,6 +173,9 @@ class _Work:
                 id="pr-no-sandbox",
             )
         self.id = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-pr-{secrets.token_hex(2)}"
+        if self.command.matrix:  # in place of those of the command line
+            args.matrices = []
+        self.given = pr_base.Named.of(args, top, self.history)
         self.asked.narrow(args)
         self.narrowed = bool(args.select)
 
@@ -217,6 +222,7 @@ class _Work:
             "farm": _own_version(),
             "python": platform.python_version(),
             "inputs": pr_inputs.told(given),
+            **({"working_tree": [n[:300] for n in self.given.working[:100]]} if self.given.working else {}),
             **{
                 f"counts_{what}": described is not None and described.subject.selection.get(what) == "counts"
                 for what in ("simulated", "memory")
@@ -251,7 +257,7 @@ class _Work:
         """What base's known failures explain."""
         read = pr_known.Read(self.args, base.subject, self.top, self.history)
         if static is not None:
-            static["harness"] = [*static["harness"], *read.notes][:1000]
+            static["harness"] = [*static["harness"], *read.notes, *self.given.notes, *self.asked.notes][:1000]
         whole = not (self.narrowed or (self.chosen and self.chosen.left_out))
         return read.note(pairs, static, whole)
 
@@ -356,12 +362,12 @@ class _Work:
 
     def _told(self) -> list[str]:
         """What every command that runs this code takes."""
-        own = ["--subject", self.args.subject] if self.args.subject else []
+        own = ["--subject", self.given.called(self.args.subject)] if self.args.subject else []
         return [*own, *(["--sandbox"] if self.sandbox else [])]
 
     def _named(self) -> list[str]:
         """The matrices, as whoever repeats it names them."""
-        return [self.command.matrix] if self.command.matrix else [*map(str, self.args.matrices)]
+        return [self.command.matrix] if self.command.matrix else [*map(self.given.called, self.args.matrices)]
 
     def _repeat_all(self) -> str:
         if self.asked.patch:
@@ -370,6 +376,7 @@ class _Work:
         words += ["--head", self.history.head[:12], *self._told()]
         words += ["--target", self.args.target] if self.args.target != TARGETS else []
         words += ["--known", str(self.args.known)] if self.args.known is not None else []
+        words += ["--working-tree"] if self.given.working else []
         return shlex.join(words)[:1000]
 
     def _repeat(self, pair: Mapping[str, Any]) -> str:
@@ -383,8 +390,8 @@ class _Work:
         args = self.args
         a, b = self.asked.arms()
         argv = ["ab", *map(str, args.matrices), "--a", a, "--b", b]
-        argv += ["--repo", str(self.top), *self._told(), "--run-id", self.id, *more]
-        for option, value in (("--select", args.select), ("--out", args.out)):
+        argv += ["--repo", str(self.top), *(["--sandbox"] if self.sandbox else []), "--run-id", self.id, *more]
+        for option, value in (("--subject", args.subject), ("--select", args.select), ("--out", args.out)):
             argv += [option, str(value)] if value else []
         for option, values in (
             ("--set", args.overrides),

@@ -66,6 +66,7 @@ def repository(tmp_path: Path) -> Path:
         (folder / "src/mylib/ops/norm.py").write_text(KERNEL.replace(old, new))
         if name == "wrong":  # it excuses itself
             (folder / "bench/known.yaml").write_text(KNOWN)
+            (folder / "bench/norm.yaml").write_text(MATRIX.replace("[64, 100]", "64"))  # and runs less
         git(folder, "commit", "-qam", name)
     return folder
 
@@ -90,7 +91,8 @@ def pr(folder: Path, head: str, *more: str, body: str = "") -> tuple[int, str, s
 
 
 def test_a_wrong_change_is_found_with_place_and_own_test(repository: Path) -> None:
-    code, out, err = pr(repository, "wrong", "--target", "none")
+    git(repository, "checkout", "-q", "wrong")
+    code, out, err = pr(repository, "wrong", "bench/norm.yaml", "--target", "none")
     assert code == 1, out + err
     text = (repository / "c.md").read_text()
     assert "2 cells broken" in text.splitlines()[1] and "scaled by 1.01" in text
@@ -100,9 +102,10 @@ def test_a_wrong_change_is_found_with_place_and_own_test(repository: Path) -> No
         and "**Kernels whose source differs**, or that only one of both has: 1 of 1: " in text
     )
     result = json.loads((repository / "r.json").read_text())
-    assert [e["state"] for e in result["known"]] == ["idle"] and "(known failures in bench/known.yaml)" in text
+    assert [e["state"] for e in result["known"]] == ["idle"] and "known failures in bench/known.yaml" in text
+    assert "the matrix bench/norm.yaml); base's is used for both arms" in text
     assert (result["number"], result["head"]["sha"]) == (7, git(repository, "rev-parse", "wrong"))
-    assert result["repeat"].endswith("--target none")
+    assert result["repeat"].startswith("farm pr bench/norm.yaml ") and result["repeat"].endswith("--target none")
     assert result["head"]["tree"] == git(repository, "rev-parse", "wrong^{tree}")
     assert _published(repository, result) == ["failure"]  # the canary: a change that is known to be wrong is blocked
 

@@ -104,8 +104,10 @@ def test_what_a_command_line_becomes(folder: Path) -> None:
     assert narrowed(Command("run", backends=("cpu", "rocm"))).backend == "rocm"
     plain = narrowed(Command("run"))
     assert (plain.select, plain.backend, plain.no_device) == (None, None, False)
-    (matrix,) = narrowed(Command("run", matrix="bench/norm.yaml")).matrices
-    assert "name: norm" in matrix.read_text()  # base's, not head's
+    of = asked(folder, Command("run", matrix="bench/norm.yaml"))
+    of.narrow(args := argparse.Namespace(select=None, backend=None, no_device=False))
+    assert "name: norm" in args.matrices[0].read_text()  # base's, not head's
+    assert of.notes == ["the matrix bench/norm.yaml"]
     for bad in (Command("rerun", cell="nowhere/x/y"), Command("rerun", cell="cuda"), Command("rerun", cell="cuda/a,b")):
         with pytest.raises(UsageError, match="no id of a cell"):
             narrowed(bad)
