@@ -191,6 +191,6 @@ SCHEMA: dict[str, Any] = {
             "selection",
             "counts_simulated",
             "counts_memory",
-        ),  # fmt: skip
+        ),
     ),
 }
