@@ -21,6 +21,7 @@ from farm import __version__, backends
 from farm.cli import ab, common, pr_base, pr_inputs, pr_known, run_command, stage_zero
 from farm.cli.pr_asked import Asked
 from farm.cli.text import printable
+from farm.compare import kernel_changes
 from farm.errors import InfraError, UsageError
 from farm.node import config as node_config
 from farm.node import sandbox, sandbox_host
@@ -196,12 +197,17 @@ class _Work:
         if described:
             self.sentinels = described.subject.selection.get("sentinel", SENTINELS)
             self.args.all = self.args.all or described.subject.selection.get("kernels") == "all"
-        answer = self._timed("stage 0", lambda: self._stage_zero(a, b)) if "sanity" in self.config.test else None
-        static = measured.static(answer) if answer else _unchanged() if a.digest == b.digest else None
+        wanted = "sanity" in self.config.test
+        only_comments = wanted and not self.args.all and self._timed("read", lambda: _same_code(a, b))
+        answer = self._timed("stage 0", lambda: self._stage_zero(a, b)) if wanted and not only_comments else None
+        static = measured.static(answer) if answer else _unchanged() if only_comments or a.digest == b.digest else None
         if static and (self.command.cell or self.command.matrix):  # what fewer cells do not reach is no finding
             static["unreached"] = []
         pairs = measured.interpreted(answer) if answer else []
         skipped = self._skipped()
+        if only_comments and a.digest != b.digest:
+            alone = "head changes comments and docstrings alone; --all runs them"
+            skipped.append({"what": "the farm's cells", "why": alone})
         if described and a.digest == b.digest and (described.subject.tests or described.subject.benchmarks):
             same = "head changes none of the subject's files"
             skipped.append({"what": "the repository's own tests and benchmarks", "why": same})
@@ -429,6 +435,12 @@ def _own_version() -> str:
     found = revision.of()
     changed = ", with changes" if found["dirty"] else ""
     return f"{__version__} (commit {found['commit'][:12]}{changed})" if found["commit"] else __version__
+
+
+def _same_code(a: ArmContent, b: ArmContent) -> bool:
+    """Whether nothing differs between two arms but comments and docstrings of Python files."""
+    left, right = ({n: d for n, d in c.content() if not n.endswith(".py") and ".dist-info/" not in n} for c in (a, b))
+    return left == right and not kernel_changes.code_changes(a.sources(), b.sources())
 
 
 def _unchanged() -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +130,19 @@ def _published(folder: Path, result: dict[str, Any]) -> list[str]:
 
 @pytest.mark.long
 def test_comments_alone_change_nothing_on_any_target(repository: Path) -> None:
-    code, out, err = pr(repository, "comment")
+    code, out, err = pr(repository, "comment", "--all")
     assert code == 0 and "No kernel changed" in out, out + err
     assert "| sm\\_90 | 2 | rows 3; hidden 64, 100 | 0 | 2 | 0 | 0 |" in (repository / "c.md").read_text()
+
+
+@pytest.mark.long
+def test_comments_alone_are_read_and_only_the_own_tests_run(repository: Path) -> None:
+    begun = time.monotonic()
+    code, out, err = pr(repository, "comment", "--sandbox")
+    assert code == 0 and "No kernel changed" in out and time.monotonic() - begun < 60, out + err
+    text = (repository / "c.md").read_text()
+    assert "cells: head changes comments and docstrings alone; --all runs them" in text and "arm a" not in err
+    assert [t["status_b"] for t in json.loads((repository / "r.json").read_text())["tests"]] == ["passed"]
 
 
 def decided(folder: Path, command: Command, *more: str) -> tuple[int, str, dict[str, Any]]:
