@@ -221,7 +221,7 @@ class _Work:
                 skipped.append({"what": what, "why": "they launch no kernel that changed; --all runs them, too"})
         tests = self._timed("own tests", lambda: self._own_tests(a, b))
         known = self._known(a, pairs, static) if answer else {}
-        given = pr_inputs.given(self.args, self.top)
+        given = pr_inputs.given(self.args, self.top, described.subject if described else None)
         pr_inputs.keep(given, (self.args.result or Path("result.json")).parent)
         return {
             "schema": VERSION,
