@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             number, found = _publication(args, forge, payload, result)
         except Exception:  # what the forge does not say must not leave the check pending
-            why = "The forge did not say what the result is held against"
+            why = "The forge did not answer, so the result could not be checked"
             if head and (check := publishing.gone(head, why, args.voice).check) is not None:
                 forge.conclude(check, again=False)
             raise
