@@ -46,6 +46,13 @@ class Asked:
         """The commit of arm b, which may have a patch on top."""
         return self.base if self.patch else self.history.head
 
+    @property
+    def rules(self) -> str:
+        """Base's folder where arm a is not base: what judges is base's all the same; else ""."""
+        if self.base == self.history.base:
+            return ""
+        return str(repository.at(str(self.top), self.history.base, "--base").folder)
+
     def narrow(self, args: argparse.Namespace) -> None:
         """Give the command line what the request says.  UsageError for what it cannot have together."""
         command = self.command

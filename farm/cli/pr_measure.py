@@ -269,7 +269,8 @@ class _Work:
 
     def _contents(self) -> tuple[ArmContent, ArmContent]:
         a, b = arms.pair(*self.asked.arms())
-        return arms.contents(a, b, repo=str(self.top), subject=self.args.subject or "", sandbox=self.sandbox)
+        given = self.args.subject or ""
+        return arms.contents(a, b, repo=str(self.top), subject=given, sandbox=self.sandbox, rules=self.asked.rules)
 
     def _stage_zero(self, a: ArmContent, b: ArmContent) -> Answer | None:
         told = ["--target", self.args.target] if self.args.target != "none" else []
@@ -411,6 +412,7 @@ class _Work:
         # the known.yaml beside a matrix of the working tree may be head's; the verdict is worked out of the pairs, by
         # base's (`_known`), so that the comparison itself excuses nothing
         made.known_entries = ()
+        made.rules = self.asked.rules
         return made
 
     def _timed(self, stage: str, do: Any) -> Any:
