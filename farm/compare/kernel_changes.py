@@ -196,7 +196,11 @@ def host_changes(before: Tree, after: Tree) -> list[str]:
 def code_changes(before: Tree, after: Tree) -> list[str]:
     """Files whose code differs, kernels and all else; comments and docstrings play no part.  Where there is none, a
     kernel is the same whatever of it cannot be read."""
-    return _differing(before, after, kernels=True)
+    names = {
+        path for path in before.keys() | after.keys() if before.get(path) != after.get(path)
+    }  # few of a large tree
+    left, right = ({path: tree[path] for path in names & tree.keys()} for tree in (before, after))
+    return _differing(left, right, kernels=True)
 
 
 def _differing(before: Tree, after: Tree, *, kernels: bool) -> list[str]:
