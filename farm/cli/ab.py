@@ -223,7 +223,12 @@ class Arms:
         self.contents: tuple[ArmContent, ArmContent] | None = None
         if any(arm.kind for arm in (self.a, self.b)) or args.repo or args.subject:
             self.contents = contents.contents(
-                self.a, self.b, repo=args.repo or "", subject=args.subject or "", sandbox=args.sandbox
+                self.a,
+                self.b,
+                repo=args.repo or "",
+                subject=args.subject or "",
+                sandbox=args.sandbox,
+                rules=getattr(args, "rules", ""),
             )
         if same and self.contents and len({content.digest for content in self.contents}) > 1:
             raise UsageError(

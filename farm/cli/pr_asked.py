@@ -29,7 +29,7 @@ class Asked:
 
     def __init__(self, command: Command, request: Request | None, top: Path, history: History):
         self.command, self.request, self.top, self.history = command, request, top, history
-        self.patch = ""
+        self.patch, self.notes = "", list[str]()
         self._file: Path | None = None
         self._names: tuple[str, ...] = ()
         if command.kind == "what-if":
@@ -45,6 +45,13 @@ class Asked:
     def head(self) -> str:
         """The commit of arm b, which may have a patch on top."""
         return self.base if self.patch else self.history.head
+
+    @property
+    def rules(self) -> str:
+        """Base's folder where arm a is not base: what judges is base's all the same; else ""."""
+        if self.base == self.history.base:
+            return ""
+        return str(repository.at(str(self.top), self.history.base, "--base").folder)
 
     def narrow(self, args: argparse.Namespace) -> None:
         """Give the command line what the request says.  UsageError for what it cannot have together."""
@@ -62,11 +69,16 @@ class Asked:
             _devices(args, command.backends)
         if command.matrix:
             # of base, as all that judges
-            home = repository.at(str(self.top), self.history.base, "--base")
-            file = home.folder / command.matrix
-            if not file.is_file():
+            base, head = (
+                repository.at(str(self.top), sha, "--base").folder / command.matrix
+                for sha in (self.history.base, self.history.head)
+            )
+            if not base.is_file():
                 raise UsageError(f"base has no matrix {command.matrix}; name one of its files", id="pr-no-matrix")
-            args.matrices = [file]
+            self.notes += [f"the matrix {command.matrix}"] * (
+                not head.is_file() or base.read_bytes() != head.read_bytes()
+            )
+            args.matrices = [base]
 
     @contextlib.contextmanager
     def patched(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.cell import Cell
-from farm.cli import common
+from farm.cli import common, pr_base
 from farm.cli.text import printable
 from farm.errors import FarmError
 from farm.matrix import plan
@@ -88,12 +88,12 @@ class Read:
             for sha in (self._history.base, self._history.head)
         )
         named = [args.known] if args.known is not None else [Path(m.path).parent / FILE for m in self._matrices]
-        for file in dict.fromkeys(Path(n).parent.resolve() / Path(n).name for n in named):
-            for root in (base, head, self._top):
-                if file.is_relative_to(root):
-                    name = file.relative_to(root)
-                    yield base / name, head / name, name.as_posix()
-                    break
+        for path in dict.fromkeys(map(Path, named)):
+            file = path.parent.resolve() / path.name
+            root = next((r for r in (base, head) if file.is_relative_to(r)), None)
+            name = file.relative_to(root) if root else pr_base.inside(path, self._top)
+            if name is not None:
+                yield base / name, head / name, name.as_posix()
             else:
                 yield file, None, str(args.known or file.name)
 

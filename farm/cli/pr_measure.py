@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from farm import __version__, atomic_files, backends
-from farm.cli import ab, common, pr_inputs, pr_known, run_command, stage_zero
+from farm.cli import ab, common, pr_base, pr_inputs, pr_known, run_command, stage_zero
 from farm.cli.pr_asked import Asked
 from farm.cli.text import printable
+from farm.compare import kernel_changes
 from farm.errors import InfraError, UsageError
 from farm.node import config as node_config
 from farm.node import sandbox, sandbox_host
@@ -69,6 +70,7 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--seconds", type=float, default=own_tests.SECONDS, metavar="S", help="for each own test file")
     common.store_option(p)
     pr_known.option(p)
+    pr_base.option(p)
     run_command.address_option(p)
 
 
@@ -122,6 +124,7 @@ class _Work:
     nothing = ""
     from_fork = False
     sentinels = SENTINELS
+    given = pr_base.Named()
 
     command = Command("run")
     request: Request | None = None
@@ -164,6 +167,9 @@ class _Work:
                 id="pr-no-sandbox",
             )
         self.id = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-pr-{secrets.token_hex(2)}"
+        if self.command.matrix:  # in place of those of the command line
+            args.matrices = []
+        self.given = pr_base.Named.of(args, top, self.history)
         self.asked.narrow(args)
         self.narrowed = bool(args.select)
 
@@ -184,12 +190,17 @@ class _Work:
         if described:
             self.sentinels = described.subject.selection.get("sentinel", SENTINELS)
             self.args.all = self.args.all or described.subject.selection.get("kernels") == "all"
-        answer = self._timed("stage 0", lambda: self._stage_zero(a, b)) if "sanity" in self.config.test else None
-        static = measured.static(answer) if answer else _unchanged() if a.digest == b.digest else None
+        wanted = "sanity" in self.config.test
+        only_comments = wanted and not self.args.all and self._timed("read", lambda: _same_code(a, b))
+        answer = self._timed("stage 0", lambda: self._stage_zero(a, b)) if wanted and not only_comments else None
+        static = measured.static(answer) if answer else _unchanged() if only_comments or a.digest == b.digest else None
         if static and (self.command.cell or self.command.matrix):  # what fewer cells do not reach is no finding
             static["unreached"] = []
         pairs = measured.interpreted(answer) if answer else []
         skipped = self._skipped()
+        if only_comments and a.digest != b.digest:
+            alone = "head changes comments and docstrings alone; --all runs them"
+            skipped.append({"what": "the farm's cells", "why": alone})
         if described and a.digest == b.digest and (described.subject.tests or described.subject.benchmarks):
             same = "head changes none of the subject's files"
             skipped.append({"what": "the repository's own tests and benchmarks", "why": same})
@@ -203,13 +214,14 @@ class _Work:
                 skipped.append({"what": what, "why": "they launch no kernel that changed; --all runs them, too"})
         tests = self._timed("own tests", lambda: self._own_tests(a, b))
         known = self._known(a, pairs, static) if answer else {}
-        given = pr_inputs.given(self.args, self.top)
+        given = pr_inputs.given(self.args, self.top, described.subject if described else None)
         pr_inputs.keep(given, (self.args.result or Path("result.json")).parent)
         return {
             "schema": VERSION,
             "farm": _own_version(),
             "python": platform.python_version(),
             "inputs": pr_inputs.told(given),
+            **({"working_tree": [n[:300] for n in self.given.working[:100]]} if self.given.working else {}),
             **{
                 f"counts_{what}": described is not None and described.subject.selection.get(what) == "counts"
                 for what in ("simulated", "memory")
@@ -244,13 +256,14 @@ class _Work:
         """What base's known failures explain."""
         read = pr_known.Read(self.args, base.subject, self.top, self.history)
         if static is not None:
-            static["harness"] = [*static["harness"], *read.notes][:1000]
+            static["harness"] = [*static["harness"], *read.notes, *self.given.notes, *self.asked.notes][:1000]
         whole = not (self.narrowed or (self.chosen and self.chosen.left_out))
         return read.note(pairs, static, whole)
 
     def _contents(self) -> tuple[ArmContent, ArmContent]:
         a, b = arms.pair(*self.asked.arms())
-        return arms.contents(a, b, repo=str(self.top), subject=self.args.subject or "", sandbox=self.sandbox)
+        given = self.args.subject or ""
+        return arms.contents(a, b, repo=str(self.top), subject=given, sandbox=self.sandbox, rules=self.asked.rules)
 
     def _stage_zero(self, a: ArmContent, b: ArmContent) -> Answer | None:
         told = ["--target", self.args.target] if self.args.target != "none" else []
@@ -349,12 +362,12 @@ class _Work:
 
     def _told(self) -> list[str]:
         """What every command that runs this code takes."""
-        own = ["--subject", self.args.subject] if self.args.subject else []
+        own = ["--subject", self.given.called(self.args.subject)] if self.args.subject else []
         return [*own, *(["--sandbox"] if self.sandbox else [])]
 
     def _named(self) -> list[str]:
         """The matrices, as whoever repeats it names them."""
-        return [self.command.matrix] if self.command.matrix else [*map(str, self.args.matrices)]
+        return [self.command.matrix] if self.command.matrix else [*map(self.given.called, self.args.matrices)]
 
     def _repeat_all(self) -> str:
         if self.asked.patch:
@@ -363,6 +376,7 @@ class _Work:
         words += ["--head", self.history.head[:12], *self._told()]
         words += ["--target", self.args.target] if self.args.target != TARGETS else []
         words += ["--known", str(self.args.known)] if self.args.known is not None else []
+        words += ["--working-tree"] if self.given.working else []
         return shlex.join(words)[:1000]
 
     def _repeat(self, pair: Mapping[str, Any]) -> str:
@@ -376,8 +390,8 @@ class _Work:
         args = self.args
         a, b = self.asked.arms()
         argv = ["ab", *map(str, args.matrices), "--a", a, "--b", b]
-        argv += ["--repo", str(self.top), *self._told(), "--run-id", self.id, *more]
-        for option, value in (("--select", args.select), ("--out", args.out)):
+        argv += ["--repo", str(self.top), *(["--sandbox"] if self.sandbox else []), "--run-id", self.id, *more]
+        for option, value in (("--subject", args.subject), ("--select", args.select), ("--out", args.out)):
             argv += [option, str(value)] if value else []
         for option, values in (
             ("--set", args.overrides),
@@ -391,6 +405,7 @@ class _Work:
         # the known.yaml beside a matrix of the working tree may be head's; the verdict is worked out of the pairs, by
         # base's (`_known`), so that the comparison itself excuses nothing
         made.known_entries = ()
+        made.rules = self.asked.rules
         return made
 
     def _timed(self, stage: str, do: Any) -> Any:
@@ -415,6 +430,12 @@ def _own_version() -> str:
     found = revision.of()
     changed = ", with changes" if found["dirty"] else ""
     return f"{__version__} (commit {found['commit'][:12]}{changed})" if found["commit"] else __version__
+
+
+def _same_code(a: ArmContent, b: ArmContent) -> bool:
+    """Whether nothing differs between two arms but comments and docstrings of Python files."""
+    left, right = ({n: d for n, d in c.content() if not n.endswith(".py") and ".dist-info/" not in n} for c in (a, b))
+    return left == right and not kernel_changes.code_changes(a.sources(), b.sources())
 
 
 def _unchanged() -> dict[str, Any]:

@@ -48,7 +48,13 @@ def run(args: argparse.Namespace) -> int:
         return _conclude_without(args, forge, payload, str(error))
     found, number = Publication(refused=_wrong(result, payload, head)), 0
     if not found.refused:
-        number, found = _publication(args, forge, payload, result)
+        try:
+            number, found = _publication(args, forge, payload, result)
+        except Exception:  # what the forge does not say must not leave the check pending
+            why = "The forge did not answer, so the result could not be checked"
+            if head and (check := publishing.gone(head, why, args.voice).check) is not None:
+                forge.conclude(check, again=False)
+            raise
     if found.refused:
         if head and (check := publishing.gone(head, found.refused, args.voice).check) is not None:
             forge.conclude(check, again=False)

@@ -93,7 +93,8 @@ def answered(args: argparse.Namespace) -> Answer | None:
     targets = parse(args.target) if args.target else []
     chains_exist(targets)
     pair = arms.pair(args.a, args.b)
-    a, b = arms.contents(*pair, repo=args.repo or "", subject=args.subject or "", sandbox=args.sandbox)
+    rules = getattr(args, "rules", "")  # of a what-if: base's
+    a, b = arms.contents(*pair, repo=args.repo or "", subject=args.subject or "", sandbox=args.sandbox, rules=rules)
     if a.digest == b.digest and not differences(*pair).keys() - {"files"}:
         _same(args, a.digest)
         return None

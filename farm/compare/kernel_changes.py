@@ -190,12 +190,27 @@ def host_changes(before: Tree, after: Tree) -> list[str]:
     """Files whose code beside the kernels differs: launchers, dispatch, adapters.
 
     Comments and docstrings play no part; a file that is no Python differs where its text does."""
+    return _differing(before, after, kernels=False)
 
+
+def code_changes(before: Tree, after: Tree) -> list[str]:
+    """Files whose code differs, kernels and all else; comments and docstrings play no part.  Where there is none, a
+    kernel is the same whatever of it cannot be read."""
+    names = {
+        path for path in before.keys() | after.keys() if before.get(path) != after.get(path)
+    }  # few of a large tree
+    left, right = ({path: tree[path] for path in names & tree.keys()} for tree in (before, after))
+    return _differing(left, right, kernels=True)
+
+
+def _differing(before: Tree, after: Tree, *, kernels: bool) -> list[str]:
     def digests(tree: Tree) -> dict[str, str]:
         sources = Sources(tree)
         out = {path: tree[path] for path in sources.broken}
         for module in sources.modules.values():
-            drop = {id(node) for _, node in _functions(module.tree) if _language(node, module)}
+            drop = set[int]()
+            if not kernels:
+                drop = {id(node) for _, node in _functions(module.tree) if _language(node, module)}
             out[module.path] = _digest(_shape(module.tree, drop))
         return out
 

@@ -102,6 +102,8 @@ def answer(pairs: Sequence[Json], wrong: Sequence[Json]) -> str:
     if wrong:
         beyond = f"Yes, beyond the tolerance in {cells(len(wrong))}, first {plain(wrong[0]['cell'])}."
         return f"{beyond}{_largest(known)}{beside}"
+    silent = sum(_silent(p) for p in pairs)
+    beside = f"{f' In {cells(silent)} head gave no output to compare.' if silent else ''}{beside}"
     if not known:
         return f"Not known: no cell gave outputs in both arms that can be compared.{beside}"
     differ = [p for p in known if not p["same_bits"]]
@@ -120,6 +122,11 @@ def answer(pairs: Sequence[Json], wrong: Sequence[Json]) -> str:
     if told := grown_words(pairs):
         return f"Yes, within the tolerance: {bits}; {told}.{_largest(known)}{beside}"
     return f"No, apart from the bits: {bits}, and no error grew.{_largest(known)}{beside}"
+
+
+def _silent(p: Json) -> bool:
+    """Whether a cell that works in base ended in head before it gave any output."""
+    return p["same_bits"] is None and p["evidence"] != "simulated" and statuses(p) == "broken"
 
 
 def _largest(known: Sequence[Json]) -> str:

@@ -231,6 +231,9 @@ def _warnings(result: Json) -> list[str]:
     if static and static["harness"]:
         names = ", ".join(plain(n) for n in static["harness"][:5])
         out.append(f"Head changes what judges or calls the kernels ({names}); base's is used for both arms.")
+    if own := result.get("working_tree"):
+        names = ", ".join(plain(n) for n in own[:5])
+        out.append(f"Read from the working tree of who ran this, which may be head's, and not from base: {names}.")
     if any(p["evidence"] == "simulated" for p in result["pairs"]):
         counts = (
             "They count here, as the repository's farm.yaml says"

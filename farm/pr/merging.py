@@ -45,6 +45,9 @@ def merged(found: Sequence[Json], lost: Mapping[str, str] | None = None) -> dict
             out[flag] = bool(out.get(flag) and other.get(flag))
         if out.get("known") or other.get("known"):
             out["known"] = known.merged(out.get("known") or (), other.get("known") or ())
+        if out.get("working_tree") or other.get("working_tree"):
+            both = dict.fromkeys([*(out.get("working_tree") or ()), *(other.get("working_tree") or ())])
+            out["working_tree"] = [*both][:100]
         inputs = [*(out.get("inputs") or ()), *(other.get("inputs") or ())]
         out["inputs"] = [i for n, i in enumerate(inputs) if i not in inputs[:n]]
     if len(found) > 1:

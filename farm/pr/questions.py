@@ -34,11 +34,17 @@ def answers(result: Json, accepted: Mapping[str, float], links: repeating.Links)
         ("By how much?", _how_much(result, accepted)),
         ("How sure?", _how_sure(result)),
         ("On which hardware?", _hardware(result)),
-        ("Did accuracy change?", accuracy.answer(result["pairs"], _inaccurate(result))),
+        ("Did accuracy change?", _accuracy(result)),
         ("What was not run?", _not_run(result)),
     )
     out = [f"- **{question}** {answer}" for question, answer in told]
     return [*out, *repeating.one_cell(result, chosen(result, accepted), links), ""]
+
+
+def _accuracy(result: Json) -> str:
+    if results.unchanged(result) and not result["pairs"]:
+        return "No: no code that computes anything changed, so nothing was computed."
+    return accuracy.answer(result["pairs"], _inaccurate(result))
 
 
 def _inaccurate(result: Json) -> list[Json]:
@@ -105,8 +111,7 @@ def _worse(result: Json, accepted: Mapping[str, float]) -> str:
     if own := results.broken_tests(result):
         told.append(f"{count(len(own))} of the repository's own tests broke: first {plain(own[0]['id'])}")
     if static and static["unreached"]:
-        names = ", ".join(plain(n) for n in static["unreached"][:3])
-        told.append(f"unknown for {names}: changed, but no cell launches it")
+        told.append(f"unknown for {_named_kernels(static['unreached'])}: changed, but launched by no cell")
     if told:
         return f"{_first(told)}{'; '.join(told[1:])}.{script}"
     if results.unchanged(result):
@@ -131,7 +136,14 @@ def _worse(result: Json, accepted: Mapping[str, float]) -> str:
 
 
 def _first(told: Sequence[str]) -> str:
-    return f"{told[0][:1].upper()}{told[0][1:]}{'; ' if told[1:] else ''}"
+    name = "/" in told[0].partition(" ")[0]  # a cell's, which is copied as it stands
+    return f"{told[0][:1] if name else told[0][:1].upper()}{told[0][1:]}{'; ' if told[1:] else ''}"
+
+
+def _named_kernels(names: Sequence[str]) -> str:
+    """`_a, _b, _c and 2 more`."""
+    more = f" and {count(len(names) - 3)} more" if len(names) > 3 else ""
+    return f"{', '.join(plain(n) for n in names[:3])}{more}"
 
 
 def _how_much(result: Json, accepted: Mapping[str, float]) -> str:
@@ -159,6 +171,8 @@ def _how_much(result: Json, accepted: Mapping[str, float]) -> str:
     if pairs and not had_time:
         why = "nothing was timed, because timing needs a device"
         told.append(f"of time nothing is known: {why}" if told else f"not measured: {why}")
+    if not told and results.unchanged(result):
+        return "Not at all: no code that runs changed."
     return f"{_first(told)}{'; '.join(told[1:])}." if told else "Not measured."
 
 
@@ -202,7 +216,11 @@ def _how_sure(result: Json) -> str:
         )
     if any(untimed.differing(t) for t in built):
         told.append("Where machine code differs, that alone says nothing of speed.")
-    return " ".join(told) or "Nothing was run."
+    if not told and results.unchanged(result):
+        told.append(
+            "By reading: the kernels and the code that calls them are the same in both, comments and docstrings aside."
+        )
+    return " ".join([*told, *(["Nothing was run."] if not pairs and not built else [])])
 
 
 def _rounds(pairs: Sequence[Json]) -> str:
@@ -260,6 +278,9 @@ def _not_run(result: Json) -> str:
     told = [f"{_what(n)}: {plain(clip(n['why'], 200))}{_compiled_only(result, n)}" for n in result["not_run"][:NOT_RUN]]
     if len(result["not_run"]) > NOT_RUN:
         told.append(f"and {count(len(result['not_run']) - NOT_RUN)} more")
+    if idle := (result["static"] or {"unreached": ()})["unreached"]:
+        kernels = "a changed kernel" if len(idle) == 1 else f"{count(len(idle))} changed kernels"
+        told.append(f"{kernels} that no cell launches: {_named_kernels(idle)}")
     withheld = sum(any(p[f"status_{arm}"] in results.WITHHELD for arm in "ab") for p in result["pairs"])
     if withheld:
         told.append(f"{cells(withheld)} without a result: the farm or a device failed")

@@ -314,7 +314,7 @@ def repeat(text: str) -> str:
         if word in _REPEATED:
             if not re.fullmatch(_REPEATED[word], next(rest, "")):
                 return ""
-        elif word != "--sandbox" and not re.fullmatch(r"[\w./][\w./-]*\.ya?ml", word):
+        elif word not in ("--sandbox", "--working-tree") and not re.fullmatch(r"[\w./][\w./-]*\.ya?ml", word):
             return ""
     return text
 

@@ -175,11 +175,22 @@ SCHEMA: dict[str, Any] = {
             "repeat": _LINE,
             "python": _text(40),
             "inputs": _list(_object({"path": _NAME, "sha256": _text(64, "^[0-9a-f]{64}$(?!\\n)")}), 200),
+            # files of the repository that were read as they lay there, not as base has them
+            "working_tree": _list(_NAME, 100),
             "known": _list(_KNOWN, 1000),
             "selection": _object({"planned": _COUNT, "reached": _COUNT, "chosen": _COUNT}),  # of cells for devices
             "counts_simulated": _FLAG,  # what simulated devices find fails the check: for tests of the farm itself
             "counts_memory": _FLAG,  # a cell that needs more device memory fails the check
         },
-        optional=("asked", "python", "inputs", "known", "selection", "counts_simulated", "counts_memory"),
+        optional=(
+            "asked",
+            "python",
+            "inputs",
+            "working_tree",
+            "known",
+            "selection",
+            "counts_simulated",
+            "counts_memory",
+        ),
     ),
 }

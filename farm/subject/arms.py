@@ -84,16 +84,17 @@ def planned(told: Mapping[str, Mapping[str, Any]]) -> tuple[Arm, Arm]:
 
 
 def contents(
-    a: Arm, b: Arm, *, repo: str = "", subject: str = "", sandbox: bool = False
+    a: Arm, b: Arm, *, repo: str = "", subject: str = "", sandbox: bool = False, rules: str = ""
 ) -> tuple[ArmContent, ArmContent]:
     """What both hold.  `repo`: PATH or URL, default the working folder's repository; `subject`: a `farm.yaml` kept
     elsewhere, or NONE; `sandbox`: run nothing of theirs outside of one.  Without a `subject` that of arm a counts for
-    both: what head changes there is told, and does not decide.
+    both: what head changes there is told, and does not decide.  `rules`: a folder with the `farm.yaml` that counts in
+    its place, where arm a is not what judges.
 
     UsageError, MatrixError or InfraError for what cannot be had.
     """
     homes = [_home(arm, repo) for arm in (a, b)]
-    described = _described(homes, subject)
+    described = _described(homes, subject, rules)
     if described is None:
         return _own(a, homes[0]), _own(b, homes[1])
     notes = described.notes
@@ -197,13 +198,21 @@ class _Described:
     notes: tuple[str, ...] = ()
 
 
-def _described(homes: list[Repository], given: str) -> _Described | None:
+def _described(homes: list[Repository], given: str, rules: str = "") -> _Described | None:
     """How both arms are described; None for our own kernels."""
     if given == NONE:
         return None
     if given:
         one = command_line.described(Path(given))
         return _Described((one, one))
+    of = Path(rules, FILE) if rules else None
+    if of is not None and of.is_file():
+        subject = command_line.described(of)
+        same = all((h.folder / FILE).is_file() and (h.folder / FILE).read_bytes() == of.read_bytes() for h in homes)
+        notes: tuple[str, ...] = () if same else (f"{FILE} of the arms is not base's, which counts for both",)
+        return _Described(
+            (replace(subject, folder=str(homes[0].folder)), replace(subject, folder=str(homes[1].folder))), notes
+        )
     own = [home.folder / FILE for home in homes]
     there = [file.is_file() for file in own]
     if not any(there):
@@ -216,7 +225,7 @@ def _described(homes: list[Repository], given: str) -> _Described | None:
         )
     counts = 0 if there[0] else 1
     subject = command_line.described(own[counts])
-    notes: tuple[str, ...] = ()
+    notes = ()
     if not all(there):
         notes = (f"only arm {'ab'[counts]} has a {FILE}; it describes both",)
     elif own[0].read_bytes() != own[1].read_bytes():

@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,7 @@ def repository(tmp_path: Path) -> Path:
         (folder / "src/mylib/ops/norm.py").write_text(KERNEL.replace(old, new))
         if name == "wrong":  # it excuses itself
             (folder / "bench/known.yaml").write_text(KNOWN)
+            (folder / "bench/norm.yaml").write_text(MATRIX.replace("[64, 100]", "64"))  # and runs less
         git(folder, "commit", "-qam", name)
     return folder
 
@@ -90,7 +92,8 @@ def pr(folder: Path, head: str, *more: str, body: str = "") -> tuple[int, str, s
 
 
 def test_a_wrong_change_is_found_with_place_and_own_test(repository: Path) -> None:
-    code, out, err = pr(repository, "wrong", "--target", "none")
+    git(repository, "checkout", "-q", "wrong")
+    code, out, err = pr(repository, "wrong", "bench/norm.yaml", "--target", "none")
     assert code == 1, out + err
     text = (repository / "c.md").read_text()
     assert "2 cells broken" in text.splitlines()[1] and "scaled by 1.01" in text
@@ -100,9 +103,10 @@ def test_a_wrong_change_is_found_with_place_and_own_test(repository: Path) -> No
         and "**Kernels whose source differs**, or that only one of both has: 1 of 1: " in text
     )
     result = json.loads((repository / "r.json").read_text())
-    assert [e["state"] for e in result["known"]] == ["idle"] and "(known failures in bench/known.yaml)" in text
+    assert [e["state"] for e in result["known"]] == ["idle"] and "known failures in bench/known.yaml" in text
+    assert "the matrix bench/norm.yaml); base's is used for both arms" in text
     assert (result["number"], result["head"]["sha"]) == (7, git(repository, "rev-parse", "wrong"))
-    assert result["repeat"].endswith("--target none")
+    assert result["repeat"].startswith("farm pr bench/norm.yaml ") and result["repeat"].endswith("--target none")
     assert result["head"]["tree"] == git(repository, "rev-parse", "wrong^{tree}")
     assert _published(repository, result) == ["failure"]  # the canary: a change that is known to be wrong is blocked
 
@@ -126,9 +130,19 @@ def _published(folder: Path, result: dict[str, Any]) -> list[str]:
 
 @pytest.mark.long
 def test_comments_alone_change_nothing_on_any_target(repository: Path) -> None:
-    code, out, err = pr(repository, "comment")
+    code, out, err = pr(repository, "comment", "--all")
     assert code == 0 and "No kernel changed" in out, out + err
     assert "| sm\\_90 | 2 | rows 3; hidden 64, 100 | 0 | 2 | 0 | 0 |" in (repository / "c.md").read_text()
+
+
+@pytest.mark.long
+def test_comments_alone_are_read_and_only_the_own_tests_run(repository: Path) -> None:
+    begun = time.monotonic()
+    code, out, err = pr(repository, "comment", "--sandbox")
+    assert code == 0 and "No kernel changed" in out and time.monotonic() - begun < 60, out + err
+    text = (repository / "c.md").read_text()
+    assert "cells: head changes comments and docstrings alone; --all runs them" in text and "arm a" not in err
+    assert [t["status_b"] for t in json.loads((repository / "r.json").read_text())["tests"]] == ["passed"]
 
 
 def decided(folder: Path, command: Command, *more: str) -> tuple[int, str, dict[str, Any]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.compare.kernel_changes import changes, host_changes, kernels
+from farm.compare.kernel_changes import changes, code_changes, host_changes, kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL = '''"""Rows."""
@@ -156,6 +156,17 @@ def test_host_code_is_reported_apart_from_kernels() -> None:
     assert host_changes(BASE, edited("src/pkg/rows.py", "# a comment", "# b")) == []
     assert host_changes(BASE, edited("src/pkg/rows.py", "tl.store(x, 1)", "tl.store(x, 2)")) == []
     assert host_changes(BASE, {**BASE, "new.py": "x = ("}) == ["new.py"]
+
+
+def test_comments_and_docstrings_alone_are_no_change_of_code() -> None:
+    file, star = "src/pkg/rows.py", {"src/pkg/star.py": "from somewhere import *\n"}  # a kernel there would be unknown
+    quiet = {**edited(file, "# a comment", "# b\n\n"), **star}
+    assert code_changes({**BASE, **star}, quiet) == []
+    for old, new in (("rows[(1,)]", "rows[(2,)]"), ("tl.store(x, 1)", "tl.store(x, 2)")):
+        assert code_changes(BASE, edited(file, old, new)) == [file]
+    assert code_changes(BASE, {**BASE, "new.py": ""}) == ["new.py"] == code_changes({**BASE, "new.py": "x = ("}, BASE)
+    a, b = ({"m.py": f"def f():\n    {text}\n    return 1  # {text}\n"} for text in ("'one'", "'two'"))
+    assert code_changes(a, b) == [] and code_changes(a, {"m.py": a["m.py"].replace("1", "2")}) == ["m.py"]
 
 
 def test_our_own_kernels_are_all_read_and_every_number_of_them_counts() -> None:

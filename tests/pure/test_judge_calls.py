@@ -11,6 +11,7 @@ import pytest
 
 from farm.accuracy import tolerances
 from farm.cell import Cell
+from farm.child.findings import REMEMBERED
 from farm.contracts.discovery import contract
 from farm.judge.judge import Judge, _both
 
@@ -93,6 +94,16 @@ def test_outputs_of_a_further_round_are_known_by_their_bits_and_else_judged_in_f
         assert asked("right", known=known, timed_outputs=at["right"]) == ("passed", [])
         assert asked("right", known=known, others=[{"outputs": at["wrong"], "where": "x"}])[0] == "inaccurate"
         assert asked("right", known=known, flags=["patched time.perf_counter"])[0] == "inaccurate"
+        # where an answer is wrong comes before what timed launches showed; any other finding speaks alone
+        place = judge.judge({"cell": given, "outputs": at["wrong"]})["reason"]
+        for outputs, flag, words in (
+            ("wrong", REMEMBERED, f"{place}; and the provider {REMEMBERED}"),
+            ("right", REMEMBERED, f"the provider {REMEMBERED}"),
+            ("wrong", "patched time.perf_counter", "the provider patched time.perf_counter"),
+        ):
+            found = judge.judge({"cell": given, "outputs": at[outputs], "flags": [flag], "known": known})
+            assert (found["status"], found["owner"], found["reason"]) == ("inaccurate", "kernel", words)
+        assert place.startswith("y: ")
         at["right"][0]["shape"] = [64, 4]  # the same bytes
         assert asked("right", known=known)[0] == "inaccurate"
         at["right"][0]["path"] = str(tmp_path)

@@ -46,7 +46,7 @@ def patch(name: str, old: str, new: str) -> str:
 
 def contents(of: Asked, folder: Path) -> tuple[Any, Any]:
     with of.patched():
-        a, b = arms.contents(*arms.pair(*of.arms()), repo=str(folder))
+        a, b = arms.contents(*arms.pair(*of.arms()), repo=str(folder), rules=of.rules)
         of.check(a, b)
     return a, b
 
@@ -64,6 +64,19 @@ def test_a_what_if_is_a_commit_against_itself_with_the_patch(folder: Path) -> No
     made = Suggestion(NAME, 3, 4, "def norm(x, w, eps):\n    return 2 * x\n")
     suggested = asked(folder, Command("what-if", on="head", review=1), made)
     assert "return 2 * x" in contents(suggested, folder)[1].sources()["overlay/mylib/ops/norm.py"]
+
+
+def test_a_what_if_on_head_is_described_by_base(folder: Path) -> None:
+    (folder / "farm.yaml").write_text(f"{SUBJECT}contracts: [bench/contracts]\ntests: [more.py]\n")
+    git(folder, "commit", "-qam", "rules")
+    of = asked(folder, Command("what-if", patch=patch(NAME, "return x * w", "return w * x"), on="head"))
+    a, b = contents(of, folder)
+    assert a.subject is not None and b.subject is not None
+    for one in (a.subject.subject, b.subject.subject):
+        assert "name: norm" in Path(one.matrices[0]).read_text() and not one.contracts and not one.tests
+    assert "farm.yaml of the arms is not base's, which counts for both" in b.notes
+    on_base = Command("what-if", patch=patch(NAME, "return x", "return w"), on="base")
+    assert asked(folder, on_base).rules == asked(folder, Command("run")).rules == ""
 
 
 @pytest.mark.parametrize(
@@ -104,8 +117,10 @@ def test_what_a_command_line_becomes(folder: Path) -> None:
     assert narrowed(Command("run", backends=("cpu", "rocm"))).backend == "rocm"
     plain = narrowed(Command("run"))
     assert (plain.select, plain.backend, plain.no_device) == (None, None, False)
-    (matrix,) = narrowed(Command("run", matrix="bench/norm.yaml")).matrices
-    assert "name: norm" in matrix.read_text()  # base's, not head's
+    of = asked(folder, Command("run", matrix="bench/norm.yaml"))
+    of.narrow(args := argparse.Namespace(select=None, backend=None, no_device=False))
+    assert "name: norm" in args.matrices[0].read_text()  # base's, not head's
+    assert of.notes == ["the matrix bench/norm.yaml"]
     for bad in (Command("rerun", cell="nowhere/x/y"), Command("rerun", cell="cuda"), Command("rerun", cell="cuda/a,b")):
         with pytest.raises(UsageError, match="no id of a cell"):
             narrowed(bad)

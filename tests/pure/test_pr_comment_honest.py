@@ -22,6 +22,7 @@ from farm.pr.repeating import Links, package
 from farm.pr.result import Json
 from farm.pr.selection import select
 from farm.shipping import revision
+from farm.subject.model import Source, Subject
 
 PLAYED = "sim/rms_norm/x/auto/forward/bf16/8192x4096/llama"
 CPU = "cpu/rms_norm/x/auto/forward/fp32/8x4096"
@@ -145,6 +146,14 @@ def test_files_of_the_command_line_are_kept_beside_the_result(tmp_path: Path, mo
     args = argparse.Namespace(matrices=["repo/m.yaml", "s/gone.yaml"], subject="s/f.yaml", repository=None, number=3)
     files = pr_inputs.given(args, tmp_path / "repo")
     assert [name for name, _ in files] == ["s/f.yaml", "s/used.py"]
+    for name in ("s/m.yaml", "s/own/op/contract.py"):  # what the description names lies beside it, too
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("4")
+    home = tmp_path / "s"
+    beside = {"matrices": (str(home / "m.yaml"), str(tmp_path / "repo/m.yaml")), "contracts": (str(home / "own"),)}
+    described = Subject("s/f.yaml", str(home), "", "x", Source(), {}, **beside)
+    kept = [name for name, _ in pr_inputs.given(args, tmp_path / "repo", described)]
+    assert kept == ["s/f.yaml", "s/m.yaml", "s/own/op/contract.py", "s/used.py"]
     pr_inputs.keep(files, tmp_path / "repo")
     assert (tmp_path / "repo" / pr_inputs.FOLDER / "s" / "used.py").read_text() == "1"
     (tmp_path / "elsewhere").mkdir()

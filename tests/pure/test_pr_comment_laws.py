@@ -106,6 +106,26 @@ def test_seven_questions_are_answered_without_a_device() -> None:
     assert "interpreter is slow" not in comments.comment(result(interpreted(1), static=static(targets=alike)))
 
 
+def test_a_change_of_comments_alone_is_answered_from_what_was_read() -> None:
+    nothing = static(changed=[], targets=[], tools=[])
+    at = answered(comments.comment(result(static=nothing)))
+    assert at["What got worse?"].startswith("Nothing:") and at["By how much?"].startswith("Not at all:")
+    assert at["How sure?"].startswith("By reading: the kernels") and at["How sure?"].endswith("Nothing was run.")
+    assert at["Did accuracy change?"].startswith("No: no code that computes anything changed")
+
+
+def test_what_gave_no_output_and_what_no_cell_launches_is_said_where_it_is_asked_for() -> None:
+    hung = pair(WIDE, status_b="timed_out", same_bits=None, worst_b=None, speed="none", ratio=None)
+    idle = [f"_k{n}" for n in range(5)]
+    at = answered(comments.comment(result(pair(NARROW), hung, static=static(unreached=idle))))
+    assert at["By how much?"].startswith("cuda/rms")  # an id is copied as it stands
+    assert at["Did accuracy change?"].startswith("No: the same bits in 1 cell.")
+    assert at["Did accuracy change?"].endswith("In 1 cell head gave no output to compare.")
+    named = "\\_k0, \\_k1, \\_k2 and 2 more"
+    assert f"unknown for {named}: changed, but launched by no cell" in at["What got worse?"]
+    assert f"5 changed kernels that no cell launches: {named}" in at["What was not run?"]
+
+
 EXAMPLES = sorted(Path(__file__).resolve().parents[2].glob("docs/examples/comments/*.json"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from github_double import TOKEN, Forge, serving
 from pr_results import BASE, HEAD, pair, result, slower, static, target
 from test_pr_words import comment as comment_event
 
-from farm.cli import main
+from farm.cli import main, pr_publish
 from farm.errors import InfraError, UsageError
 from farm.pr.github import GitHub, again
 from farm.pr.publishing import Check, Write
@@ -160,6 +161,62 @@ def test_outdated_comments_are_folded_and_a_deleted_one_is_made_anew(
     of, _ = client(address)
     of.write(7, Write(4242, "to a comment that was deleted meanwhile"))
     assert forge.comments[-1]["body"].startswith("to a comment")
+
+
+#: What GitHub may answer to one kind of call, whenever it is asked.
+TROUBLES: tuple[tuple[int, dict[str, str]], ...] = (
+    (401, {}),
+    (403, {}),
+    (403, {"Retry-After": "3600"}),
+    (403, {"X-RateLimit-Remaining": "0"}),
+    (404, {}),
+    (422, {}),
+    (429, {}),
+    (502, {}),
+)
+
+
+@pytest.mark.parametrize("found, name", [(result(pair()), "success"), (result(slower(WIDE)), "failure")])
+def test_whatever_call_fails_the_check_concludes_and_nothing_shows_the_token(
+    forge: Forge,
+    address: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    found: dict[str, Any],
+    name: str,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(pr_publish, "GitHub", partial(GitHub, sleep=clock.sleep, clock=clock))
+    job = tmp_path / "event.json"
+    job.write_text(json.dumps({"workflow_run": {"head_sha": HEAD}}))
+    told = ("--voice", "block", "--event", str(job))
+    pending = {"id": 1, "name": "kernel farm", "head_sha": HEAD, "status": "in_progress"}
+    forge.comments.clear()
+    forge.checks[:] = [dict(pending)]
+    turn = publish(tmp_path, found, *told)
+    kinds = list(dict.fromkeys((method, path.partition("?")[0]) for method, path in forge.calls))
+    assert len(kinds) >= 8 and forge.checks[0]["conclusion"] == name
+    written = json.dumps([forge.comments, forge.checks])
+    for n, (method, at) in enumerate(kinds):  # each kind with two; all with all were right on 2026-11-24, in a minute
+        for trouble in (TROUBLES[(2 * n + turn) % len(TROUBLES)], TROUBLES[(2 * n + 3 + turn) % len(TROUBLES)]):
+            forge.comments.clear()
+            forge.checks[:] = [dict(pending)]
+            forge.trouble = lambda m, p: trouble if (m, p.partition("?")[0]) == (method, at) else None  # noqa: B023
+            code = publish(tmp_path, found, *told)
+            (check, *more) = forge.checks
+            if at.endswith("/check-runs") or "/check-runs/" in at:  # concluded once the trouble is over
+                forge.trouble = lambda method, path: None
+                publish(tmp_path, found, *told)
+                assert forge.checks[-1]["conclusion"] == name
+            else:
+                fine = (name, code) in (("success", 0), ("failure", 1))
+                assert not more and check["conclusion"] in ((name,) if fine else (name, "neutral")), (at, trouble)
+                assert check["conclusion"] != "success" or code == 0 or at.endswith("/comments"), (at, trouble, code)
+            assert "GITHUB_TOKEN" not in os.environ
+            written += json.dumps([forge.comments, forge.checks])
+    shown = "".join(capsys.readouterr()) + written + "".join(f.read_text() for f in tmp_path.rglob("*") if f.is_file())
+    assert TOKEN not in shown and "Traceback" not in shown
 
 
 def test_closed_pull_request_gets_no_comment(forge: Forge, address: str, tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_a_head_that_edits_known_failures_excuses_nothing_of_itself(
     work = object.__new__(pr_measure._Work)
     plain = {"select": None, "out": None, "overrides": [], "provider": [], "contracts": [], "debug": False}
     work.args = argparse.Namespace(matrices=[matrix.path], subject=None, **plain)
-    work.asked = argparse.Namespace(arms=lambda: ("revision=a", "revision=b"))  # type: ignore[assignment]
+    work.asked = argparse.Namespace(arms=lambda: ("revision=a", "revision=b"), rules="")  # type: ignore[assignment]
     work.top, work.sandbox, work.id = folder, False, "run"
     assert common.known_failures(work._ab(), [matrix]) == ()
     other = tmp_path / "operator.yaml"
