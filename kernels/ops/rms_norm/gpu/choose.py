@@ -195,7 +195,7 @@ def _fitted(
     known = tuned.TABLE.get((op, operation, "float32" if size == 4 else "bfloat16"), ())
     widths = {width for _, width, _ in (*known, *own)}
     return fit.narrow_rows(rows, hidden, size, cores) or fit.two_tiles(
-        rows, hidden, size, cores, op.startswith("fused"), widths
+        rows, hidden, size, cores, op.startswith("fused"), widths, target in tuned.TARGETS
     )
 
 
@@ -353,17 +353,23 @@ def _auto(target: str, rows: int, hidden: int, dtype: str, operation: str, cores
 
 def _unaligned(target: str, rows: int, hidden: int, size: int, operation: str, cores: int, op: str) -> dict[str, Any]:
     """Tiles and warps near those of aligned rows, so that programs of 16 warps fit a core: 128 registers a thread, as
-    both Tritons compile them for sm_90.  Reasoned; on H200 the table is asked first."""
+    both Tritons compile them for sm_90.  Reasoned; on H200 the table is asked first.
+
+    Offline, triton 3.7.1: fused tiles of 16 elements a thread spilled 4 bytes (sm_80, 86, 89; 513 bfloat16 columns),
+    and the weight asked for last 20 to 28 (sm_120; 16,383 float32 columns, without a residual)."""
+    fused = op.startswith("fused")
     block = unaligned_block(hidden, size)
     packed = hidden <= 1024 and (operation == "backward" or rows > 4 * cores)
     tile = max(2, min(16, 2048 // block)) if packed else 1
     if operation == "forward":
         warps = clamp(tile * block // 512, 1, 8) if block <= 8192 else clamp(block * size // 2048, 16, 32)
         mode = "row_packed" if packed else "multi_wave_cached"
+        tile = max(2, tile // 2) if packed and fused else tile
         config = {"kernel": "forward_unaligned", "rows": tile, "num_warps": warps}
         if rows > _most_rows(target, mode, hidden, size):
             return {**config, "mode": "static_persistent", "rows": 1, "per_core": max(1, 32 // warps)}
-        return {**config, "mode": mode, "weight": "first" if block <= 8192 else "last"}
+        first = block <= (16384 if size == 4 and not fused else 8192)
+        return {**config, "mode": mode, "weight": "first" if first else "last"}
     warps = clamp(tile * block // 256, 1, 8) if packed else clamp(block * size // 1024, 1, 16)
     per_core = 16 // warps
     return {
@@ -372,7 +378,7 @@ def _unaligned(target: str, rows: int, hidden: int, size: int, operation: str, c
         "rows": tile,
         "num_warps": warps,
         "per_core": per_core,
-        "hold": packed or (block * size < MAX_BACKWARD_BYTES and (per_core == 1 or not op.startswith("fused"))),
+        "hold": packed or (block * size < MAX_BACKWARD_BYTES and (per_core == 1 or not fused)),
         "fold": not packed,
         "num_stages": 3 if block * size <= MAX_BACKWARD_BYTES // 2 and not target.startswith("hip") else 1,
     }
