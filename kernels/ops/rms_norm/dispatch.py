@@ -89,9 +89,8 @@ def can_ring(target: str, *tensors: Any) -> bool:
     """Whether the kernels of gpu/ring.py can have these matrices (None counts as one that they can have): on sm_90 or
     later with the shared memory that rings are planned for, compiled by a Triton of RING_TRITONS, and not interpreted;
     of one dtype; rows and bases at multiples of 16 bytes."""
-    if not target.startswith("cuda:") or int(target.split(":")[1]) < 90 or not _has_gluon():
-        return False
-    if describe(target).shared < ring_plan.SHARED:
+    known = describe(target)
+    if not known.dependent or known.shared < ring_plan.SHARED or not _has_gluon():
         return False
     return _are_aligned(*tensors) and len({t.dtype for t in tensors if t is not None}) == 1
 
@@ -110,7 +109,7 @@ def can_split(target: str, *tensors: Any) -> bool:
     (they compile for AMD, and ran on none), compiled by Triton SPLIT_TRITON or later, none of them another's storage,
     as dx is dy's in place, and rows and bases at multiples of 16 bytes: else they are right, but nothing is fetched
     ahead and they spill."""
-    if not target.startswith("cuda:") or _triton() < SPLIT_TRITON:
+    if not describe(target).ptx or _triton() < SPLIT_TRITON:
         return False
     return are_apart(*tensors) and _are_aligned(*tensors)
 
