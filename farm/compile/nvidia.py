@@ -10,12 +10,15 @@ from typing import Any
 
 from farm.compile import instructions
 from farm.compile.offline import code, offline
+from farm.compile.targets import TARGETS
 
 __all__ = ["disassemble", "occupancy", "offline", "parse_usage", "resources"]
 
 TOOL_SECONDS = 60.0
-#: Of one multiprocessor, compute capability 9.0 and 10.0 alike (CUDA C++ programming guide, technical specifications).
-WARPS, BLOCKS, REGISTERS, SHARED = 64, 32, 65536, 233472
+REGISTERS = 65536  # of one multiprocessor, of every compute capability here
+#: (warps, blocks) that one multiprocessor holds, by compute capability (CUDA C++ programming guide, technical
+#: specifications; Blackwell tuning guide).
+HOLDS = {80: (64, 32), 86: (48, 16), 89: (48, 24), 90: (64, 32), 100: (64, 32), 103: (64, 32), 120: (48, 24)}
 RESERVED = 1024  # bytes of shared memory that the system takes for itself in each block
 _USAGE = re.compile(
     r"Function (?P<name>[^:\s]+):\s*REG:(?P<reg>\d+) STACK:(?P<stack>\d+) SHARED:(?P<shared>\d+) "
@@ -31,7 +34,8 @@ def resources(kernel: Any, machine_code: bool = False) -> dict[str, Any]:
     0.4 s a kernel.
     """
     cubin: bytes = kernel.asm["cubin"]
-    usage = parse_usage(_tool("cuobjdump", cubin, "-res-usage"))
+    arch = int(kernel.metadata.target.arch)
+    usage = parse_usage(_tool("cuobjdump", cubin, "-res-usage"), RESERVED if arch >= 90 else 0)
     read = machine_code or usage["stack"] or usage["local"]
     local = instructions.sass(disassemble(cubin) if read else "")
     dynamic, warps = int(kernel.metadata.shared), int(kernel.metadata.num_warps)
@@ -47,7 +51,7 @@ def resources(kernel: Any, machine_code: bool = False) -> dict[str, Any]:
         "shared_static_bytes": usage["shared"],
         "shared_dynamic_bytes": dynamic,
         "warps": warps,
-        **occupancy(usage["reg"], shared, warps),
+        **occupancy(arch, usage["reg"], shared, warps),
         "binary_bytes": len(cubin),
         "code_bytes": size,
         "code_digest": digest,
@@ -55,40 +59,42 @@ def resources(kernel: Any, machine_code: bool = False) -> dict[str, Any]:
     }
 
 
-def occupancy(registers: int, shared: int, warps: int) -> dict[str, Any]:
-    """How many blocks of `warps` warps a multiprocessor holds, the share of its warps that are then at work, and what
-    stops the next block.  `registers` a thread, `shared` bytes a block.
+def occupancy(arch: int, registers: int, shared: int, warps: int) -> dict[str, Any]:
+    """How many blocks of `warps` warps a multiprocessor of `arch` (90) holds, the share of its warps that are then at
+    work, and what stops the next block.  `registers` a thread, `shared` bytes a block.
 
     Registers are handed out by 256 a warp, from the quarter of the file that the warp's scheduler owns; shared memory
     by 128 bytes (CUDA occupancy calculator).
     """
     per_warp = -(-registers * 32 // 256) * 256
+    most_warps, most_blocks = HOLDS[arch]
     limits = {
-        "registers": 4 * (REGISTERS // 4 // per_warp) // warps if per_warp else BLOCKS,
-        "shared memory": SHARED // (-(-(shared + RESERVED) // 128) * 128),
-        "warps": WARPS // warps,
-        "blocks": BLOCKS,
+        "registers": 4 * (REGISTERS // 4 // per_warp) // warps if per_warp else most_blocks,
+        "shared memory": TARGETS[f"sm_{arch}"].core_memory // (-(-(shared + RESERVED) // 128) * 128),
+        "warps": most_warps // warps,
+        "blocks": most_blocks,
     }
     blocks = min(limits.values())
-    full = blocks * warps == WARPS
+    full = blocks * warps == most_warps
     return {
         "blocks_per_core": blocks,
-        "occupancy": blocks * warps / WARPS,
+        "occupancy": blocks * warps / most_warps,
         "limiter": "" if full else min(limits, key=lambda name: limits[name]),
     }
 
 
-def parse_usage(text: str) -> dict[str, int]:
+def parse_usage(text: str, reserved: int = RESERVED) -> dict[str, int]:
     """`cuobjdump -res-usage` as {"reg", "stack", "shared", "local"}: the entry's, with the deepest stack of all.
 
     From 9.0 on it counts the system's own 1,024 bytes as shared memory of every kernel that has any, while `ptxas -v`
-    does not: 16 bytes of static memory are told as 1,040 (seen with 12.9 and 13.1).  They are taken off here.
+    does not: 16 bytes of static memory are told as 1,040 (seen with 12.9 and 13.1; not of
+    8.x).  They are taken off here, as `reserved`.
     """
     rows = [{k: int(v) for k, v in m.groupdict().items() if k != "name"} for m in _USAGE.finditer(text)]
     if not rows:
         raise ValueError(f"cuobjdump reports no resource usage: {text[:200]!r}")
     found = {key: max(row[key] for row in rows) for key in ("reg", "stack", "shared", "local")}
-    return {**found, "shared": max(0, found["shared"] - RESERVED)}
+    return {**found, "shared": max(0, found["shared"] - reserved)}
 
 
 def disassemble(cubin: bytes) -> str:

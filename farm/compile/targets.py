@@ -1,7 +1,8 @@
 """What can be compiled for without being here: names, what Triton calls them, and the limits of one core.  Pure.
 
 Core counts steer persistent grids only.  Sources, read 2026-11: NVIDIA's CUDA C++ programming guide, table "technical
-specifications per compute capability" (9.0 and 10.0 agree in every limit here); AMD's CDNA 3 and CDNA 4 ISA guides and
+specifications per compute capability" (9.0 and 10.0 agree in every limit here); of 8.6, 8.9 and 12.0, of which there
+are many parts, the count of the one that is named; AMD's CDNA 3 and CDNA 4 ISA guides and
 LLVM's AMDGPU target (512 VGPRs a lane, allocated by 8; 8 waves a SIMD, 4 SIMDs a CU); Ascend 910B3: Huawei's CANN
 documentation and the tables of its compiler.
 """
@@ -57,9 +58,13 @@ class CompileTarget:
 
 
 _ALL = (
+    CompileTarget("sm_80", "cuda", "cuda", 80, 32, 108, 166912, 167936, "A100"),
+    CompileTarget("sm_86", "cuda", "cuda", 86, 32, 84, 101376, 102400, "A40, RTX A6000"),
+    CompileTarget("sm_89", "cuda", "cuda", 89, 32, 142, 101376, 102400, "L40S"),
     CompileTarget("sm_90", "cuda", "cuda", 90, 32, 132, 232448, 233472, "H100 SXM, H200"),
     CompileTarget("sm_100", "cuda", "cuda", 100, 32, 152, 232448, 233472, "GB200"),
     CompileTarget("sm_103", "cuda", "cuda", 103, 32, 160, 232448, 233472, "GB300"),
+    CompileTarget("sm_120", "cuda", "cuda", 120, 32, 188, 101376, 102400, "RTX PRO 6000 Blackwell"),
     CompileTarget("gfx942", "rocm", "hip", "gfx942", 64, 304, 65536, 65536, "MI300X"),
     CompileTarget("gfx950", "rocm", "hip", "gfx950", 64, 256, 163840, 163840, "MI355X"),
     CompileTarget("ascend910b", "ascend", "npu", "Ascend910B3", 0, 40, 196608, 196608, "Ascend 910B3"),

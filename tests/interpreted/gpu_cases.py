@@ -17,7 +17,7 @@ from pairwise import cover
 
 from kernels.ops.rms_norm import dispatch
 from kernels.ops.rms_norm.choice import MODES, Choice, next_power_of_2
-from kernels.ops.rms_norm.gpu import backward, choose, forward, launch, tiles, tuned
+from kernels.ops.rms_norm.gpu import backward, choose, description, forward, launch, tiles, tuned
 
 Case = dict[str, Any]
 OPS = ("rms_norm", "fused_add_rms_norm")
@@ -291,7 +291,8 @@ def many_partials() -> Launch:
 
 def on_small_grids(patch: Any) -> list[Launch]:
     """As on a device whose grid ends at two programs; refused modes are not there."""
-    patch.setattr(choose, "MAX_PROGRAMS", 2)
+    for module in (choose, description):
+        patch.setattr(module, "MAX_PROGRAMS", 2)
     return [
         launched(op, operation, 9, 300, "float32", mode, cores=4)
         for op, operation, mode in itertools.product(OPS, ("forward", "backward"), MODES)

@@ -28,7 +28,10 @@ def matrix(tmp_path: Path) -> str:
     ("words", "said"),
     [
         ([], "[compile-matrix-missing]"),
-        (["{matrix}"], "sm_90, sm_100, sm_103, gfx942, gfx950, ascend910b [compile-target-missing]"),
+        (
+            ["{matrix}"],
+            "sm_80, sm_86, sm_89, sm_90, sm_100, sm_103, sm_120, gfx942, gfx950, ascend910b [compile-target-missing]",
+        ),
         (["{matrix}", "--target", "sm90"], 'did you mean "sm_90"?'),
         (["{matrix}", "--target", "sm_90", "--select", "provider=torch"], "[compile-peers-only]"),
         (["{matrix}", "--target", "sm_90", "--workers", "0"], "between 1 and 64"),

@@ -37,7 +37,8 @@ def matrices(tmp_path: Path):
 
 
 def test_the_targets_of_the_design() -> None:
-    assert list(TARGETS) == ["sm_90", "sm_100", "sm_103", "gfx942", "gfx950", "ascend910b"]
+    nvidia = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"]
+    assert list(TARGETS) == [*nvidia, "gfx942", "gfx950", "ascend910b"]
     assert targets.backends(TARGETS.values()) == ["cuda", "rocm", "ascend"]
     assert TARGETS["sm_100"].target == "cuda:sm_100"
 

@@ -9,6 +9,7 @@ import pytest
 
 from farm.compile import amd, nvidia
 from farm.compile.offline import code
+from farm.compile.targets import TARGETS
 
 USAGE = """
 Resource usage:
@@ -34,26 +35,39 @@ def test_a_tool_that_tells_nothing_is_not_taken_for_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("registers", "shared", "warps", "blocks", "limiter"),
+    ("arch", "registers", "shared", "warps", "blocks", "limiter"),
     [
         # by hand, from the occupancy calculator's rules: 16,384 registers a scheduler, 256 at a time, 64 warps
-        (32, 0, 8, 8, ""),
-        (33, 0, 8, 6, "registers"),  # 40 a thread: 12 warps a scheduler
-        (64, 0, 8, 4, "registers"),
-        (255, 0, 4, 2, "registers"),
-        (255, 0, 8, 1, "registers"),
-        (32, 100_000, 4, 2, "shared memory"),
-        (32, 232_448, 8, 1, "shared memory"),
-        (32, 232_449, 8, 0, "shared memory"),
-        (16, 0, 1, 32, "blocks"),
-        (16, 0, 12, 5, "warps"),
-        (65, 0, 32, 0, "registers"),  # 72 a thread: 7 warps a scheduler, where 8 are needed
+        (90, 32, 0, 8, 8, ""),
+        (90, 33, 0, 8, 6, "registers"),  # 40 a thread: 12 warps a scheduler
+        (90, 64, 0, 8, 4, "registers"),
+        (90, 255, 0, 4, 2, "registers"),
+        (90, 255, 0, 8, 1, "registers"),
+        (90, 32, 100_000, 4, 2, "shared memory"),
+        (90, 32, 232_448, 8, 1, "shared memory"),
+        (90, 32, 232_449, 8, 0, "shared memory"),
+        (90, 16, 0, 1, 32, "blocks"),
+        (90, 16, 0, 12, 5, "warps"),
+        (90, 65, 0, 32, 0, "registers"),  # 72 a thread: 7 warps a scheduler, where 8 are needed
+        (80, 32, 166_912, 8, 1, "shared memory"),
+        (80, 32, 166_913, 8, 0, "shared memory"),
+        (86, 32, 0, 8, 6, ""),  # 48 warps
+        (86, 16, 0, 1, 16, "blocks"),
+        (89, 16, 0, 1, 24, "blocks"),
+        (120, 32, 101_376, 8, 1, "shared memory"),
+        (120, 32, 101_377, 8, 0, "shared memory"),
     ],
 )
-def test_occupancy_of_a_multiprocessor(registers: int, shared: int, warps: int, blocks: int, limiter: str) -> None:
-    found = nvidia.occupancy(registers, shared, warps)
+def test_occupancy_of_a_multiprocessor(
+    arch: int, registers: int, shared: int, warps: int, blocks: int, limiter: str
+) -> None:
+    found = nvidia.occupancy(arch, registers, shared, warps)
     assert (found["blocks_per_core"], found["limiter"]) == (blocks, limiter)
-    assert found["occupancy"] == blocks * warps / 64
+    assert found["occupancy"] == blocks * warps / (64 if arch in (80, 90) else 48)
+
+
+def test_every_target_of_nvidia_has_its_limits() -> None:
+    assert {t.arch for t in TARGETS.values() if t.triton == "cuda"} == set(nvidia.HOLDS)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -514,3 +515,29 @@ def test_it_needs_neither_torch_nor_triton(target: str) -> None:
     env = {"PYTHONPATH": str(REPOSITORY), "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True, timeout=60)
     assert done.stdout.split() == ["static_persistent", "interpreter", str(dispatch.INTERPRETED_CORES)]
+
+
+def test_what_the_documentation_says_of_three_shapes() -> None:
+    """docs/kernels.md, "How `auto` decides"."""
+
+    def of(rows: int, hidden: int, dtype: str, operation: str) -> tuple[Any, ...]:
+        c = dispatch.choose("cuda:90", rows, hidden, dtype, operation, cores=132, ring=True, split=True)
+        return c.kernel, c.rows, c.block, c.num_warps, c.num_stages, c.programs
+
+    assert of(4096, 2560, "bfloat16", "forward") == ("forward_rows", 1, 2048, 2, 1, 4096)
+    assert of(4096, 2560, "bfloat16", "backward") == ("backward_rows", 1, 4096, 8, 3, 264)
+    assert of(7, 262144, "bfloat16", "forward") == ("forward_parts", 1, 4096, 8, 1, 448)
+    assert of(7, 262144, "bfloat16", "backward")[::5] == ("backward_strips", 128)
+    assert of(20000, 1536, "float32", "forward") == ("forward_rows", 1, 1024, 2, 1, 20000)
+    assert of(20000, 1536, "float32", "backward") == ("backward_rows", 2, 2048, 16, 3, 132)
+
+
+def test_only_the_description_reads_the_name_of_a_gpu() -> None:
+    names = re.compile(r"""["'](cuda|hip):|target\.(startswith|split|partition)|interpreter["']""")
+    said = [f for f in Path(gpu.__file__).parent.glob("*.py") if names.search(_code(f.read_text()))]
+    assert {f.name for f in said} == {"description.py", "tuned.py", "space.py"}  # tables, and a task
+
+
+def _code(text: str) -> str:
+    """Without docstrings and comments."""
+    return re.sub(r'"""(.|\n)*?"""|#.*', "", text)

@@ -96,6 +96,7 @@ def test_whose_tensors_the_ring_can_have(monkeypatch: pytest.MonkeyPatch) -> Non
     assert dispatch.can_ring("cuda:90", x, None, x[:, :32])
     assert dispatch.can_ring("cuda:100", x)
     assert not dispatch.can_ring("cuda:80", x)
+    assert not dispatch.can_ring("cuda:120", x)  # less shared memory
     assert not dispatch.can_ring("hip:gfx942", x)
     assert not dispatch.can_ring("interpreter", x)
     assert not dispatch.can_ring("cuda:90", x, x[:, 4:36])  # a base that is not aligned

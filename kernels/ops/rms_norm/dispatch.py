@@ -12,6 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from .choice import MODES, Choice, is_launch
+from .gpu import ring_plan
+from .gpu.description import describe
 
 #: What the interpreter pretends to have: few, so that persistent kernels walk more than one row group there.
 INTERPRETED_CORES = 4
@@ -85,9 +87,10 @@ def are_dense(*tensors: Any) -> bool:
 
 def can_ring(target: str, *tensors: Any) -> bool:
     """Whether the kernels of gpu/ring.py can have these matrices (None counts as one that they can have): on sm_90 or
-    later, compiled by a Triton of RING_TRITONS, and not interpreted; of one dtype; rows and bases at multiples
-    of 16 bytes."""
-    if not target.startswith("cuda:") or int(target.split(":")[1]) < 90 or not _has_gluon():
+    later with the shared memory that rings are planned for, compiled by a Triton of RING_TRITONS, and not interpreted;
+    of one dtype; rows and bases at multiples of 16 bytes."""
+    known = describe(target)
+    if not known.dependent or known.shared < ring_plan.SHARED or not _has_gluon():
         return False
     return _are_aligned(*tensors) and len({t.dtype for t in tensors if t is not None}) == 1
 
@@ -106,7 +109,7 @@ def can_split(target: str, *tensors: Any) -> bool:
     (they compile for AMD, and ran on none), compiled by Triton SPLIT_TRITON or later, none of them another's storage,
     as dx is dy's in place, and rows and bases at multiples of 16 bytes: else they are right, but nothing is fetched
     ahead and they spill."""
-    if not target.startswith("cuda:") or _triton() < SPLIT_TRITON:
+    if not describe(target).ptx or _triton() < SPLIT_TRITON:
         return False
     return are_apart(*tensors) and _are_aligned(*tensors)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..choice import Choice, divide_up, is_launch, next_power_of_2
 from . import carried, fit, forced, measured, split_plan, tuned
-from .description import describe
+from .description import MAX_PROGRAMS, describe
 from .options import BYTES, DEFAULTS, FEW, MAX_BACKWARD_BLOCK, RINGS, SPLITS, UNALIGNED, VECTOR
 from .rules import BACKWARD, FORWARD, MAX_BACKWARD_BYTES, clamp
 
@@ -24,12 +24,8 @@ MAX_BLOCK = 65536
 MAX_PACKED = 8192
 #: More chunks than this are not unrolled (reasoned).
 MAX_TRIPS = 16
-#: A grid's first dimension ends here on CUDA and HIP; its second at 65,535.
-MAX_PROGRAMS = 2**31 - 1
+#: A grid's second dimension ends here on CUDA and HIP.
 MAX_SPLITS = 65535
-#: HIP launches fewer threads than this in a dimension of the grid, 64 a wave (HIP's kernel language, grid limits).
-MAX_HIP_THREADS = 2**32
-MAX_HIP_WAVES = 16
 #: 32-bit registers of a multiprocessor, and the most of a thread, on every NVIDIA GPU from sm_70 on.
 REGISTERS, MAX_REGISTERS = 65536, 255
 #: Offsets inside a tile are int32: fewer rows where these are so wide.
@@ -66,14 +62,7 @@ def refusal(target: str, mode: str, rows: int, hidden: int, dtype: str, operatio
 def _most_rows(target: str, mode: str, hidden: int, size: int) -> int:
     """The most rows that a forward with a program a tile can have."""
     config = FORWARD[mode](MAX_PROGRAMS, hidden, size, 1)
-    return min(MAX_PROGRAMS, config.get("rows", 1) * _most_programs(target, config["num_warps"]))
-
-
-def _most_programs(target: str, warps: int) -> int:
-    """The largest grid of programs of so many warps, in its first dimension."""
-    if target.startswith("hip"):
-        return min(MAX_PROGRAMS, (MAX_HIP_THREADS - 1) // (64 * min(warps, MAX_HIP_WAVES)))
-    return MAX_PROGRAMS
+    return min(MAX_PROGRAMS, config.get("rows", 1) * describe(target).programs(config["num_warps"]))
 
 
 def choose(
@@ -190,12 +179,12 @@ def _fitted(
     if any((measured_rows, width) == (rows, hidden) for measured_rows, width, _ in own):
         return None
     found = fit.few_rows(operation, rows, hidden, size, cores)
-    if found or operation == "backward" or not target.startswith("cuda:") or hidden * size % VECTOR:
+    if found or operation == "backward" or not describe(target).ptx or hidden * size % VECTOR:
         return found
     known = tuned.TABLE.get((op, operation, "float32" if size == 4 else "bfloat16"), ())
     widths = {width for _, width, _ in (*known, *own)}
     return fit.narrow_rows(rows, hidden, size, cores) or fit.two_tiles(
-        rows, hidden, size, cores, op.startswith("fused"), widths
+        rows, hidden, size, cores, op.startswith("fused"), widths, target in tuned.TARGETS
     )
 
 
@@ -231,8 +220,7 @@ def build(operation: str, config: dict[str, Any], rows: int, hidden: int, size: 
         config["parts"], config["width"], block = split_plan.plan(hidden, config["parts"])
     per_core = config.pop("per_core", 0)
     mode, warps, stages = config.pop("mode"), config.pop("num_warps"), config.pop("num_stages", 1)
-    nvidia = target.startswith("cuda:") and int(target.split(":")[1]) >= 90
-    config["pdl"] = bool(config["pdl"]) and nvidia
+    config["pdl"] = bool(config["pdl"]) and describe(target).dependent
     if kernel == "forward_rows":
         rest = hidden - block // 2 if block > hidden else 0
         if config["tail"] and 0 < rest <= block // 4:
@@ -252,7 +240,7 @@ def build(operation: str, config: dict[str, Any], rows: int, hidden: int, size: 
         config["trips"] = _trips(config.pop("unroll"), hidden, config["chunk"])
     elif "span" in config:
         config["span"] = min(block, 512 // size) if config["span"] == "warp" else block
-    if not target.startswith("cuda:") and "ahead" in config:
+    if not describe(target).ptx and "ahead" in config:
         config["ahead"] = 0  # the prefetch is PTX
     if kernel == "backward_columns":
         blocks = divide_up(hidden, block)
@@ -271,7 +259,7 @@ def build(operation: str, config: dict[str, Any], rows: int, hidden: int, size: 
         if kernel in RINGS:
             block, per_core = max(block, vectors), per_core or 1
             config["per_core"] = per_core
-        most = cores * per_core if per_core else _most_programs(target, warps)
+        most = cores * per_core if per_core else describe(target).programs(warps)
         programs = groups if groups <= most else max(whole, most // whole * whole)
     return Choice(mode, tile, block, warps, stages, programs, tuple(sorted(config.items())))
 
@@ -279,13 +267,12 @@ def build(operation: str, config: dict[str, Any], rows: int, hidden: int, size: 
 def _shared(config: dict[str, Any], warps: int, per_core: int, target: str) -> dict[str, Any]:
     """What the kernels of split.py need to know of a target.  `registers`: the most of a thread on NVIDIA, 0 for as
     many as the compiler wants; of a backward so that `per_core` programs run at once."""
-    nvidia = target.startswith("cuda:")
-    interpreted = not nvidia and not target.startswith("hip")
-    polls = config["polls"] or (split_plan.INTERPRETED_POLLS if interpreted else split_plan.POLLS)
-    threads = next_power_of_2(config["parts"]) if interpreted else warps * (32 if nvidia else 64)
-    found = {"polls": polls, "spin": nvidia, "lanes": max(threads, next_power_of_2(config["parts"]))}
+    known = describe(target)
+    polls = config["polls"] or (split_plan.POLLS if known.lanes else split_plan.INTERPRETED_POLLS)
+    lanes = max(warps * known.lanes, next_power_of_2(config["parts"]))
+    found = {"polls": polls, "spin": known.ptx, "lanes": lanes}
     most = min(MAX_REGISTERS, REGISTERS // (32 * warps * per_core) // 8 * 8)
-    found["registers"] = (most if config["kernel"] == "backward_split" else config["registers"]) if nvidia else 0
+    found["registers"] = (most if config["kernel"] == "backward_split" else config["registers"]) if known.ptx else 0
     return found
 
 
@@ -322,7 +309,7 @@ def sweep(rows: int, hidden: int, size: int, target: str) -> Choice:
     block = min(next_power_of_2(hidden), 8192)
     warps = clamp(block // 512, 1, 16)
     span = (("span", min(block, warps * 512 // size)),)
-    programs = min(rows, _most_programs(target, warps))
+    programs = min(rows, describe(target).programs(warps))
     return _bound(Choice("multi_wave_reload", 1, block, warps, 1, programs, span), target)
 
 
@@ -334,9 +321,7 @@ def reduction(count: int, hidden: int) -> Choice:
 
 
 def _bound(choice: Choice, target: str) -> Choice:
-    """A block holds 1,024 threads: 32 warps, but 16 of CDNA's 64-lane waves (a launch with more is refused)."""
-    widest = MAX_HIP_WAVES if target.startswith("hip") else 32
-    return replace(choice, num_warps=min(choice.num_warps, widest))
+    return replace(choice, num_warps=min(choice.num_warps, describe(target).warps))
 
 
 def _auto(target: str, rows: int, hidden: int, dtype: str, operation: str, cores: int) -> str:
@@ -353,17 +338,23 @@ def _auto(target: str, rows: int, hidden: int, dtype: str, operation: str, cores
 
 def _unaligned(target: str, rows: int, hidden: int, size: int, operation: str, cores: int, op: str) -> dict[str, Any]:
     """Tiles and warps near those of aligned rows, so that programs of 16 warps fit a core: 128 registers a thread, as
-    both Tritons compile them for sm_90.  Reasoned; on H200 the table is asked first."""
+    both Tritons compile them for sm_90.  Reasoned; on H200 the table is asked first.
+
+    Offline, triton 3.7.1: fused tiles of 16 elements a thread spilled 4 bytes (sm_80, 86, 89; 513 bfloat16 columns),
+    and the weight asked for last 20 to 28 (sm_120; 16,383 float32 columns, without a residual)."""
+    fused = op.startswith("fused")
     block = unaligned_block(hidden, size)
     packed = hidden <= 1024 and (operation == "backward" or rows > 4 * cores)
     tile = max(2, min(16, 2048 // block)) if packed else 1
     if operation == "forward":
         warps = clamp(tile * block // 512, 1, 8) if block <= 8192 else clamp(block * size // 2048, 16, 32)
         mode = "row_packed" if packed else "multi_wave_cached"
+        tile = max(2, tile // 2) if packed and fused else tile
         config = {"kernel": "forward_unaligned", "rows": tile, "num_warps": warps}
         if rows > _most_rows(target, mode, hidden, size):
             return {**config, "mode": "static_persistent", "rows": 1, "per_core": max(1, 32 // warps)}
-        return {**config, "mode": mode, "weight": "first" if block <= 8192 else "last"}
+        first = block <= (16384 if size == 4 and not fused else 8192)
+        return {**config, "mode": mode, "weight": "first" if first else "last"}
     warps = clamp(tile * block // 256, 1, 8) if packed else clamp(block * size // 1024, 1, 16)
     per_core = 16 // warps
     return {
@@ -372,7 +363,7 @@ def _unaligned(target: str, rows: int, hidden: int, size: int, operation: str, c
         "rows": tile,
         "num_warps": warps,
         "per_core": per_core,
-        "hold": packed or (block * size < MAX_BACKWARD_BYTES and (per_core == 1 or not op.startswith("fused"))),
+        "hold": packed or (block * size < MAX_BACKWARD_BYTES and (per_core == 1 or not fused)),
         "fold": not packed,
-        "num_stages": 3 if block * size <= MAX_BACKWARD_BYTES // 2 and not target.startswith("hip") else 1,
+        "num_stages": describe(target).unaligned_stages if block * size <= MAX_BACKWARD_BYTES // 2 else 1,
     }

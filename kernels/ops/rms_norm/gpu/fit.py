@@ -85,22 +85,23 @@ def narrow_rows(rows: int, hidden: int, size: int, cores: int) -> dict[str, Any]
 
 
 def two_tiles(
-    rows: int, hidden: int, size: int, cores: int, fused: bool, measured: Iterable[int]
+    rows: int, hidden: int, size: int, cores: int, fused: bool, widths: Iterable[int], measured: bool
 ) -> dict[str, Any] | None:
-    """Many rows of a width between powers of two that is far from all `measured` ones: two tiles, with four loads a
+    """Many rows of a width between powers of two that is far from all measured `widths`: two tiles, with four loads a
     lane in the first and at most eight warps, so that the tail is no waste of lanes.  H200 2026-11, us, the neighbour's
     configuration and this one: 12288x2560 41.8 and 32.4, 8192x11008 99.8 and 88.1, its sum 280 and 172, 16384x18432's
-    sum 762 and 561.  A forward alone of more than 32 KiB is read in chunks (16384x18432 299 and 336)."""
+    sum 762 and 561.  A forward alone of more than 32 KiB is read in chunks (16384x18432 299 and 336).
+    On a device that was not `measured`, a sum asks for the weight last: first, 2,560 bfloat16 columns had 14 programs a
+    multiprocessor and spilled 4 bytes, last 16 (sm_80, offline, triton 3.7.1)."""
     main, tail = tiles(hidden)
     row = hidden * size
     if rows < 4 * cores or not tail or not 2048 <= row <= 49152 or (row > 32768 and not fused):
         return None
     if any(
-        next_power_of_2(width) == next_power_of_2(hidden) and abs(math.log2(width / hidden)) < NEAR
-        for width in measured
+        next_power_of_2(width) == next_power_of_2(hidden) and abs(math.log2(width / hidden)) < NEAR for width in widths
     ):
         return None
     warps = min(max(main * size // (4 * LOAD), 1), 8)
-    weight = "first" if main * size <= 4096 else "last"
+    weight = "first" if main * size <= 4096 and (measured or not fused) else "last"
     kernel = {"mode": "multi_wave_cached", "kernel": "forward_rows", "load": "evict_last"}
     return {**kernel, "num_warps": warps, "weight": weight}

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..choice import divide_up, next_power_of_2
 from . import carried, ring_plan, split_plan, tuned
+from .description import describe
 from .options import BYTES, DEFAULTS, MAX_BACKWARD_BLOCK, RINGS, SPLITS, UNALIGNED, VECTOR
 
 #: Before a kernel of split.py another has to clear its words, some 2 us (reasoned).  Rows of up to so many bytes are
@@ -20,8 +21,6 @@ SPLIT_ROW, SPLIT_MATRIX = 65536, 2**27
 SPLIT_LEAST = 0.75
 #: Backwards that read a row twice, or move what they sum.
 READ_AGAIN = ("backward_twice", "backward_columns")
-#: Targets that take what sm_90 was measured to be fastest with, but for what spills there.
-BLACKWELL = ("cuda:100", "cuda:103")
 #: So many float32 of dw are half the registers of a multiprocessor.
 MANY_SUMS = 32768
 
@@ -47,7 +46,7 @@ def find(
         if (measured_rows, measured_hidden) == (rows, hidden) and _can(exact["kernel"], unaligned, ring, split):
             return exact
     config = _nearest(target, op, operation, dtype, rows, hidden, unaligned, ring, split, cores, own)
-    if config is None or target not in BLACKWELL:
+    if config is None or not describe(target).blackwell:
         return config
     if dtype == "float32" and "hold" in DEFAULTS[config["kernel"]] and config["kernel"] not in RINGS:
         return {**config, "hold": False}  # held, 4096x4096 float32 spilled 4 bytes there (offline, triton 3.7.1)
@@ -109,7 +108,7 @@ def _divided(target: str, measured: int, hidden: int, config: dict[str, Any]) ->
     config = {**DEFAULTS[config["kernel"]], **config}
     width = split_plan.plan(measured, config["parts"]).width
     config["parts"], width, block = split_plan.plan(hidden, divide_up(hidden, width))
-    if target in BLACKWELL:
+    if describe(target).blackwell:
         config = _roomier(config)
     if config["kernel"] == "backward_split" and (width < block or hidden % width):
         config["per_core"] = min(config.get("per_core", 1), 2)
@@ -171,7 +170,7 @@ def _ring(
     if fitted is None:
         return None
     dw = fitted.chunks * config["block"] * config.get("per_core", 1) if operation == "backward" else 0
-    if target not in BLACKWELL or dw < MANY_SUMS:
+    if not describe(target).blackwell or dw < MANY_SUMS:
         return config
     if hidden > MAX_BACKWARD_BLOCK or BYTES[dtype] > 2 or op.startswith("fused"):
         return None

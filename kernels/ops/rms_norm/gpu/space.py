@@ -281,7 +281,7 @@ def held(task: Task) -> list[Config]:
 
 def chosen(task: Task) -> Config:
     """What `auto` takes for the task, tensors and Triton permitting."""
-    special = task.target.startswith("cuda:")
+    special = describe(task.target).ptx
     shape = (task.target, task.rows, task.hidden, task.dtype, task.operation)
     return configuration(*shape, cores=task.cores, op=task.op, ring=special, split=special)
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from ...rms_norm.choice import MODES, Choice, divide_up, next_power_of_2, previous_power_of_2
 from ...rms_norm.gpu import choose as norms
+from ...rms_norm.gpu.description import describe
 from ...rms_norm.gpu.options import BYTES
 from ...rms_norm.gpu.rules import clamp
 
@@ -75,12 +76,17 @@ def choose(target: str, rows: int, hidden: int, dtype: str, *, cores: int, op: s
         if 0 < rest <= block // 4:
             block, tail = block // 2, next_power_of_2(rest)
     groups = divide_up(rows, tile)
-    most = norms._most_programs(target, warps)
+    most = describe(target).programs(warps)
     if groups > most and kernel == "quantize_rows":  # a grid is no longer than this
         return choose(target, rows, hidden, dtype, cores=cores, op=op, mode="static_persistent", group=group)
     programs = min(groups, cores * per_core if per_core else most)
     block, tail = _whole_groups(block, tail, group)
-    options = {"kernel": kernel, "span": _span(kernel, block, warps, dtype, group), "tail": tail, "pdl": _pdl(target)}
+    options = {
+        "kernel": kernel,
+        "span": _span(kernel, block, warps, dtype, group),
+        "tail": tail,
+        "pdl": describe(target).dependent,
+    }
     return _made(mode, tile, block, warps, stages, programs, options, target)
 
 
@@ -104,7 +110,7 @@ def _shared(rows: int, hidden: int, cores: int, dtype: str, group: int, target: 
     block = max(next_power_of_2(divide_up(hidden, parts)), MIN_PART)
     parts, warps = divide_up(hidden, block), clamp(block // 512, 1, 16)
     options = {"kernel": "quantize_measured", "span": _span("quantize_measured", block, warps, dtype, group)}
-    options |= {"parts": parts, "tail": 0, "pdl": _pdl(target)}
+    options |= {"parts": parts, "tail": 0, "pdl": describe(target).dependent}
     return _made("multi_wave_cached", 1, block, warps, 1, rows * parts, options, target)
 
 
@@ -113,11 +119,6 @@ def _span(kernel: str, block: int, warps: int, dtype: str, group: int) -> int:
     if group:
         return group
     return min(block, warps * 512 // BYTES[dtype]) if kernel == "quantize_chunks" else block
-
-
-def _pdl(target: str) -> bool:
-    """Programmatic dependent launch: NVIDIA, from sm_90 on."""
-    return target.startswith("cuda:") and int(target.split(":")[1]) >= 90
 
 
 def _made(
