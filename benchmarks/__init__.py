@@ -15,7 +15,7 @@ On a GPU host (each says so, exit code 2, where there is none):
     compile_ahead     what a child compiles by itself, with kernels compiled ahead and without; a cold cache each
     author_loop  twenty cells of an edited kernel, by a command and after a save: --backend cuda
     parts        matrices in which nothing is timed, many processes a GPU
-    gpu_all.sh   all that is to be proven on NVIDIA GPUs, in three calls; parts of it: gpu_kernels.sh, gpu_truth.sh
+    gpu_all.sh   all that is to be proven on NVIDIA GPUs, in three calls
 
 Anywhere: author_loop (six cells, and after a save), plan (100,000 cells), throughput, compare_simulation, wheels,
 calibrate_gates, page_picture.sh.

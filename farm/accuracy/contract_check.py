@@ -258,6 +258,10 @@ def _referenced(contract: Contract, cell: Cell, inputs: Mapping[str, Array]) -> 
     for name in found:
         if name.split(".")[0] not in names:
             return f"reference() gives {name}, which is not an output ({', '.join(sorted(names))})", {}
+    own = evaluate.make_reductions(cell, contract, inputs, (0, rows))
+    shares = evaluate.reductions_of(cell, contract, found)
+    if set(own) != set(shares) or any(not np.array_equal(own[n], shares[n], equal_nan=True) for n in own):
+        return "reductions() gives something else than reference() and scales() of the same rows; correct it", {}
     if contract.rows_independent and rows > 2:
         wrong = _rows_alone(contract, cell, inputs, found)
         if wrong:

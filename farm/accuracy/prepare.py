@@ -235,13 +235,33 @@ def make_reference(
     Under each output's name its value, under `NAME.scale2` the squared size of its terms, under `NAME.spread` which
     rows are spread, and what else the contract's judge needs, as `NAME.something`.
     """
-    dtypes = {t.name: t.dtype for t in tensors_of(cell, contract)}
-    known = decoded or {}
-    values = {n: known[n] if n in known else decode(stored, dtypes[n]) for n, stored in inputs.items()}
-    seen = _views(cell, contract).reference
+    values, seen = _decoded(cell, contract, inputs, decoded), _views(cell, contract).reference
     found = dict(contract.reference(values, seen, block))
     found |= {f"{name}.scale2": a for name, a in contract.scales(values, seen, block).items()}
     return found | {f"{name}.spread": a for name, a in contract.spread(values, seen, block).items()}
+
+
+def make_reductions(
+    cell: Cell, contract: Contract, inputs: Arrays, block: Block, decoded: Arrays | None = None
+) -> dict[str, Array]:
+    """Of `make_reference` the reductions alone, without the rest being made where the contract can."""
+    values = _decoded(cell, contract, inputs, decoded)
+    found = contract.reductions(values, _views(cell, contract).reference, block)
+    if found is None:
+        found = make_reference(cell, contract, inputs, block, values)
+    return reductions_of(cell, contract, found)
+
+
+def reductions_of(cell: Cell, contract: Contract, found: Arrays) -> dict[str, Array]:
+    """The reductions among a block's reference arrays."""
+    blocked = {t.name for t in tensors_of(cell, contract) if t.blocked}
+    return {name: a for name, a in found.items() if name.split(".")[0] not in blocked}
+
+
+def _decoded(cell: Cell, contract: Contract, inputs: Arrays, known: Arrays | None) -> dict[str, Array]:
+    """The values of stored inputs."""
+    dtypes, known = {t.name: t.dtype for t in tensors_of(cell, contract)}, known or {}
+    return {n: known[n] if n in known else decode(stored, dtypes[n]) for n, stored in inputs.items()}
 
 
 def fill_reference(
@@ -287,7 +307,7 @@ def _allocate(name: str, shape: tuple[int, ...], dtype: Any) -> Array:
 def reductions(work: Pieces, inputs: Arrays, map: Map) -> dict[str, Array]:
     """The reference of the reductions, over all rows."""
     totals: dict[str, Array] = {}
-    for share in map(lambda rows: work.shares(work.reference(inputs, rows)), work.everything):
+    for share in map(lambda rows: work.reductions(inputs, rows), work.everything):
         add_shares(totals, share)
     return totals
 
@@ -351,6 +371,10 @@ class Pieces:
     def reference(self, inputs: Arrays, rows: Rows) -> dict[str, Array]:
         part = cut(inputs, self.cell, self.contract, rows.index)
         return make_reference(self.cell, self.contract, part, rows.block, self._large(inputs))
+
+    def reductions(self, inputs: Arrays, rows: Rows) -> dict[str, Array]:
+        part = cut(inputs, self.cell, self.contract, rows.index)
+        return make_reductions(self.cell, self.contract, part, rows.block, self._large(inputs))
 
     def _large(self, inputs: Arrays) -> dict[str, Array]:
         """The values of large whole inputs, which every block reads; read-only."""

@@ -236,6 +236,14 @@ class Contract:
         that are omitted, all rows count as spread."""
         return {}
 
+    def reductions(
+        self, inputs: Mapping[str, Array], cell: CellLike, block: tuple[int, int]
+    ) -> dict[str, Array] | None:
+        """What `reference` gives for outputs without the row dimension, under NAME, and `scales` under NAME.scale2, bit
+        for bit, without the rest: of a large tensor every row adds to a reduction, and a sample of rows is compared.
+        None (the default): `reference` and `scales` are asked, and what is not needed is dropped."""
+        return None
+
     def work(self, cell: CellLike) -> Work:
         """The least bytes and operations of one call; of the fullest inputs, where they depend on the inputs."""
         raise NotImplementedError

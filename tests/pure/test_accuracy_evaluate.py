@@ -17,8 +17,9 @@ from farm.accuracy import prepare
 from farm.accuracy.dtypes import decode, encode
 from farm.accuracy.evaluate import check_layout, evaluate, fill_reference, judged_tensors, make_inputs, reference_key
 from farm.cell import Cell
-from farm.contracts.base import Tensor
+from farm.contracts.base import Contract, Tensor
 from farm.contracts.discovery import contract
+from farm.contracts.ops.rms import RmsContract
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -371,6 +372,35 @@ def test_row_sample_is_of_its_real_size() -> None:
     rows = core.row_sample(c, 1 << 47)
     assert rows is not None and 1024 <= len(rows) <= 1026
     assert core.row_sample(cell(dims=(1 << 16, 1024)), 1 << 26) is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_reductions_of_sampled_cells_are_those_of_dense_ones(data: st.DataObject) -> None:
+    op = contract(name := data.draw(st.sampled_from(NORMS)))
+    dims = (data.draw(st.integers(20, 60)), data.draw(st.integers(1, 40)))
+    operation, dtype = data.draw(st.sampled_from([("backward", "bfloat16"), ("full", "float16"), ("full", "float32")]))
+    c = cell(name, dtype, operation, dims=dims, family=data.draw(st.sampled_from(op.families)))
+    stored, step = inputs_of(c), data.draw(st.integers(1, 25))
+    with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
+        dense = fill_reference(c, op, stored, rows_per_block=step)
+        if data.draw(st.booleans()):  # as a contract that does not make its reductions alone
+            patch.setattr(RmsContract, "reductions", Contract.reductions)
+        patch.setattr(prepare, "SAMPLE_ABOVE", 10)
+        patch.setattr(prepare, "SAMPLE_ROWS", 8)
+        sampled = fill_reference(c, op, stored, rows_per_block=step)
+        outputs = {t.name: encode(np.nan_to_num(dense[t.name]), t.dtype) for t in judged_tensors(c, op)}
+        if data.draw(st.booleans()):
+            outputs["dw"].view(np.uint8)[-1] ^= 0x40  # the exponent
+        found = evaluate(c, op, outputs, stored, rows_per_block=step)
+    with np.errstate(all="ignore"):
+        wanted = evaluate(c, op, outputs, stored, rows_per_block=step)
+    reductions = core.reductions_of(c, op, dense)
+    assert reductions.keys() == core.reductions_of(c, op, sampled).keys()
+    for each, want in reductions.items():
+        assert np.array_equal(sampled[each], want, equal_nan=True)
+        output = each.split(".")[0]
+        assert repr(found.metrics[output]) == repr(wanted.metrics[output])
 
 
 @pytest.mark.parametrize("kept", [False, True])

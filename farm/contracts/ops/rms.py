@@ -97,7 +97,7 @@ class RmsContract(Contract):
             m = dy * factor
             slope = _row_mean(m, kept)
             if cell.params["weight"]:
-                found["dw"] = np.einsum("ij,ij->j", dy, kept)
+                found["dw"] = _column_sum(dy, kept)
             kept = kept * slope
             m -= kept
             m *= rstd
@@ -122,9 +122,18 @@ class RmsContract(Contract):
                 squared = squared + _row_mean(dsum, dsum)
             found = {f"d{name}": squared for name in self.summands}
             if cell.params["weight"]:
-                dy *= kept
-                found["dw"] = np.einsum("ij,ij->j", dy, dy) + len(dy) * _SMALLEST.get(cell.dtypes["x"], 0.0) ** 2
+                found["dw"] = _squared_terms(dy, kept, cell)
             return found
+
+    def reductions(self, inputs: Mapping[str, Array], cell: CellLike, block: tuple[int, int]) -> dict[str, Array]:
+        """dw and the squared size of its terms, without the gradients of the summands."""
+        if cell.operation not in _BACKWARD or not cell.params["weight"]:
+            return {}
+        with np.errstate(invalid="ignore"):
+            kept, _, rstd = self._statistic(self._total(inputs), cell)
+            kept *= rstd
+            dy = inputs["dy"].astype(np.float64)
+            return {"dw": _column_sum(dy, kept), "dw.scale2": _squared_terms(dy, kept, cell)}
 
     def interpreted_seconds(self, cell: CellLike) -> float:
         rows, hidden = cell.dims["rows"], cell.dims["hidden"]
@@ -201,16 +210,21 @@ class RmsContract(Contract):
         """In float64: the sum, unrounded; n of y and n of the gradients, [rows, hidden]; rstd [rows, 1]; weight +
         offset.  The two n are one array but where y is of a sum that is not the stored one."""
         total = self._total(inputs)
-        stored = rounded(total, cell.dtypes["x"]) if len(self.summands) > 1 else total
-        used = total if cell.params.get("sum") == "unrounded" else stored
-        with np.errstate(divide="ignore"):  # eps = 0 on a zero row: the infinity belongs to the definition
-            rstd = 1.0 / np.sqrt(_row_mean(used, used) + cell.params["eps"])
+        stored, used, rstd = self._statistic(total, cell)
         with np.errstate(invalid="ignore"):
             normed = used * rstd
             kept = normed if used is stored else stored * rstd
         offset = cell.params["offset"]
         factor = inputs["weight"].astype(np.float64) + offset if cell.params["weight"] else 1.0
         return total, normed, kept, rstd, factor
+
+    def _statistic(self, total: Array, cell: CellLike) -> tuple[Array, Array, Array]:
+        """The sum as it is stored; as y is made of it; and rstd of the latter.  One array may be several."""
+        stored = rounded(total, cell.dtypes["x"]) if len(self.summands) > 1 else total
+        used = total if cell.params.get("sum") == "unrounded" else stored
+        with np.errstate(divide="ignore"):  # eps = 0 on a zero row: the infinity belongs to the definition
+            rstd = 1.0 / np.sqrt(_row_mean(used, used) + cell.params["eps"])
+        return stored, used, rstd
 
 
 def interpreted_forward(rows: int, hidden: int) -> float:
@@ -228,6 +242,19 @@ def half_of(residual: Array, x: Array, dtype: str) -> Array:
     constant = (half == half[:, :1]).all(axis=1, keepdims=True)
     found: Array = np.where(constant, x, half)
     return found.astype(np.float32)
+
+
+def _column_sum(dy: Array, normed: Array) -> Array:
+    """dw of a block: the sum over its rows of dy n, [hidden]."""
+    found: Array = np.einsum("ij,ij->j", dy, normed)
+    return found
+
+
+def _squared_terms(dy: Array, normed: Array, cell: CellLike) -> Array:
+    """Sum over the block's rows of (dy n)^2, [hidden], with the least that x's dtype resolves.  Overwrites dy."""
+    dy *= normed
+    found: Array = np.einsum("ij,ij->j", dy, dy) + len(dy) * _SMALLEST.get(cell.dtypes["x"], 0.0) ** 2
+    return found
 
 
 def _row_mean(a: Array, b: Array) -> Array:
