@@ -5,7 +5,7 @@
 
 A run has 300 cells.  Noise, after what was measured on an H200 (docs/facts.md): a process varies by a standard
 deviation that is its cell's own, lognormal with median 0.45 %, between 0.2 and 1.6 %; 0.4 % of processes are slower by
-3 to 20 %; all cells of a round share a shift of 0.3 %; two rounds of each batch are lost.  Exit code 1 where a bound
+3 to 20 %; all cells of a round share a shift of 0.3 %; two rounds of each stage are lost.  Exit code 1 where a bound
 below is broken.  Nothing here was measured on a device: the operating curve is simulated.
 """
 
@@ -15,11 +15,11 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from farm.compare.decide import DEFAULT, Batch, Comparison, Rule, Verdict
+from farm.compare.decide import DEFAULT, Batch, Comparison, Rule, Stage, Verdict
 from farm.compare.noise import Array, Known
 
 CELLS = 300
@@ -38,7 +38,7 @@ class Noise:
     outlier: tuple[float, float] = (0.03, 0.20)
     shift: float = 0.003
     environment: float = 0.0  # what one whole run is off by, in both of a round's orders
-    lost: int = 2  # rounds a batch
+    lost: int = 2  # rounds a stage
 
     def deviations(self, rng: np.random.Generator, cells: int) -> Array:
         """Each cell's standard deviation of one process."""
@@ -59,7 +59,9 @@ class World:
     noise: Noise
     deviation: Array
     effect: Array
-    lost: int = 0
+    rule: Rule = DEFAULT
+    asked: dict[Stage, int] = field(default_factory=dict)
+    gone: dict[Stage, Array] = field(default_factory=dict)  # which rounds of a stage are lost
 
     def run(self, batch: Batch) -> Array:
         """The log ratios of a batch."""
@@ -67,8 +69,11 @@ class World:
         a, b = (self.noise.processes(self.rng, self.deviation[cells], batch.rounds) for _ in "ab")
         shared = self.noise.environment + self.rng.normal(0, self.noise.shift, batch.rounds)
         x = b - a + self.effect[cells][:, None] + shared[None, :]
-        gone = self.rng.permutation(batch.rounds)[: self.noise.lost if batch.rounds > 2 else 0]
-        x[:, gone] = np.nan
+        rounds, begun = self.rule.rounds(batch.stage), self.asked.get(batch.stage, 0)
+        if batch.stage not in self.gone:
+            self.gone[batch.stage] = self.rng.permutation(rounds)[: self.noise.lost if rounds > 2 else 0]
+        self.asked[batch.stage] = begun + batch.rounds
+        x[:, np.isin(np.arange(begun, begun + batch.rounds), self.gone[batch.stage])] = np.nan
         return x
 
 
@@ -86,7 +91,7 @@ def compared(
     effect: (cells,) log ratios; the first `controls` cells are known to be the same code; records: earlier A/A pairs,
     whose deviations were `then` times those of today.
     """
-    world = World(rng, noise, noise.deviations(rng, len(effect)), effect)
+    world = World(rng, noise, noise.deviations(rng, len(effect)), effect, rule)
     known = None
     if records:
         drawn = then * world.deviation * np.sqrt(2 * rng.chisquare(records - 1, len(effect)) / (records - 1))
@@ -176,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=SEED, metavar="N")
     options = parser.parse_args(argv)
-    print("simulated: runs of 300 cells; two rounds of each batch are lost and asked for again", flush=True)
+    print("simulated: runs of 300 cells; two rounds of each stage are lost and asked for again", flush=True)
     print(f"{'change':>7} {'runs':>6} {'found':>8} {'invented/1,000 runs':>20} {'undecided':>10} {'rounds a cell':>14}")
     curves = []
     for effect in (0.0, 0.02, 0.03, 0.04, 0.05, 0.07, 0.10):

@@ -4,6 +4,9 @@
     decide    7 fresh rounds of the others; the one round that lies 6 sigma off the median is measured once more
     confirm   5 fresh rounds of what would be called a change: on the same side, beyond half of the threshold
 
+Of screening and deciding, more than half of the rounds come first: 2 of 3, 4 of 7.  A cell of which so many lie within
+the bound at the least threshold has its median there, whatever the others would say, and gets no more of them.
+
 A round without a time is asked for again, at most twice a stage.  The threshold of a cell is max(2 %, 2.5 sigma), sigma
 being its own (farm/compare/noise.py): a smaller change is not claimed, and a cell whose threshold is above 10 % is
 never called the same.  x is always ln(time of b / time of a), of shape (cells, rounds), NaN where a round gave no time.
@@ -75,6 +78,21 @@ class Rule:
     def threshold(self, sigma: Array) -> Array:
         """The smallest log ratio that is called a change, per cell."""
         return np.maximum(math.log1p(self.floor), self.sigmas * sigma)
+
+    def rounds(self, stage: Stage) -> int:
+        """How many rounds a stage has, those in place of lost ones aside."""
+        return {Stage.SCREEN: self.screen, Stage.DECIDE: self.decide, Stage.CONFIRM: self.confirm, Stage.REDO: 1}[stage]
+
+    def most(self, stage: Stage) -> int:
+        """More than half of a stage's rounds; all of one whose bound is no upper one."""
+        full = self.rounds(stage)
+        return full // 2 + 1 if stage in (Stage.SCREEN, Stage.DECIDE) else full
+
+    def settled(self, x: Array, stage: Stage) -> Mask:
+        """Cells whose median over the stage is within its bound whatever further rounds say: most of them lie there,
+        and no threshold is below the floor.  x: (cells, rounds)."""
+        bound = {Stage.SCREEN: math.log1p(self.floor) / 2, Stage.DECIDE: math.log1p(self.floor)}.get(stage, -1.0)
+        return np.asarray((np.abs(x) <= bound).sum(axis=1) >= self.most(stage))
 
 
 DEFAULT = Rule()
@@ -170,7 +188,7 @@ class Comparison:
         self._asked = 0
         self._number = 0
         self._batch: Batch | None = None
-        self._ask(rule.screen, self._open)
+        self._ask(rule.most(Stage.SCREEN), self._open)
 
     def next(self) -> Batch | None:
         """What to run now; None where all is decided."""
@@ -255,11 +273,11 @@ class Comparison:
     def _go_on(self, stage: Stage) -> None:
         rule = self.rule
         if stage is not Stage.REDO:
-            full = {Stage.SCREEN: rule.screen, Stage.DECIDE: rule.decide, Stage.CONFIRM: rule.confirm}[stage]
-            have = count(self._x[stage][self._open])
-            short = self._open[have < full]
-            if len(short) and self._asked < full + rule.spare:
-                self._ask(min(full - int(have.min()), full + rule.spare - self._asked), short)
+            full, x = rule.rounds(stage), self._x[stage][self._open]
+            lack = np.where(rule.settled(x, stage), 0, full - count(x))
+            if (lack > 0).any() and self._asked < full + rule.spare:
+                again = min(int(lack.max()), full + rule.spare - self._asked)
+                self._ask(full - self._asked if self._asked < full else again, self._open[lack > 0])
                 return
         if stage is Stage.SCREEN:
             self._screened()
@@ -270,14 +288,16 @@ class Comparison:
         else:
             self._confirmed()
 
-    def _enter(self, stage: Stage, cells: Cells, rounds: int) -> None:
+    def _enter(self, stage: Stage, cells: Cells) -> None:
         self._stage, self._open, self._asked = stage, cells, 0
         self.stages[cells] = stage
-        self._ask(rounds, cells)
+        self._ask(self.rule.most(stage), cells)
 
     def _screened(self) -> None:
         x = self._x[Stage.SCREEN]
-        square, freedom = noise.squares(x)
+        # What is typical follows from the rounds that every cell has: only the noisy ones have more.
+        first = np.cumsum(np.isfinite(x), axis=1) <= self.rule.most(Stage.SCREEN)
+        square, freedom = noise.squares(np.where(first, x, np.nan))
         if self.known is not None:
             self.known = noise.as_loud(self.known, square, freedom)
             square, freedom = square + self.known.freedom * self.known.sigma**2, freedom + self.known.freedom
@@ -287,7 +307,7 @@ class Comparison:
         near = np.abs(np.nan_to_num(median(x))) <= self.rule.threshold(sigma) / 2
         near &= self.rule.threshold(sigma) <= math.log1p(self.rule.widest)
         self.called[enough & near] = Verdict.SAME
-        self._enter(Stage.DECIDE, np.flatnonzero(enough & ~near), self.rule.decide)
+        self._enter(Stage.DECIDE, np.flatnonzero(enough & ~near))
 
     def _decided(self, redo: bool) -> None:
         cells, rule = self._open, self.rule
@@ -308,7 +328,7 @@ class Comparison:
         apart = np.abs(mean) > reach(sigma, freedom, rounds, rule.level)
         self.called[cells] = Verdict.INCONCLUSIVE
         self.called[cells[enough & ~beyond & (threshold <= math.log1p(rule.widest))]] = Verdict.SAME
-        self._enter(Stage.CONFIRM, cells[enough & beyond & apart], rule.confirm)
+        self._enter(Stage.CONFIRM, cells[enough & beyond & apart])
 
     def _redone(self, fresh: Array) -> None:
         """The fresh round takes the outlier's place; where it gave no time, the outlier goes."""
@@ -324,4 +344,4 @@ class Comparison:
         sure = again & (count(fresh) >= self.rule.fewest)
         self.called[cells[sure & (first > 0)]] = Verdict.REGRESSED
         self.called[cells[sure & (first < 0)]] = Verdict.IMPROVED
-        self._enter(Stage.CONFIRM, cells[:0], 0)
+        self._enter(Stage.CONFIRM, cells[:0])
