@@ -237,10 +237,8 @@ def _rounds(pairs: Sequence[Json]) -> str:
         told.append(f"{count(none)} gave no time that counts")
     listed = f"{', '.join(told[:-1])} and {told[-1]}" if len(told) > 1 else told[0]
     were = "was" if len(timed_) == 1 else "were"
-    how = (
-        "Every cell is timed in 2 rounds, and in a third if they do not settle it. What these leave in doubt is timed "
-    )
-    how += "in 4 fresh ones, and 3 more if needed, and judged by them alone"
+    how = "Every cell is timed in 2 or 3 rounds. What these leave in doubt is timed in 4 to 7 fresh ones and judged by"
+    how += " them alone"
     how += " (one that stands out is timed again), and what they would call a change in 5 more"
     return f"{cells(len(timed_))} {were} timed: {listed}. {how}"
 

@@ -370,7 +370,7 @@ def test_how_sure_and_what_is_undecided_are_said() -> None:
     open_ = pair(NARROW, speed="inconclusive", ratio=1.03, low=0.98, high=1.08, threshold=0.035)
     text = comments.comment(result(slower(WIDE), open_, interpreted(1, threshold=None)))
     assert "99 % interval (here 1.170 to 1.190)" in text and "threshold (2.0 % to 3.5 %)" in text
-    assert "2 cells were timed: 1 is judged by 3 rounds and 1 by 15. Every cell is timed in 2 rounds, and" in text
+    assert "2 cells were timed: 1 is judged by 3 rounds and 1 by 15. Every cell is timed in 2 or 3 rounds." in text
     assert f"Undecided: 1 cell: {plain(NARROW)} (too noisy: interval 0.9800 to 1.080 after 3 rounds)." in text
     assert "**Slower, rms\\_norm: 1 of 2 timed cells**" in text
     assert "1 of 2 timed cells**" in text.partition("**Undecided")[2]
