@@ -139,7 +139,8 @@ class Series:
     @cached_property
     def target(self) -> NDArray[Any]:
         """Where each cell ran, "" where it did not."""
-        return np.array([str(r["target"] or "") if r["evidence"] else "" for r in self.rows], dtype=object)
+        ran = [r["evidence"] not in ("", "compiled") for r in self.rows]
+        return np.array([str(r["target"] or "") if some else "" for r, some in zip(self.rows, ran)], dtype=object)
 
     @cached_property
     def shifts(self) -> NDArray[np.float64]:
