@@ -368,7 +368,7 @@ def test_a_plan_that_does_not_fit_leaves_the_older_one(
         self.touch()
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "replace", full)
     assert "(No space left on device)" in refuse("plan", "m.yaml", "--out", "p.json")
     monkeypatch.undo()
     assert (here / "p.json").read_text() == '{"sha256": "an older plan"'

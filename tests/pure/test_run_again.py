@@ -271,7 +271,7 @@ def test_a_file_that_fails_later_leaves_the_older_one(tmp_path: Path, monkeypatc
     def full(self: Path, *args: Any, **kwargs: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(StoreError) as caught:
         common.write_export(run, "csv", tmp_path / "f", "--write csv")
     assert caught.value.id == "export-unwritable" and (tmp_path / "f").read_text() == "older"
